@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from click.testing import Result
@@ -51,3 +51,16 @@ def check_refusal(error: WinnowError, *named: object, key: str | None = None, co
         assert error.code == code, f"an error of the kind {error.code!r}: {error}"
     for name in named:
         assert re.search(rf"(?<!\w){re.escape(str(name))}(?!\w)", str(error)), f"{name!r} is not in: {error}"
+
+
+def check_printed_error(result: Any, *named: object, code: str, exit_code: int = 2) -> None:
+    """A command, as typer's CliRunner invoked it, printed an error with this code on standard error and exited.
+
+    Each of `named` is in the message as a whole word.
+    """
+    assert result.exit_code == exit_code, result.output
+    printed = re.search(r"^error \(([\w.]+)\): (.*)", result.stderr, flags=re.MULTILINE | re.DOTALL)
+    assert printed, f"no error is printed: {result.output}"
+    assert printed[1] == code, printed[0]
+    for name in named:
+        assert re.search(rf"(?<!\w){re.escape(str(name))}(?!\w)", printed[2]), f"{name!r} is not in: {printed[0]}"

@@ -10,7 +10,7 @@
     └── RankError         another process of the same run failed
 
 The message names the mistake, its place (key, file and line) and the remedy; the parts are attributes too. The command
-line prints the message alone (`told`); a traceback is for bugs.
+line prints code and message (`format_with_code`); a traceback is for bugs.
 """
 
 from __future__ import annotations
@@ -175,6 +175,15 @@ INTERRUPTIONS = (KeyboardInterrupt, Leave)
 def told(error: BaseException) -> str:
     """An error's message and its notes, for example what was saved and how to continue."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def format_with_code(error: WinnowError) -> str:
+    """An error as commands print it: its code, by which docs/troubleshooting.md lists it, its message and its notes.
+
+    >>> format_with_code(ConfigError("steps is -1", remedy="set it to 1 or more", code="config.value"))
+    'error (config.value): steps is -1; set it to 1 or more'
+    """
+    return f"error ({error.code}): {told(error)}"
 
 
 def resumable(error: E, **options: Iterable[str]) -> E:

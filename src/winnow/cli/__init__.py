@@ -1,13 +1,13 @@
-"""The command line. A command imports what it needs when it runs: `--help`, `show` and `plot` start without torch."""
+"""The command line. A command imports what it needs when it runs, so that `--help`, `show` and `plot` load no torch."""
 
 from __future__ import annotations
 
-# Importing them adds their commands, in the order in which `winnow --help` lists them.
+# Each import adds commands, in the order in which `winnow --help` lists them.
 from winnow.cli import launching, sweeping, evaluating, planning, profiling, inspecting, comparing, judging  # isort: skip
-from winnow.cli.door import Door, app, main
+from winnow.cli.door import CommandGroup, app, main
 
 __all__ = [
-    "Door",
+    "CommandGroup",
     "app",
     "comparing",
     "evaluating",

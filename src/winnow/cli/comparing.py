@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import app, say
+from winnow.cli.door import app, print_text
 
 
 @app.command()
@@ -17,14 +17,14 @@ def compare(
         typer.Argument(metavar="[LABEL=]PATH...", help="Run folders, folders of runs, sweeps, CSV files of curves."),
     ],
     baseline: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="What the others are measured against. Default: the first.")
+        str | None, typer.Option(metavar="LABEL", help="The group to compare with. Default: the first.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="A further task of evaluate.tasks.")] = None,
+    task: Annotated[str | None, typer.Option(help="One of the further tasks in evaluate.tasks.")] = None,
     measure: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="accuracy, correct_and_formatted, formatted, answer, or eval/NAME, any metric of an evaluation.",
+            help="accuracy, correct_and_formatted, formatted, answer, or a metric of an evaluation, eval/NAME.",
         ),
     ] = "accuracy",
     costs: Annotated[
@@ -36,9 +36,9 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A new folder for tables (CSV) and the picture (PNG, SVG).")
     ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="The tables without the picture.")] = False,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write the tables without the picture.")] = False,
 ) -> None:
-    """Compare groups of seeds: accuracy by time and tokens, and how much sooner each reaches the baseline's plateau."""
+    """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
     from winnow.report.comparison.compared import compared
     from winnow.report.comparison.comparison_csv import tables
     from winnow.report.comparison.comparison_table import table
@@ -49,10 +49,10 @@ def compare(
         check_new(output)
         if not no_plot:
             from winnow.report.comparison.comparison_picture import pictures
-    of_steps = None if costs is None else read_costs(costs)
-    found = compared(paths, baseline=baseline, task=task, measure=measure, costs=of_steps)
-    say(table(found))
+    step_costs = None if costs is None else read_costs(costs)
+    comparison = compared(paths, baseline=baseline, task=task, measure=measure, costs=step_costs)
+    print_text(table(comparison))
     if output is not None:
-        files = tables(found) | ({} if no_plot else pictures(found))
+        files = tables(comparison) | ({} if no_plot else pictures(comparison))
         write_output_folder(output, files)
-        say(f"\nwritten   {output}: {', '.join(files)}")
+        print_text(f"\nwritten   {output}: {', '.join(files)}")

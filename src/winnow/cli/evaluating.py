@@ -7,44 +7,47 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import Sets, app, interruptible, say
+from winnow.cli.door import Sets, app, interruptible, print_text
 
 
 @app.command("eval")
 def evaluate(
     model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
-    config: Annotated[Path | None, typer.Option(help="A TOML file; else that of the checkpoint's own run.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file. Default: the checkpoint's run.")] = None,
     tasks: Annotated[
         list[str] | None,
         typer.Option(
-            "--task", "--tasks", metavar="NAME[=PATH],...", help="By name, or file.py:function. Default: the run's."
+            "--task", "--tasks", metavar="NAME[=PATH],...", help="Names, or file.py:function. Default: the run's."
         ),
     ] = None,
     sets: Sets = None,
-    problems: Annotated[int | None, typer.Option(min=1, help="How many problems, at most. Default: all.")] = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="Maximum number of problems. Default: all.")] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", "--rollouts-per-prompt", min=1, help="Rollouts of each problem.")
+        int | None, typer.Option("--samples", "--rollouts-per-prompt", min=1, help="Rollouts per problem.")
     ] = None,
-    greedy: Annotated[bool | None, typer.Option("--greedy/--no-greedy", help="Also once at temperature 0.")] = None,
+    greedy: Annotated[
+        bool | None, typer.Option("--greedy/--no-greedy", help="Also sample each problem once at temperature 0.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     seed: Annotated[int | None, typer.Option()] = None,
     temperature: Annotated[float | None, typer.Option()] = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="OTHER", help="Another model, asked the same; or the folder of an evaluation.")
+        str | None,
+        typer.Option(metavar="OTHER", help="Another model for the same problems; or the folder of an evaluation."),
     ] = None,
     task_defaults: Annotated[
-        bool, typer.Option("--task-defaults", help="Prompt, limits and reward of each task, not of the run.")
+        bool, typer.Option("--task-defaults", help="Use prompt, limits and reward of each task, not of the run.")
     ] = False,
     trust_run: Annotated[
-        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names, whoever made it.")
+        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names, also another user's.")
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="A new folder for rollouts, a report and the metrics.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the evaluation in --output.")] = False,
+    output: Annotated[Path | None, typer.Option(help="A new folder for rollouts, report and metrics.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the evaluation in --output.")] = False,
     metrics: Annotated[
-        Path | None, typer.Option("--json", help="Write metrics and what they are of here, too.")
+        Path | None, typer.Option("--json", help="Also write the metrics and their description to this file.")
     ] = None,
 ) -> None:
-    """Evaluate a model on held-out problems, with the engine and verifiers of training; or two, side by side."""
+    """Evaluate a model, or compare two, on held-out problems with the engine and verifiers of training."""
     from winnow.commands.evaluation.evaluated import evaluated
     from winnow.commands.evaluation.evaluation_report import against, headline, table
     from winnow.report.evaluation_progress import evaluation_progress
@@ -56,7 +59,7 @@ def evaluate(
     if metrics is not None:
         check_new(metrics)
     with evaluation_progress() as progress, interruptible(lambda: output is not None and is_evaluation(output)):
-        found = evaluated(
+        result = evaluated(
             model,
             config,
             tasks=tasks or (),
@@ -74,16 +77,16 @@ def evaluate(
             seed=seed,
             temperature=temperature,
         )
-    for one in found.tasks:
-        say(headline(one) + "\n" * (len(found.tasks) > 1))
-    if len(found.tasks) > 1:
-        say(table(found.tasks))
-    for comparison in found.comparisons:
-        say(against(comparison))
-    for note in found.notes:
-        say(f"note: {note}", err=True)
+    for task in result.tasks:
+        print_text(headline(task) + "\n" * (len(result.tasks) > 1))
+    if len(result.tasks) > 1:
+        print_text(table(result.tasks))
+    for comparison in result.comparisons:
+        print_text(against(comparison))
+    for note in result.notes:
+        print_text(f"note: {note}", err=True)
     if metrics is not None:
-        write_output_json(metrics, found.metrics())
+        write_output_json(metrics, result.metrics())
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
-        say(f"written    {', '.join(written)}")
+        print_text(f"written    {', '.join(written)}")

@@ -1,4 +1,4 @@
-"""Commands for before a run: `winnow check`, `doctor`, `list` and `fetch`."""
+"""Commands for use before a run: `winnow check`, `doctor`, `list` and `fetch`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, say
+from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, print_text
 
 
 @app.command()
@@ -18,32 +18,32 @@ def check(
     unset: Unsets = None,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Plan for this much memory on the policy's device, such as 80GiB."),
+        typer.Option(metavar="SIZE", help="Plan for a policy's device with this memory, such as 80GiB."),
     ] = None,
     ranks: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Plan for a run of so many processes on one machine."),
+        typer.Option(min=1, metavar="N", help="Plan for a run of N processes on one machine."),
     ] = 1,
 ) -> None:
-    """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
-    from winnow.commands.check import checked
+    """Validate a configuration and its data, and print it resolved with its costs. Reads no weights."""
+    from winnow.commands.check import check_lines
 
-    for line in checked(config, sets or (), memory, ranks, unset=unset or ()):
-        say(line)
+    for line in check_lines(config, sets or (), memory, ranks, unset=unset or ()):
+        print_text(line)
 
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a report of an issue.")] = False,
-    network: Annotated[bool, typer.Option("--network", help="Ask the hub whether it answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a report of an issue.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Test the connection to the hub.")] = False,
 ) -> None:
-    """Say what this machine is, what a run would take of it, and what is missing for what. Loads nothing."""
+    """Describe this machine, the defaults of a run on it, and what is missing. Loads nothing."""
     from winnow.commands.doctor.examine import examine
     from winnow.commands.doctor.lines import lines
 
     report = examine(network=network)
     for line in [json.dumps(report, indent=1, allow_nan=False)] if as_json else lines(report):
-        say(line)
+        print_text(line)
     if not report["ok"]:
         raise typer.Exit(FAILED)
 
@@ -52,11 +52,11 @@ def doctor(
 def list_(
     kind: Annotated[str | None, typer.Argument(help="losses, selectors, rewards, tasks, metrics ...")] = None,
 ) -> None:
-    """What a configuration can name: each member with its options, their defaults, and what it does."""
+    """List what a configuration can name: each member with its options, their defaults, and its purpose."""
     from winnow.commands.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):
-        say(block)
+        print_text(block)
 
 
 @app.command()
@@ -64,9 +64,9 @@ def fetch(
     source: Annotated[str, typer.Argument(help="A task (gsm8k, math500, aime24 ...) or the hub id of a model.")],
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
 ) -> None:
-    """Bring a data set or a model of the hub into a folder; prints the SHA-256 of every file."""
-    from winnow.commands.fetch import fetch_data, fetch_model, published
+    """Download a data set or a model from the hub into a folder, and print the SHA-256 of every file."""
+    from winnow.commands.fetch import data_set_of, fetch_data, fetch_model
 
-    data = published(source)
+    data = data_set_of(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
-        say(line)
+        print_text(line)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, say
+from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,48 +17,63 @@ if TYPE_CHECKING:
     from winnow.commands.profile.profiled import Profile
     from winnow.commands.profile.step_plan import StepPlan
 
-ENDS = (".csv", ".json", ".png", ".svg")
-PLAN_ENDS = (".json", ".costs.json")
+SUFFIXES = (".csv", ".json", ".png", ".svg")
+PLAN_SUFFIXES = (".json", ".costs.json")
 PLAN = "Plan of a step"
 Run = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="A finished or running run: pass rates, lengths, seconds.", rich_help_panel=PLAN),
+    typer.Option(
+        metavar="RUN", help="A run, also unfinished, with pass rates, lengths and seconds.", rich_help_panel=PLAN
+    ),
 ]
 Costs = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Cost curves, instead of measuring them now.", rich_help_panel=PLAN),
+    typer.Option(
+        metavar="FILE", help="Read the cost curves from FILE instead of measuring them.", rich_help_panel=PLAN
+    ),
 ]
 Prompts = Annotated[
     int | None,
-    typer.Option(min=1, help="Prompts of a step. Default: the best of 1/4 to 4 times now.", rich_help_panel=PLAN),
+    typer.Option(
+        min=1, help="Prompts per step. Default: the best of 1/4 to 4 times the current.", rich_help_panel=PLAN
+    ),
 ]
 Memory = Annotated[
     str | None,
     typer.Option(
-        metavar="SIZE", help="Of the policy's device, such as 80GiB. Default: what is free.", rich_help_panel=PLAN
+        metavar="SIZE",
+        help="Memory of the policy's device, such as 80GiB. Default: the free memory.",
+        rich_help_panel=PLAN,
     ),
 ]
-Window = Annotated[int, typer.Option(min=1, help="Last steps of the run that count.", rich_help_panel=PLAN)]
+Window = Annotated[int, typer.Option(min=1, help="Number of the run's last steps to read.", rich_help_panel=PLAN)]
 Rate = Annotated[
     Literal["fixed", "tuned"],
-    typer.Option(help="Whether the learning rate stays, or is tuned for each candidate.", rich_help_panel=PLAN),
+    typer.Option(help="Keep the learning rate, or tune it for each candidate.", rich_help_panel=PLAN),
 ]
 Until = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Count progress up to this mean pass rate. Default: now.", rich_help_panel=PLAN),
+    typer.Option(
+        min=0, max=1, help="Count progress up to this mean pass rate. Default: the current.", rich_help_panel=PLAN
+    ),
 ]
 Noises = Annotated[
-    float | None, typer.Option(min=0, help="Of a rollout's gradient, over the signal.", rich_help_panel=PLAN)
+    float | None,
+    typer.Option(min=0, help="Noise of a rollout's gradient, relative to the signal.", rich_help_panel=PLAN),
 ]
 Between = Annotated[
-    float | None, typer.Option(min=0, help="Of the gradients of prompts, over the signal.", rich_help_panel=PLAN)
+    float | None,
+    typer.Option(min=0, help="Noise between the gradients of prompts, relative to the signal.", rich_help_panel=PLAN),
 ]
 Spread = Annotated[
     float | None,
-    typer.Option(min=0, max=1, help="Of the weights, those that carry the gradient.", rich_help_panel=PLAN),
+    typer.Option(min=0, max=1, help="Fraction of the weights that carry the gradient.", rich_help_panel=PLAN),
 ]
 AsMeasured = Annotated[
-    bool, typer.Option("--as-measured", help="The curves' seconds, not at the run's scale.", rich_help_panel=PLAN)
+    bool,
+    typer.Option(
+        "--as-measured", help="Use the curves' seconds without scaling them to the run.", rich_help_panel=PLAN
+    ),
 ]
 
 
@@ -67,17 +82,20 @@ def profile(
     config: ConfigFile,
     sets: Sets = None,
     unset: Unsets = None,
-    rollouts: Annotated[str, typer.Option(metavar="N,N,...", help="Sampled side by side.")] = "8,16,32,64,128,256,512",
-    kept: Annotated[str, typer.Option(metavar="N,N,...", help="Given to one update.")] = "4,8,16,32,64",
+    rollouts: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Rollouts sampled at once.")
+    ] = "8,16,32,64,128,256,512",
+    kept: Annotated[str, typer.Option(metavar="N,N,...", help="Rollouts in one update.")] = "4,8,16,32,64",
     memory_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of model, optimizer, activations, such as 2GiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Limit for model, optimizer and activations, such as 2GiB."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of a point, of which the median counts.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="That a point may take once its model is loaded.")] = 120.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions per point; their median is reported.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit per point, excluding loading.")] = 120.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The beginning of new files: OUTPUT.csv, .json, .png, .svg.")
+        Path | None, typer.Option("--output", "-o", help="Prefix of the new files OUTPUT.csv, .json, .png, .svg.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Choose n, m and the prompts of a step.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Choose n, m and the prompts per step.")] = False,
     run: Run = None,
     costs: Costs = None,
     prompts: Prompts = None,
@@ -90,8 +108,8 @@ def profile(
     spread: Spread = None,
     as_measured: AsMeasured = False,
 ) -> None:
-    """Time sampling, updates and steps against the number of rollouts, on this machine. Trains nothing that is kept.
-    With --plan, choose n, m and the prompts of a step by these times and a run's statistics.
+    """Time sampling, updates and steps on this machine for several numbers of rollouts. Saves no model.
+    With --plan, choose n, m and the prompts per step from these times and a run's statistics.
     """
     from winnow.commands.profile.points import Asked, numbers
     from winnow.commands.profile.profiled import prepared
@@ -105,9 +123,9 @@ def profile(
     if not plan and (given := [name for name, value in of_plan.items() if value is not None]):
         raise typer.BadParameter(f"{given[0]} is for a plan; add --plan")
     if plan and run is None:
-        raise typer.BadParameter("--plan needs --run RUN, a run of a few steps: its log has the pass rates")
+        raise typer.BadParameter("--plan needs --run RUN, a run of a few steps: its log contains the pass rates")
 
-    asked = Asked(
+    request = Asked(
         rollouts=numbers(rollouts, least=1, what="--rollouts"),
         kept=numbers(kept, least=2, what="--kept"),
         repeats=repeats,
@@ -115,9 +133,9 @@ def profile(
         memory_limit=None if memory_limit is None else in_bytes(memory_limit),
     )
     if output is not None and not output.name:
-        raise typer.BadParameter(f"--output: {output} is a folder; give the files that are written into it a name")
-    ends = PLAN_ENDS[: 1 if costs else 2] if plan else ENDS
-    files = [] if output is None else [output.with_name(output.name + end) for end in ends]
+        raise typer.BadParameter(f"--output: {output} is a folder; add a prefix for the names of the files")
+    suffixes = PLAN_SUFFIXES[: 1 if costs else 2] if plan else SUFFIXES
+    files = [] if output is None else [output.with_name(output.name + suffix) for suffix in suffixes]
     check_new(*files)
     if plan and run is not None:
         from winnow.commands.profile.plan_lines import opening_lines
@@ -134,65 +152,65 @@ def profile(
             calibrate=not as_measured,
             until=until,
         )
-        known = None if costs is None else read_costs(costs)
+        given_costs = None if costs is None else read_costs(costs)
         planned = prepared_plan(config, sets or (), run, wanted, window=window, unset=unset or ())
         for text in opening_lines(planned):
-            say(text)
-        found = known or _measured_costs(planned, config, sets or (), unset or (), asked)
-        _say_plan(planned, found, config, files)
+            print_text(text)
+        step_costs = given_costs or _measured_costs(planned, config, sets or (), unset or (), request)
+        _print_plan(planned, step_costs, config, files)
         return
-    made = prepared(config, sets or (), asked, unset=unset or ())
-    _measure(made, files)
-    if not any(found.ending == "measured" for found in made.found):
+    prepared_profile = prepared(config, sets or (), request, unset=unset or ())
+    _measure(prepared_profile, files)
+    if not any(point.ending == "measured" for point in prepared_profile.found):
         raise typer.Exit(FAILED)
 
 
 def _measured_costs(
-    plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], asked: Asked
+    plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], request: Asked
 ) -> StepCosts:
     """Measure the two curves of a plan now, and print each point."""
     from winnow.commands.profile.planned_step import curves_to_measure, measured_costs, measured_points
     from winnow.commands.profile.tables import line, opening
 
-    profile = curves_to_measure(config, sets, plan, asked, unset=unset)
+    profile = curves_to_measure(config, sets, plan, request, unset=unset)
     for text in opening(profile):
-        say(text)
-    for found in _until_terminated(measured_points(profile)):
-        say(line(found, repeats=asked.repeats))
-    say("")
+        print_text(text)
+    for point in _until_terminated(measured_points(profile)):
+        print_text(line(point, repeats=request.repeats))
+    print_text("")
     return measured_costs(profile)
 
 
-def _say_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
-    """Print the plan with these costs, and write it, and the costs where they were measured."""
+def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
+    """Print the plan with these costs. Write it to `files`, with the costs where they were measured."""
     from winnow.commands.profile.plan_lines import as_plan_json, plan_lines
     from winnow.state.cost_file import as_json
     from winnow.state.output_files import write_output_json
 
     clock = plan.clock(costs)
-    found = plan.candidates(clock)
-    for text in plan_lines(plan, clock, found, config):
-        say(text)
-    contents = (as_plan_json(plan, clock, found), as_json(costs))
+    candidates = plan.candidates(clock)
+    for text in plan_lines(plan, clock, candidates, config):
+        print_text(text)
+    contents = (as_plan_json(plan, clock, candidates), as_json(costs))
     for path, content in zip(files, contents, strict=False):
         write_output_json(path, content)
     if files:
-        say(f"written    {', '.join(map(str, files))}")
+        print_text(f"written    {', '.join(map(str, files))}")
 
 
-def _until_terminated(found: Iterable[Any]) -> Iterator[Found]:
-    """Points as they are measured; a signal to terminate then acts as Ctrl-C does, which leaves no process behind."""
+def _until_terminated(points: Iterable[Any]) -> Iterator[Found]:
+    """Points as they are measured. SIGTERM meanwhile acts as Ctrl-C, so that no process remains."""
     import signal
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield from found
+        yield from points
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _measure(profile: Profile, files: list[Path]) -> None:
-    """Say each point as it is measured, and write it; then what follows from all of them."""
+    """Print and write each point as it is measured; then print and write what follows from all points."""
     from winnow.commands.profile.tables import Rows, as_json, closing, line, opening
     from winnow.installed import is_installed
     from winnow.state.output_files import write_output_json
@@ -200,19 +218,19 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     draws = bool(files) and is_installed("matplotlib")
     rows = Rows(files[0]) if files else None
     for text in opening(profile):
-        say(text)
-    for found in _until_terminated(profile.measure()):
-        say(line(found, repeats=profile.asked.repeats))
+        print_text(text)
+    for point in _until_terminated(profile.measure()):
+        print_text(line(point, repeats=profile.asked.repeats))
         if rows is not None:
-            rows.write(found)
+            rows.write(point)
     for text in closing(profile):
-        say(text)
+        print_text(text)
     if files:
         write_output_json(files[1], as_json(profile))
         if draws:
             from winnow.commands.profile.panels import draw_profile
 
             draw_profile(profile, *files[2:])
-        say(f"written    {', '.join(map(str, files if draws else files[:2]))}")
+        print_text(f"written    {', '.join(map(str, files if draws else files[:2]))}")
     if files and not draws:
-        say("no picture: drawing needs matplotlib; pip install 'winnow-rl[plot]'")
+        print_text("note: there is no picture without matplotlib: pip install 'winnow-rl[plot]'")

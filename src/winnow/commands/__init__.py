@@ -1,1 +1,1 @@
-"""What the commands do: check, eval, sweep, score, audit, list, fetch."""
+"""The work of the commands: check, eval, sweep, score, audit, list, fetch, and others."""

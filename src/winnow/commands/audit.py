@@ -1,4 +1,4 @@
-"""Is a task fit to be trained on with a reward? Its golds, what a constant answer earns, its repetitions."""
+"""`winnow audit`: checks of a task with a reward. Its gold answers, constant answers, repetitions and overlap."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ from winnow.verify import Verifiers
 
 CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
 SPLITS = ("train", "validation", "test")
-TRIED = 500
-SHOWN = 10  # findings of a kind that a report spells out
+TRIED = 500  # problems at most, for each constant answer
+SHOWN = 10  # findings per kind that the report lists
 
-Load = Callable[[str], list[Problem]]  # a split's problems; ConfigError or DataError where there is no such split
+Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
 Phrase = Callable[[Any], str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, and where."""
+    """One fault of a problem."""
 
-    problem: str  # its id
+    problem: str  # the id
     gold: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What was found in a task."""
+    """The result of the checks of a task."""
 
     problems: Mapping[str, int]  # by split
     absent: Mapping[str, str]  # split -> why it could not be read
-    golds: Sequence[Finding]  # that do not verify against themselves
-    paid: Sequence[Finding]  # constant answers called correct where they are not the gold
-    best_constant: tuple[str, float]  # and the share of problems of which it is the answer
-    gold_reward: float  # mean of the golds that verify; NaN where none does
-    wrong_constant: tuple[str, float]  # the constant answer with the highest reward where it is not called correct
+    golds: Sequence[Finding]  # gold answers that the reward does not accept
+    paid: Sequence[Finding]  # constant answers that the reward accepts although they are not the gold
+    best_constant: tuple[str, float]  # the most accepted one, and its share of the problems
+    gold_reward: float  # mean over the accepted golds; NaN without any
+    wrong_constant: tuple[str, float]  # the rejected constant answer with the highest reward, and that reward
     untried: str = ""  # why neither golds nor constants were tried; "" where they were
-    duplicates: Sequence[tuple[str, ...]]  # ids that ask the same within a split
-    overlap: Sequence[tuple[str, str]]  # id in train, id elsewhere
+    duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
+    overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
     splits: Mapping[str, Sequence[Problem]] = field(repr=False, default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        """All was tried, no gold fails, no constant is paid, train and the held-out splits share nothing."""
+        """All checks ran; no gold fails, no constant is paid, and train shares no question with other splits."""
         return not (self.untried or self.faults)
 
     @property
     def faults(self) -> bool:
-        """Whether anything was found."""
+        """Whether a gold fails, a constant is paid or splits overlap."""
         return bool(self.golds or self.paid or self.overlap)
 
 
 def audit_configured(config: Config, base: Path) -> Audit:
-    """`audit` of a configuration's task with its reward; of a sum of rewards, with the part that decides."""
+    """`audit` of a configuration's task with its reward. Of a sum of rewards, the first part decides correctness."""
     import winnow.rewards
-    import winnow.tasks  # noqa: F401  (registers them)
+    import winnow.tasks  # noqa: F401  (both imports register members)
 
     task = resolve(TASK, config.task.use, base=base)
     load = bind(task, config.task.options, key="task")
@@ -83,13 +83,13 @@ def audit_configured(config: Config, base: Path) -> Audit:
 
 
 def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
-    """Check every split that exists. `entry` is the reward's and has how an answer is phrased (its trait `example`);
-    of one without, no answer is tried, and sizes, repetitions and overlap are all that is found.
+    """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
+    Without it no answer is tried, and the audit has only sizes, repetitions and overlap.
 
     Raises ConfigError when no split exists at all.
     """
-    found, absent = _load(load, splits)
-    problems = [problem for of_split in found.values() for problem in of_split]
+    by_split, absent = _load(load, splits)
+    problems = [problem for of_split in by_split.values() for problem in of_split]
     phrase: Phrase | None = None
     untried = ""
     try:
@@ -99,7 +99,7 @@ def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, split
     golds, gold_reward = failing_golds(problems, phrase, verifiers) if phrase else ([], math.nan)
     tried = constants(problems, phrase, verifiers) if phrase else NO_CONSTANTS
     return Audit(
-        problems={split: len(of_split) for split, of_split in found.items()},
+        problems={split: len(of_split) for split, of_split in by_split.items()},
         absent=absent,
         golds=golds,
         paid=tried.paid,
@@ -107,14 +107,14 @@ def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, split
         gold_reward=gold_reward,
         wrong_constant=tried.wrong,
         untried=untried,
-        duplicates=[ids for of_split in found.values() for ids in duplicates(of_split)],
-        overlap=overlap(found),
-        splits=found,
+        duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
+        overlap=overlap(by_split),
+        splits=by_split,
     )
 
 
 def phrasing(entry: Entry[RewardTraits]) -> Phrase:
-    """The function that writes an answer as the reward reads it, its trait `example`; ConfigError without one."""
+    """The reward's trait `example`: the function that phrases an answer as the reward reads it. ConfigError without."""
     if entry.traits.example is None:
         raise ConfigError(
             f"the reward {entry.name!r} does not declare how an answer is phrased, so no gold can be tried",
@@ -127,9 +127,7 @@ def phrasing(entry: Entry[RewardTraits]) -> Phrase:
 
 
 def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
-    """The golds that the reward does not call correct when they are given as the answer; and the mean reward of those
-    that it does.
-    """
+    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
     tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
     outcomes = verifiers.stream(_task(problem, phrase(gold)) for problem, gold in tried)
     failing, rewards = [], []
@@ -143,18 +141,18 @@ def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifi
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What became of answers that are the same for every problem."""
+    """The results of answers that are the same for every problem."""
 
-    paid: Sequence[Finding]  # called correct although they are not the gold
-    best: tuple[str, float]  # the one most often called correct, and of which share of the problems
-    wrong: tuple[str, float]  # the one with the highest reward where it is not called correct, and that reward
+    paid: Sequence[Finding]  # accepted although they are not the gold
+    best: tuple[str, float]  # the most accepted answer, and its share of the problems
+    wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
 
 
 NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
 
 
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
-    """Try the same answers on every problem; at most on `TRIED` of them, evenly spaced."""
+    """Try `CONSTANTS` on every problem, or on about `TRIED` of them at even distances."""
     problems = problems[:: max(1, len(problems) // TRIED)]
     tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
     outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
@@ -162,7 +160,7 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
     paid, wrong = [], ("", math.nan)
     for (problem, constant), outcome in zip(tried, outcomes, strict=True):
         wins[constant] += outcome.correct is True
-        if outcome.correct is False and not outcome.reward <= wrong[1]:
+        if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
             wrong = (constant, outcome.reward)
         if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
             gold = ", ".join(golds(problem.answer))
@@ -172,52 +170,52 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
 
 
 def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
-    """Groups of ids that ask the same question, apart from case, spaces and punctuation."""
-    asked: defaultdict[str, list[str]] = defaultdict(list)
+    """Groups of ids with the same question, apart from case, spaces and punctuation."""
+    by_question: defaultdict[str, list[str]] = defaultdict(list)
     for problem in problems:
-        asked[normalised(problem.question)].append(problem.id)
-    return [tuple(ids) for ids in asked.values() if len(ids) > 1]
+        by_question[normalised(problem.question)].append(problem.id)
+    return [tuple(ids) for ids in by_question.values() if len(ids) > 1]
 
 
 def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
-    """Pairs of ids, one in train and one in another split, that ask the same question."""
+    """Pairs of ids with the same question, one in train and one in another split."""
     trained = {normalised(problem.question): problem.id for problem in splits.get("train", ())}
     held_out = [problem for split, of_split in splits.items() if split != "train" for problem in of_split]
     return [(trained[key], p.id) for p in held_out if (key := normalised(p.question)) in trained]
 
 
 def normalised(question: str) -> str:
-    """What makes two questions the same: letters, digits and operators; neither case nor layout."""
+    """The letters, digits and operators of a question: two questions are the same where these are."""
     return re.sub(r"[\s.,;:!?'\"$]+", "", question).casefold()
 
 
-def describe(found: Audit) -> Iterator[str]:
+def describe(result: Audit) -> Iterator[str]:
     """The report, line by line."""
-    for split, count in found.problems.items():
+    for split, count in result.problems.items():
         yield f"{split:<11}{count:>7,} problems"
-    for split, why in found.absent.items():
+    for split, why in result.absent.items():
         yield f"{split:<11}      - {safe(why)}"
-    if found.untried:
-        yield f"golds and constant answers were not tried: {safe(found.untried)}"
+    if result.untried:
+        yield f"golds and constant answers were not tried: {safe(result.untried)}"
     else:
-        yield from _about_answers(found)
-    yield f"questions asked more than once within a split: {len(found.duplicates)}"
-    yield from (f"  {', '.join(map(safe, ids))}" for ids in found.duplicates[:SHOWN])
-    yield f"questions of train that are also held out: {len(found.overlap)}"
-    yield from (f"  {safe(a)} = {safe(b)}" for a, b in found.overlap[:SHOWN])
-    yield "clean" if found.clean else "not clean" if found.faults else "incomplete"
+        yield from _about_answers(result)
+    yield f"questions repeated within a split: {len(result.duplicates)}"
+    yield from (f"  {', '.join(map(safe, ids))}" for ids in result.duplicates[:SHOWN])
+    yield f"questions of train that are also held out: {len(result.overlap)}"
+    yield from (f"  {safe(a)} = {safe(b)}" for a, b in result.overlap[:SHOWN])
+    yield "clean" if result.clean else "not clean" if result.faults else "incomplete"
 
 
-def _about_answers(found: Audit) -> Iterator[str]:
-    total = sum(found.problems.values())
-    yield f"golds that do not verify against themselves: {len(found.golds)} ({percent(len(found.golds) / total)})"
-    yield from _spelled_out(found.golds)
-    constant, share = found.best_constant
+def _about_answers(result: Audit) -> Iterator[str]:
+    total = sum(result.problems.values())
+    yield f"gold answers that the reward rejects: {len(result.golds)} ({percent(len(result.golds) / total)})"
+    yield from _listed(result.golds)
+    constant, share = result.best_constant
     best = f"the best, {constant!r}, is correct for {percent(share)} of the problems"
-    yield f"constant answers paid without being the gold: {len(found.paid)}; {best}"
-    yield from _spelled_out(found.paid)
-    wrong, reward = found.wrong_constant
-    yield f"reward of a gold: {_reward(found.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
+    yield f"constant answers accepted although they are not the gold: {len(result.paid)}; {best}"
+    yield from _listed(result.paid)
+    wrong, reward = result.wrong_constant
+    yield f"reward of a gold: {_reward(result.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
         "" if math.isnan(reward) else f" ({wrong!r})"
     )
 
@@ -226,7 +224,7 @@ def _reward(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
 
 
-def _spelled_out(findings: Sequence[Finding]) -> Iterator[str]:
+def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
         yield f"  {safe(finding.problem)}: {safe(shorten(finding.gold, 60))}: {safe(finding.reason)}"
     if len(findings) > SHOWN:
@@ -234,18 +232,18 @@ def _spelled_out(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], dict[str, str]]:
-    found: dict[str, list[Problem]] = {}
+    by_split: dict[str, list[Problem]] = {}
     absent: dict[str, str] = {}
     for split in splits:
         try:
-            found[split] = load(split)
+            by_split[split] = load(split)
         except (ConfigError, DataError) as error:
             absent[split] = str(error)
-    if not found:
+    if not by_split:
         raise ConfigError(
             "no split of this task can be read: " + "; ".join(absent.values()), key="task", code="data.missing"
         )
-    return found, absent
+    return by_split, absent
 
 
 def _task(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
@@ -267,7 +265,7 @@ def _failing(outcome: Outcome) -> str:
 
 
 def _same(constant: str, gold: str) -> bool:
-    """The same text apart from units, words like `x =` and layout, or the same number in digits."""
+    """The same text apart from units, prefixes such as `x =` and layout, or the same number in digits."""
     mine, theirs = (strict.canonical(text).casefold() for text in (constant, gold))
     number = to_fraction(mine)
     return bool(mine) and (mine == theirs or (number is not None and number == to_fraction(theirs)))

@@ -1,4 +1,4 @@
-"""What can be named in a configuration, read from the registry, so that it is never stale."""
+"""`winnow list`: what a configuration can name, read from the registry, so that the list is always current."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics")
 
 
 def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
-    """One block per member: call, aliases, where it is from, and what it does; of winnow's `own` alone, or of all.
+    """One block per member: call, aliases, origin and purpose; with `own` only of the members that come with winnow.
 
-    Singular or plural. Raises ConfigError.
+    `kind` is singular or plural. Raises ConfigError for an unknown one.
     """
     if kind in ("metric", "metrics"):
         yield from (f"{name}\n    {wrapped(meaning)}" for name, meaning in METRICS.items())
@@ -31,7 +31,7 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
     known_as = aliases(family)
     for name, entry in members(family).items():
         if entry.origin == "winnow" or not own:
-            yield "\n".join(_lines(entry, [alias for alias, meant in known_as.items() if meant == name]))
+            yield "\n".join(_lines(entry, [alias for alias, target in known_as.items() if target == name]))
     for why in () if own else load_plugins():
         yield f"note: the members of an installed package are missing: {why}"
 
@@ -46,7 +46,7 @@ def _family(kind: str) -> Family[Any]:
 
 
 def _key(key: Key) -> str:
-    """A key with its default, what may stand there, and what it does."""
+    """A key with its default, its type and its meaning."""
     default = f" = {key.default}" if key.default else ""
     return f"{key.name}{default}\n    {wrapped(f'[{key.type}] {key.meaning}')}"
 

@@ -1,4 +1,4 @@
-"""`winnow check`: a configuration resolved, its first prompt, what it costs, whether it fits, and what to change."""
+"""`winnow check`: a resolved configuration, its first prompt, its costs, the memory plan, and advice."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from winnow.training.members import Members
 from winnow.training.resolve import check_installed, resolve_members
 
 
-def checked(
+def check_lines(
     config: Path, sets: Sequence[str], memory: str | None, ranks: int = 1, *, unset: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Line by line. `memory` ("80GiB") is the size of the policy's device, where it is not the one of this machine;
-    `ranks` is how many processes are to compute the run, all on one machine.
+    """The report, line by line. `memory` ("80GiB") is that of the policy's device on another machine than this one;
+    `ranks` is the number of processes of the run, all on one machine.
 
-    Raises WinnowError where a run would, and, after all that can be said, where a package is not here that the run
-    needs, and where the run does not fit. With `memory`, which is of another machine, such a package is a note.
+    Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
+    With `memory`, a missing package is only a note, as the run is for another machine.
     """
     members = resolve_members(load(config, sets, unset), base=config.parent)
     check_ranks(members.config, ranks)
     settings, counts = members.config, budget(members)
-    tried = dry_run(members, memory=None if memory is None else in_bytes(memory), ranks=ranks)
-    first, plan = tried.first, tried.plan
+    result = dry_run(members, memory=None if memory is None else in_bytes(memory), ranks=ranks)
+    first, plan = result.first, result.plan
     yield from (toml(settings), "")
     if first is not None:
         yield from map(safe, first_prompt_lines(first))
     yield from describe(settings, counts)
     if plan is not None:
-        yield from map(safe, plan.lines(tried.room))
+        yield from map(safe, plan.lines(result.room))
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     for sentence in (*(unasked(members, first) if first else ()), *unfit, *planned):
         yield wrapped(f"! {sentence}")
     lacking = _lacking(members)
     elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)
-    yield from (wrapped(f"note: {note}") for note in (*tried.notes, *elsewhere))
+    yield from (wrapped(f"note: {note}") for note in (*result.notes, *elsewhere))
     if lacking is not None and memory is None:
         raise lacking
     if plan is not None:
-        plan.check(tried.room)
+        plan.check(result.room)
     elif memory is not None:
         raise DataError(
             f"--memory {memory}: there is no plan to compare it with, as the model is not on this machine",
@@ -60,7 +60,7 @@ def checked(
 
 
 def _lacking(members: Members) -> ConfigError | None:
-    """What is not installed here, or in another version."""
+    """The error about a package that is not installed, or has an unfit version; None without one."""
     try:
         check_installed(members)
     except ConfigError as error:

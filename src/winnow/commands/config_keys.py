@@ -1,4 +1,4 @@
-"""Every key of the configuration with its type, default and meaning, read from `Config` itself."""
+"""Every key of the configuration with its type, default and meaning, read from `Config`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """One key by the name that a TOML file and `--set` give it; `terms[].coefficient` is of each table of a list."""
+    """One key, named as in a TOML file and `--set`; `terms[].coefficient` is a key of each table in a list."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class Key:
 
 
 def keys() -> Iterator[Key]:
-    """All of them, in the order of config.py. Raises ValueError for a key whose meaning is not written there."""
+    """All keys, in the order of config.py. Raises ValueError for a key without a docstring there."""
     whole = toml(Config.model_validate({"model": {"lora": {}}}))
     yield from _keys(Config, "", dict(line.split(" = ", 1) for line in whole.splitlines()))
 
@@ -54,7 +54,7 @@ def _key(name: str, field: FieldInfo, default: str) -> Key:
 
 
 def _default(field: FieldInfo) -> str:
-    """Of a key that a configuration without lists does not print."""
+    """The default of a key that a configuration without lists does not print."""
     return "" if field.is_required() or field.default is None else json.dumps(field.default)
 
 
@@ -69,7 +69,7 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
         return f"list of {_type(arguments[0])}" if several else f"[{', '.join(map(_type, arguments))}]"
     if origin is dict:
         return f"table of {_type(arguments[1])}"
-    if arguments:  # a union; None is a key that is absent, a function comes from Python only
+    if arguments:  # a union. None means that the key is absent, and TOML has no functions
         return " or ".join(_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "member" if issubclass(annotation, (Member, RewardSection)) else "table"

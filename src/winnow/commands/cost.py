@@ -1,4 +1,4 @@
-"""What a configuration will cost, in words, in the order in which a step spends it."""
+"""The costs of a configuration as text, in the order of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 3000  # characters of the first prompt
 
 
 def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
-    """The prompt as the policy reads it, behind a bar, and where its rollouts end."""
+    """The prompt as the policy reads it, behind a bar, and what ends its rollouts."""
     yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
     yield quoted(first.prompt.text, limit=SHOWN, indent=" " * 13)
     strings = f", or as soon as the text ends in {' or '.join(map(repr, first.strings))}" if first.strings else ""
@@ -22,9 +22,9 @@ def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
 
 
 def describe(config: Config, b: Budget) -> Iterator[str]:
-    """The budget in words, in the order in which a step spends it.
+    """The budget as text, in the order of a step.
 
-    Limits are limits only where every prompt gets the same number of rollouts; else they are averages.
+    Numbers are limits where every prompt gets the same number of rollouts; otherwise they are averages.
     """
     uniform = config.allocate.label == "uniform"
     yield from _about_probe(config, b)
@@ -44,33 +44,33 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
 
 
 def _about_values(config: Config) -> Iterator[str]:
-    """Of which rollouts a value model says values, and what it takes to learn them."""
+    """The rollouts for which a value model returns values, and the updates that train it."""
     critic = config.critic
     if critic is None:
         return
     read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
     if critic.form == "shared":
-        yield f"{read} a head that learns in the policy's updates"
+        yield f"{read} a head that is trained in the policy's updates"
         return
-    own = "an adapter on the policy's base" if critic.form == "adapter" else "a model of its own"
+    form = "an adapter on the policy's base" if critic.form == "adapter" else "a separate model"
     epochs, each, steps = critic.epochs, critic.epochs * critic.updates_per_step, critic.pretraining_steps
-    alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} it learns alone" if steps else ""
+    alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} only it is trained" if steps else ""
     yield (
-        f"{read} {own}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per step, before the "
+        f"{read} {form}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per step, before the "
         f"policy's{alone}"
     )
 
 
 def _chunks(config: Config) -> str:
-    """What is kept of each chunk, where a selector has one: ", 32 of each 128"."""
-    chunks = [(s.options.get("keep_per_prompt", "its own"), s.chunk) for s in config.select if s.chunk]
+    """What selectors with a chunk keep of each chunk: ", 32 of each 128"."""
+    chunks = [(s.options.get("keep_per_prompt", "a number"), s.chunk) for s in config.select if s.chunk]
     return "".join(f", {keep} of each {chunk}" for keep, chunk in chunks)
 
 
 def _about_evaluation(config: Config, b: Budget) -> str:
     hours = config.max_hours
     times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
-    ends = f", and ends after {hours:g} hours of it" if hours else ""
+    ends = f", and stops after {hours:g} hours of training" if hours else ""
     training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
     return f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
 
@@ -78,7 +78,8 @@ def _about_evaluation(config: Config, b: Budget) -> str:
 def _about_probe(config: Config, b: Budget) -> Iterator[str]:
     if b.probe:
         probe, rollout = config.probe, config.rollout
-        windows = math.ceil(config.steps / probe.every)  # the last one is probed whole, whatever the run still needs
+        # The last window is probed whole, even if the run has fewer steps left.
+        windows = math.ceil(config.steps / probe.every)
         share = windows * b.probe / (config.steps * b.rollouts)
         yield (
             f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "

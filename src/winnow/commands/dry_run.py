@@ -1,4 +1,4 @@
-"""What `train` would refuse before it reads a weight, found without a run folder and without the network."""
+"""The checks that `train` makes before it reads a weight, without a run folder and without the network."""
 
 from __future__ import annotations
 
@@ -23,85 +23,86 @@ _NEITHER = "neither as a folder nor in the hub's cache"
 
 @dataclass(frozen=True)
 class DryRun:
-    """What came out."""
+    """The result of the checks."""
 
-    first: FirstPrompt | None  # None where none could be rendered
+    first: FirstPrompt | None  # None where no prompt could be rendered
     plan: MemoryPlan | None  # None where the model's settings are not on this machine
-    room: FreeBytes  # what the plan is to fit into
-    notes: tuple[str, ...]  # a sentence per thing that only the network could show
+    room: FreeBytes  # the free memory for which the plan is checked
+    notes: tuple[str, ...]  # one sentence for each check that needs the network
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
-    """Load the problems, render the prompts of both splits, and plan the devices of `ranks` processes; a model of the
-    hub is looked for in its cache. `memory` are the bytes of the policy's device, where it is not the one of this
-    machine.
+    """Load the problems, render the prompts of both splits, and plan the devices of `ranks` processes. A model of the
+    hub is read from its cache only. `memory` is the bytes of the policy's device on another machine than this one.
 
-    Raises ConfigError or DataError as a run would, but not for a plan that does not fit: `plan.check` does.
+    Raises ConfigError or DataError as a run would. A plan that does not fit raises only in `plan.check`.
     """
     path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
     folder = _folder(path)
     readable = folder is not None and (not on_hub(path) or has_tokenizer(folder))
-    own = folder if critic is None or critic.path is None else _own_folder(critic.path)
+    critic_folder = folder if critic is None or critic.path is None else _critic_folder(critic.path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
-    members = _reading(members, folder, own)
+    members = _with_folders(members, folder, critic_folder)
     if data is None and readable:
-        first, longest_prompt = _check_prompts(members, values=own is not None)
+        first, longest_prompt = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
         _check_problems(members)
-    if folder is not None and own is not None:
+    if folder is not None and critic_folder is not None:
         plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
-    if critic is not None and critic.path is not None and own is None:
+    if critic is not None and critic.path is not None and critic_folder is None:
         notes += (f"critic.path = {critic.path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     return DryRun(first, plan, free if memory is None else assumed(memory, device.type), notes)
 
 
 def _folder(path: str) -> Path | None:
-    """Where a model's settings are; None where the hub's cache has none of it."""
+    """The folder with a model's settings; None where the hub's cache does not contain the model."""
     folder = cached_folder(path) if on_hub(path) else settings_folder(path)
     if folder is not None:
         weight_files(folder)
     return folder
 
 
-def _own_folder(path: str) -> Path | None:
-    """Of a value model, with its tokenizer, which is to be the policy's."""
+def _critic_folder(path: str) -> Path | None:
+    """The critic's model folder; None where it, or the tokenizer to compare with the policy's, is not here."""
     with named_by("critic.path"):
         folder = _folder(path)
     return folder if folder is None or not on_hub(path) or has_tokenizer(folder) else None
 
 
 def _about_data(on_hub: str | None) -> list[str]:
-    return [f"{on_hub} is not on this machine, so no problem was looked at"] if on_hub else []
+    return [f"{on_hub} is not on this machine, so no problem was checked"] if on_hub else []
 
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:
-    what, lost = ("the tokenizer of ", "") if folder else ("", " and no memory planned")
-    return [f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{lost}"]
+    what, also = ("the tokenizer of ", "") if folder else ("", " and no memory was planned")
+    return [f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}"]
 
 
-def _reading(members: Members, folder: Path | None, own: Path | None) -> Members:
-    """The same members, with their models in folders of the hub's cache."""
+def _with_folders(members: Members, folder: Path | None, critic_folder: Path | None) -> Members:
+    """The same members, with hub ids of models replaced by folders of the hub's cache."""
     config, changed = members.config, dict[str, Section]()
     if folder is not None and on_hub(config.model.path):
         changed["model"] = config.model.model_copy(update={"path": str(folder)})
-    if config.critic is not None and config.critic.path is not None and own is not None and on_hub(config.critic.path):
-        changed["critic"] = config.critic.model_copy(update={"path": str(own)})
+    critic = config.critic
+    if critic is not None and critic.path is not None and critic_folder is not None and on_hub(critic.path):
+        changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
 
 def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]:
-    """The first prompt, and the tokens of the longest one; a value model that is to read them, where it is here."""
+    """The first prompt, and the number of tokens of the longest one; with `values`, also check the value model."""
     config = members.config
-    asked = run_prompts(members)
-    training, tokenizer = asked.training, asked.tokenizer
+    prompts = run_prompts(members)
+    training, tokenizer = prompts.training, prompts.tokenizer
     if config.critic is not None and values:
         check_value_model(config, tokenizer)
         check_start(config)
+    # Made only for its check: it refuses fewer prompts than a step needs.
     PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
-    return first, asked.longest
+    return first, prompts.longest
 
 
 def _check_problems(members: Members) -> None:
@@ -112,17 +113,17 @@ def _check_problems(members: Members) -> None:
 
 
 def _hub_data(members: Members) -> str | None:
-    """What the task would read from the hub: the first of its paths that is a hub id, given or by default; as TOML."""
+    """The first of the task's paths, given or default, that is a hub id; as TOML. None without one."""
     paths = {name: members.task.options.get(name) for name in ("path", "test_path")}
-    found = (
+    hub_paths = (
         f"task.{name} = {path!r}"
         for name, path in paths.items()
         if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path)
     )
-    return next(found, None)
+    return next(hub_paths, None)
 
 
 def _on_hub(path: str) -> bool:
-    """Is it "owner/name", and nothing of that name here?"""
-    there = Path(path).exists() or Path(path).parent.is_dir()
-    return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not there
+    """Whether a path has the form "owner/name", and neither it nor its parent folder exists here."""
+    exists = Path(path).exists() or Path(path).parent.is_dir()
+    return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not exists

@@ -1,4 +1,4 @@
-"""What a command's exit code says."""
+"""The exit codes of commands (docs/troubleshooting.md lists them)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 
 
 class RunFailed(WinnowError):
-    """A run that had done a step could not continue."""
+    """A run failed after its first step had begun."""
 
     @classmethod
     def of(cls, error: WinnowError) -> Self:
-        """The failure of a run that an error ended, with the error's parts and notes."""
+        """The same error as the failure of a run, with its parts and notes."""
         failure = cls(error.problem, remedy=error.remedy, key=error.key, code=error.code)
         for note in getattr(error, "__notes__", ()):
             failure.add_note(note)
@@ -22,7 +22,7 @@ class RunFailed(WinnowError):
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of a command that an error ends."""
+    """The exit code of a command that raises `error`."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     failed = isinstance(error, (RunFailed, EngineError, VerifierError, RankError))

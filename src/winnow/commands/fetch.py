@@ -1,4 +1,4 @@
-"""Bringing a data set or a model of the hub into a folder, once, so that every run after it needs no network."""
+"""`winnow fetch`: download a data set or a model from the hub into a folder, so that runs need no network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from winnow.tasks.source import Record, read_hub
 Read = Callable[..., Sequence[Record]]
 Download = Callable[..., Any]
 
-# What a model folder may hold; no pickles, no code.
+# The files to download; neither pickles nor code.
 MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
 
 _SUBSETS = {"gsm8k": "main", "olympiad_bench": "OE_TO_maths_en_COMP"}
-_SPLITS: dict[str, tuple[str, ...]] = {  # as they are called on the hub; two sets of test problems are its "train"
+_SPLITS: dict[str, tuple[str, ...]] = {  # names on the hub, where two sets of test problems are called "train"
     "math500": ("test",),
     "minerva_math": ("test",),
     "olympiad_bench": ("train",),
@@ -34,15 +34,15 @@ _SPLITS: dict[str, tuple[str, ...]] = {  # as they are called on the hub; two se
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Where a data set is on the hub, and in which files."""
+    """A data set on the hub: its id, subset and splits."""
 
     hub_id: str
     subset: str | None = None
     splits: tuple[str, ...] = ("train", "test")
 
 
-def published(task: str) -> Published | None:
-    """The data set behind one of winnow's tasks; None for a task without one."""
+def data_set_of(task: str) -> Published | None:
+    """The data set of one of winnow's tasks; None for a task without one."""
     entry = members("task").get(task)
     path = entry.options.get("path") if entry else None
     if path is None or not isinstance(path.default, str):
@@ -51,29 +51,31 @@ def published(task: str) -> Published | None:
 
 
 def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> list[str]:
-    """Write each split as `folder`/split.jsonl; one line of text per file. Raises DataError, leaving nothing behind."""
+    """Write each split as `folder`/SPLIT.jsonl; returns a line per file. Raises DataError and then leaves no folder."""
     with new_folder(folder) as draft:
         return [_write_split(source, split, draft / f"{split}.jsonl", read) for split in source.splits]
 
 
 def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) -> list[str]:
-    """Copy a model's weights, settings and tokenizer; one line per file. Raises DataError, leaving nothing behind."""
+    """Copy a model's weights, settings and tokenizer; returns a line per file. Raises DataError, and then leaves no
+    folder.
+    """
     get = download or _downloader()
     with new_folder(folder) as draft:
         try:
             get(hub_id, local_dir=str(draft), allow_patterns=list(MODEL_FILES))
-        except Exception as error:  # the hub's, the network's and the disk's errors share no base
+        except Exception as error:  # errors of the hub, the network and the disk have no common base class
             raise DataError(
                 f"{hub_id} could not be fetched: {error}",
                 remedy="check the network and the id",
                 code="data.missing",
             ) from error
-        shutil.rmtree(draft / ".cache", ignore_errors=True)  # the downloader's own bookkeeping
+        shutil.rmtree(draft / ".cache", ignore_errors=True)  # bookkeeping of huggingface_hub
         files = sorted(path for path in draft.rglob("*") if path.is_file())
         if not any(path.suffix == ".safetensors" for path in files):
             raise DataError(
                 f"{hub_id} has no *.safetensors, and winnow opens no pickles",
-                remedy="choose a model that has them",
+                remedy="choose a model with these files",
                 code="data.malformed",
             )
         return [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]

@@ -1,4 +1,4 @@
-"""What `winnow report` does: runs into one file that a browser opens."""
+"""`winnow report`: runs as one HTML file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from winnow.state.output_files import check_parent, refused, write_output
 from winnow.state.sweep_folder import SWEEP, read_sweep
 
 REPORT = "report.html"
-LOOKED_AT = 4096  # bytes of a file, to tell an earlier report
+MARK_BYTES = 4096  # an earlier report has its mark within this many bytes
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
@@ -34,13 +34,13 @@ class Written:
 
     path: Path
     size: int  # bytes
-    included: int  # rollouts that it has
-    of: int  # rollouts that are logged
+    included: int  # rollouts in the report
+    of: int  # rollouts in the logs
     notes: list[str]
 
 
 def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
-    """The runs in these folders; of a sweep's folder, its runs that have begun to log. Raises DataError."""
+    """The runs in these folders; of a sweep, the runs with a log. Raises DataError."""
     folders: dict[Path, None] = {}
     for path in paths:
         folders |= dict.fromkeys(_runs_in(path))
@@ -49,15 +49,15 @@ def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
 
 
 class ShownEvaluations(NamedTuple):
-    """Pairs of evaluations as the page's data, and notes of those that cannot be read."""
+    """Pairs of evaluations as the page's data, and a note for each that cannot be read."""
 
     data: list[dict[str, Any]]
     notes: list[str]
 
 
 def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None) -> ShownEvaluations:
-    """The evaluations that are named, of the trained model and of its base; and those below the runs' folders that
-    `winnow eval --compare MODEL` wrote. Raises DataError where those that are named cannot be compared.
+    """The `named` evaluations of the trained model and of its base, and those of `winnow eval --compare MODEL` below
+    the runs' folders. Raises DataError where the named ones cannot be compared.
     """
     data, notes = list[dict[str, Any]](), list[str]()
     if named is not None:
@@ -68,14 +68,14 @@ def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None)
             try:
                 data.append(evaluation_data(name, compared_folders(path, path / AGAINST)))
             except DataError as error:
-                notes.append(f"{name} is left out: {error}")
+                notes.append(f"{name} is omitted: {error}")
     return ShownEvaluations(data, notes)
 
 
 def output_of(paths: Sequence[Path], output: Path | None) -> Path:
-    """Where the report goes: in the folder, where only one was given. Raises DataError where it may not be written.
+    """The path of the report; by default in the folder, where only one was given.
 
-    An older report is replaced, anything else is not.
+    An older report is replaced. Raises DataError where another file exists, or none can be written.
     """
     if output is None:
         if len(paths) != 1:
@@ -89,7 +89,7 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
         check_kind(output, "a file")
         if os.path.lexists(output) and MARK not in _beginning(output):
             raise DataError(
-                f"{output} already exists and is no report",
+                f"{output} already exists and is not a report",
                 remedy="choose another file to write, or remove it",
                 code="data.exists",
             )
@@ -105,7 +105,7 @@ def write_report(
     made: datetime | None = None,
     evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> Written:
-    """Write the page. `limit` is of the bytes of all rollouts in it, shared evenly by the runs. Raises DataError."""
+    """Write the page. `limit` is the bytes of all its rollouts, divided evenly among the runs. Raises DataError."""
     made = made or datetime.now(UTC)
     pages = [run.in_file(limit // len(runs)) for run in runs]
     notes = [f"{run.name}: {note}" for run, page in zip(runs, pages, strict=True) for note in page.notes]
@@ -118,18 +118,18 @@ def write_report(
 
 
 def title_of(runs: Sequence[ReportedRun]) -> str:
-    """What a browser's tab says."""
+    """The title of the page in a browser's tab."""
     shown = ", ".join(one_line(run.name) for run in runs[:3])
     return f"{shown}{', ...' * (len(runs) > 3)} - winnow report"[:200]
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """ "20MB" as bytes; also kB, GB, and a number of bytes. Raises ConfigError."""
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?[bB]?)\s*", text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ConfigError(
-            f"the limit {text!r} is no number of bytes",
+            f"the limit {text!r} is not a number of bytes",
             remedy="write a number with its unit, such as 20MB, 500kB or 1GB",
             code="config.value",
         )
@@ -150,7 +150,7 @@ def _runs_in(path: Path) -> list[Path]:
         return begun
     if not (path / METRICS).is_file():
         raise DataError(
-            f"{path} is no run folder: there is no {METRICS} in it",
+            f"{path} is not a run folder: there is no {METRICS} in it",
             remedy="name the folder of a run",
             code="data.missing",
         )
@@ -158,7 +158,7 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with as much of the path as tells them apart."""
+    """The folders' names, with as much of each path as makes them unique."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(of[-depth:]) for of in parts]
@@ -169,4 +169,4 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _beginning(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(LOOKED_AT)
+        return file.read(MARK_BYTES)

@@ -1,10 +1,10 @@
-"""`winnow report --serve`: the page and a run's rollouts, step by step, to this machine's browser alone.
+"""`winnow report --serve`: serves the page and a run's rollouts, step by step, to browsers of this machine only.
 
-What answers is the loopback address 127.0.0.1, and there is no way to ask for another. As other users of the machine
-can reach it too, every address begins with a secret that is drawn anew for each server and stands in the URL that is
-printed. A page of another site cannot read: it does not know the secret, and a request is refused unless its Host
-names this server (DNS rebinding gives another name) and its Origin and Sec-Fetch-Site, where there are any, are this
-page's. Nothing in a request is a path: it is one of a few forms, with two numbers in it.
+The server binds to the loopback address 127.0.0.1, which cannot be configured. Other users of the machine can reach it
+too, so every path begins with a random secret, new for each server and part of the printed URL. Pages of other sites
+do not have the secret. Also, a request is refused unless its Host is this server's (DNS rebinding gives another name)
+and its Origin and Sec-Fetch-Site, where present, are this page's. No request contains a file's path: it has one of a
+few fixed forms with two numbers.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from winnow.report.text import one_line
 ADDRESS = "127.0.0.1"
 LONGEST_LINE = 8192  # bytes of a request's first line
 LONGEST_HEAD = 32768  # bytes of all its headers
-SECONDS_TO_ASK = 10.0  # until a request's headers have come
-SECONDS_TO_TAKE = 60.0  # until a browser has taken a part of an answer
+HEADER_SECONDS = 10.0  # time limit for a request's headers
+SEND_SECONDS = 60.0  # time limit for a browser to receive a part of an answer
 AT_ONCE = 32  # connections
-HTTP_PORT = 80  # which a browser leaves out of Host and Origin
+HTTP_PORT = 80  # browsers omit it in Host and Origin
 _STEP = re.compile(r"/runs/(0|[1-9][0-9]{0,5})/steps/(0|[1-9][0-9]{0,14})")
-_OWN = ("same-origin", "none")  # what a browser says of a request that the page, or a person, made
+_OWN = ("same-origin", "none")  # Sec-Fetch-Site of a request by the page itself, or by the address bar
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -47,29 +47,27 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-ELSEWHERE = "Forbidden: another page asked for this. To open it yourself, paste the address into the address bar."
-NOTHING = "default-src 'none'; frame-ancestors 'none'"  # the policy of what is no page
+ELSEWHERE = "Forbidden: the request is from another page. To open this page, paste its address into the address bar."
+NOTHING = "default-src 'none'; frame-ancestors 'none'"  # the policy of answers other than the page
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Answers from its runs' folders, which are read anew for each request. `serve_forever` until `shutdown`."""
+    """Answers from its runs' folders, which are read again for each request. `serve_forever` until `shutdown`."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 2 * AT_ONCE
-    allow_reuse_port = False  # a second server at one port would answer some of the first one's requests
+    allow_reuse_port = False  # else a second server at the same port would get some of this one's requests
 
     def __init__(
         self, runs: Sequence[ReportedRun], *, port: int = 0, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Take a port, 0 for any that is free. Raises DataError where it is taken."""
+        """Bind to a port, with 0 to any free one. Raises DataError where it is in use."""
         self.runs, self.evaluations = tuple(runs), tuple(evaluations)
         self.secret = secrets.token_urlsafe(16)
-        self.reading = threading.Lock()  # of the folders: one request at a time
-        self._asking: dict[
-            socket.socket, float
-        ] = {}  # connections whose headers have not come, and until when they may
-        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self.reading = threading.Lock()  # one request at a time reads the folders
+        self._deadlines: dict[socket.socket, float] = {}  # of connections whose headers have not arrived
+        self._slots = threading.BoundedSemaphore(AT_ONCE)
         try:
             super().__init__((ADDRESS, port), _Request)
         except OSError as error:
@@ -81,60 +79,60 @@ class ReportServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{ADDRESS}:{self.server_port}/{self.secret}/"
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is a place for a connection; one that is not taken is closed."""
-        return self._places.acquire(blocking=False)
+        """Whether a slot is free; otherwise the connection is closed."""
+        return self._slots.acquire(blocking=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._asking[request] = time.monotonic() + SECONDS_TO_ASK
+        self._deadlines[request] = time.monotonic() + HEADER_SECONDS
         try:
             super().process_request(request, client_address)
-        except BaseException:  # there is no thread for it
-            self._ended(request)
+        except BaseException:  # no thread could be started, so process_request_thread does not release the slot
+            self._release(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._ended(request)
+            self._release(request)
 
-    def _ended(self, request: Any) -> None:
-        self.asked(request)
-        self._places.release()
+    def _release(self, request: Any) -> None:
+        self.headers_received(request)
+        self._slots.release()
 
-    def asked(self, request: Any) -> None:
-        """The headers have come: from here on the answer takes its time."""
-        self._asking.pop(request, None)
+    def headers_received(self, request: Any) -> None:
+        """End the time limit for headers; the answer has none."""
+        self._deadlines.pop(request, None)
 
     def service_actions(self) -> None:
-        """Twice a second: end the connections that do not ask in time."""
+        """Called twice a second by `serve_forever`: close the connections whose headers are late."""
         now = time.monotonic()
-        for request, until in list(self._asking.items()):
+        for request, until in list(self._deadlines.items()):
             if now > until:
-                self.asked(request)
+                self.headers_received(request)
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error; anything else is told in a line."""
+        """Print an error in one line, except that a browser closed the connection."""
         error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)
 
     def page(self) -> tuple[str, str]:
-        """(the page, its policy). Raises WinnowError where a run cannot be read."""
+        """The page and its content security policy. Raises WinnowError where a run cannot be read."""
         with self.reading:
             runs = [run.served() for run in self.runs]
         data = report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
-        made = assembled(data, title=title_of(self.runs), served=True)
-        return made.text, f"{made.policy}; frame-ancestors 'none'"
+        page = assembled(data, title=title_of(self.runs), served=True)
+        return page.text, f"{page.policy}; frame-ancestors 'none'"
 
     def step(self, run: int, step: int) -> Iterator[str]:
-        """The groups of a step as JSON, in parts. Raises WinnowError where there is no such step."""
+        """The groups of a step as JSON, in parts. Raises WinnowError for a run or a step that does not exist."""
         if run >= len(self.runs):
             raise DataError(
                 f"there is no run {run}", remedy=f"name one from 0 to {len(self.runs) - 1}", code="data.missing"
@@ -155,8 +153,8 @@ class ReportServer(ThreadingHTTPServer):
 class _Request(BaseHTTPRequestHandler):
     server: ReportServer
     raw_requestline: bytes
-    timeout = SECONDS_TO_TAKE
-    default_request_version = "HTTP/1.0"  # also of a request without one: 0.9 would have no headers, so no policy
+    timeout = SEND_SECONDS
+    default_request_version = "HTTP/1.0"  # for a request without a version: 0.9 has no headers, hence no policy
 
     def parse_request(self) -> bool:
         if len(self.raw_requestline) > LONGEST_LINE:
@@ -164,40 +162,41 @@ class _Request(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
             return False
         self.rfile: Any = _Head(self.rfile)
-        come = super().parse_request()
-        self.server.asked(self.connection)
-        return come
+        parsed = super().parse_request()
+        self.server.headers_received(self.connection)
+        return parsed
 
     def do_GET(self) -> None:
-        """The page, a step of a run, or nothing."""
+        """Answer with the page, a step of a run, or a refusal."""
         if status := self._refusal():
-            return self._say(status, ELSEWHERE) if status is HTTPStatus.FORBIDDEN else self.send_error(status)
-        target = self.requestline.split()[1]  # as it came: in `self.path`, several slashes at its beginning are one
+            return self._answer_text(status, ELSEWHERE) if status is HTTPStatus.FORBIDDEN else self.send_error(status)
+        target = self.requestline.split()[1]  # unchanged: `self.path` merges several slashes at its beginning
         root, path = target[: len(self.server.secret) + 1], target[len(self.server.secret) + 1 :]
         if not hmac.compare_digest(root.encode("latin-1", "replace"), f"/{self.server.secret}".encode()):
             return self.send_error(HTTPStatus.NOT_FOUND)
-        asked = _STEP.fullmatch(path)
-        if path != "/" and not asked:
+        step = _STEP.fullmatch(path)
+        if path != "/" and not step:
             return self.send_error(HTTPStatus.NOT_FOUND)
         try:
-            if asked:
-                parts = self.server.step(int(asked[1]), int(asked[2]))
-                begun = next(parts)  # what is not there is said before the answer begins
-                kind, policy, parts = "application/json", NOTHING, itertools.chain([begun], parts)
+            if step:
+                parts = self.server.step(int(step[1]), int(step[2]))
+                first = next(parts)  # raises for an unknown step, before the answer's status is sent
+                kind, policy, parts = "application/json", NOTHING, itertools.chain([first], parts)
             else:
                 page, policy = self.server.page()
                 kind, parts = "text/html", iter([page])
         except WinnowError as error:
-            return self._say(HTTPStatus.NOT_FOUND, one_line(str(error)))
+            return self._answer_text(HTTPStatus.NOT_FOUND, one_line(str(error)))
         except Exception as error:
-            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(repr(error)))
+            self._answer_text(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(repr(error)))
             raise
-        return self._answer(kind, policy, parts)  # an error in a later part ends it: a second answer would be within it
+        # Outside the try: after an error in a later part, a second answer would be inside the first one.
+        return self._answer(kind, policy, parts)
 
     do_HEAD = do_GET
 
     def _refusal(self) -> HTTPStatus | None:
-        """Why a request is no one's of this page: told by what a browser says of it."""
+        """The status with which a request from elsewhere is refused, by its headers; None for the page's requests."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             return HTTPStatus.MISDIRECTED_REQUEST
@@ -207,13 +206,13 @@ class _Request(BaseHTTPRequestHandler):
         return None
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A refusal in words of our own: nothing of the request is in it."""
+        """Send a refusal that contains nothing of the request."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED
-        self._say(status, status.phrase)
+        self._answer_text(status, status.phrase)
 
-    def _say(self, status: HTTPStatus, text: str) -> None:
+    def _answer_text(self, status: HTTPStatus, text: str) -> None:
         self._answer("text/plain", NOTHING, [f"{text}\n"], status)
 
     def _answer(self, kind: str, policy: str, parts: Iterable[str], status: HTTPStatus = HTTPStatus.OK) -> None:
@@ -230,11 +229,11 @@ class _Request(BaseHTTPRequestHandler):
                 self.wfile.write(part.encode("utf-8", "backslashreplace"))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what was asked is no news."""
+        """Requests are not logged."""
 
 
 class _Head:
-    """The head of a request, of which no more is read than a browser sends."""
+    """The head of a request, read up to `LONGEST_HEAD` bytes."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._left = file, LONGEST_HEAD
@@ -250,10 +249,10 @@ class _Head:
         self._file.close()
 
 
-def serve(server: ReportServer, say: Callable[[str], None]) -> None:
-    """Say where the page is, and answer until Ctrl-C."""
+def serve(server: ReportServer, on_ready: Callable[[str], None]) -> None:
+    """Call `on_ready` with the page's address, and serve until Ctrl-C."""
     with server, contextlib.suppress(KeyboardInterrupt):
         for run in server.runs[:1]:
-            run.load_tokenizer()  # before anybody waits: what loads it takes seconds to import
-        say(server.url)
+            run.load_tokenizer()  # before the first request, as the import takes seconds
+        on_ready(server.url)
         server.serve_forever()

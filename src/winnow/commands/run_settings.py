@@ -1,4 +1,4 @@
-"""Configurations on their way in and out of the command line: printed as TOML, and found again beside a model."""
+"""The settings of an evaluation: from a configuration, or from the run beside a model; and printed as TOML."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from winnow.report.text import safe
 from winnow.state.saved_runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of
 
 WORDING = ("template", "system", "suffix", "template_options")  # keys of `prompt` that belong together
-EVERY = 10**9  # problems: more than any task has
+EVERY = 10**9  # more problems than any task has
 
-# In the place of what only training reads.
+# Defaults that replace the settings that only training reads.
 _UNTRAINED = MappingProxyType(
     {
         **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
@@ -35,29 +35,29 @@ _UNTRAINED = MappingProxyType(
 
 
 def toml(config: Config, *, secrets: bool = False) -> str:
-    """The resolved configuration, one dotted key per line: TOML that loads again, and keys as `--set` takes them.
-    Secrets are hidden, as `dump` does it.
+    """The resolved configuration as TOML that can be loaded again, one dotted key per line, as for `--set`. `secrets`
+    as in `dump`.
     """
     return "\n".join(_lines(dump(config, secrets=secrets)))
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the settings of an evaluation come from, before the call changes them."""
+    """The settings of an evaluation, before the call changes them."""
 
     name: str  # for messages
     data: Mapping[str, Any]  # nested, not validated yet
-    text: str  # of the file, for its line numbers
-    base: Path  # the folder that "file.py:function" names start from
-    manifest: Manifest | None  # of the run that a checkpoint is of
+    text: str  # the file's text, for line numbers
+    base: Path  # the folder to which "file.py:function" names are relative
+    manifest: Manifest | None  # of the checkpoint's run
 
 
 def source_of(model: str, config: Path | None = None, *, task_named: bool, trust_run: bool = False) -> Source:
-    """A given configuration; else that of the run whose checkpoint the model is; else nothing.
+    """The given configuration; else that of the checkpoint's run; else an empty one.
 
-    Raises DataError for a folder that is no model, ConfigError where neither model nor call brings a task, and
-    RunFolderError for a run that is not this user's own (unless `trust_run`) or cannot be read. Where the task is
-    named, such a run is a note, and nothing of it holds.
+    Raises DataError for a folder that is not a model, and ConfigError where neither the model nor the call names a
+    task. Raises RunFolderError for a run that cannot be read, or belongs to another user (unless `trust_run`). If the
+    call names the task, such a run only results in a printed note, and its settings are not used.
     """
     check_is_model(model)
     if config is not None:
@@ -79,12 +79,11 @@ def settings_from(
     task_defaults: bool = False,
     further: Member | None = None,
 ) -> Config:
-    """What to evaluate `model` with: the source, changed by nested `keys`, then by `sets`; or `further`, one of its
-    `evaluate.tasks`, of which the test problems are asked.
+    """The settings to evaluate `model` with: the source, changed by nested `keys`, then by `sets`. `further` replaces
+    the task by one of the source's `evaluate.tasks`, with its test problems.
 
-    Every problem of the test split is asked unless they say otherwise. Prompt, limits and reward are what the task
-    declares for its evaluation where neither source nor call name them, and with `task_defaults` also in the place of
-    the source's.
+    The default is every problem of the test split. Prompt, limits and reward that neither source nor call set are
+    those that the task declares for its evaluation; with `task_defaults` these also replace the source's.
 
     Raises ConfigError for a mistake in them, and where a run names code that this call does not (unless `trust_run`).
     """
@@ -99,25 +98,26 @@ def settings_from(
             merge(data, {"evaluate": {"split": "test"}})
         return data
 
-    said, data = change({}), copy.deepcopy(dict(source.data))
+    given, data = change({}), copy.deepcopy(dict(source.data))
     declared = _declared(change(copy.deepcopy(data)), source.base)
     if task_defaults:
         data = _without(data, declared)
-    _fill(data, said, declared)
+    _fill(data, given, declared)
     merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
     settings = _evaluated(validate(data, source=source.name, text=source.text, sets=sets))
-    own = {name: value for name, value in said.items() if further is None or name != "task"}
+    # A further task is named by the run and not by the call, although `change` sets it.
+    named_here = {name: value for name, value in given.items() if further is None or name != "task"}
     if source.manifest is not None and not trust_run:
-        check_trusted(settings, source.manifest, own)
-    if source.manifest is not None and "task" not in said:
+        check_trusted(settings, source.manifest, named_here)
+    if source.manifest is not None and "task" not in given:
         check_same_problems(settings, source.manifest)
     return settings
 
 
 def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
-    """What the task of nested settings declares for its evaluation; nothing for one that cannot be found, which
-    whatever looks it up later reports.
+    """The settings that the task of nested settings declares for its evaluation. Empty for an unknown task, which is
+    refused later, when it is resolved.
     """
     task = tables(data).get("task")
     use = task.get("use") if isinstance(task, Mapping) else Config().task.use
@@ -130,54 +130,56 @@ def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
 
 
 def _without(data: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` without what a task declares: prompt and reward as a whole, of other sections the keys that it sets."""
+    """`data` without the settings that a task declares: without prompt and reward, and without the declared keys of
+    other sections.
+    """
     bare = {section: value for section, value in data.items() if section not in ("prompt", "reward")}
     limits = {section: value for section, value in declared.items() if section in bare}
     return bare | {name: {k: v for k, v in bare[name].items() if k not in value} for name, value in limits.items()}
 
 
-def _fill(data: dict[str, Any], said: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
-    """Put what a task declares into `data` where it is silent: the reward, the wording of the prompt, each limit. A
-    prompt of which source or call give a part of the wording has no other part of it filled in.
+def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Add a task's declared settings to `data` where it lacks them: the reward, the wording of the prompt, each limit.
+    The wording is added only if neither source nor call set a part of it.
     """
     for section, value in copy.deepcopy(dict(declared)).items():
         if section == "reward":
             data.setdefault("reward", value)
             continue
-        there = data.get(section, {})
-        named = {*there, *said.get(section, {})}
+        existing = data.get(section, {})
+        named = {*existing, *given.get(section, {})}
         worded = section == "prompt" and not named.isdisjoint(WORDING)
-        data[section] = {**{key: v for key, v in value.items() if not (worded and key in WORDING)}, **there}
+        data[section] = {**{key: v for key, v in value.items() if not (worded and key in WORDING)}, **existing}
 
 
 def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = False) -> tuple[Config, Path]:
-    """What a run was started with, and its changes; raises as `settings_from`."""
-    said: dict[str, Any] = {}
-    merge(said, changes)
+    """The configuration of a run with `changes`, and the folder of its relative names. Raises as `settings_from`."""
+    given: dict[str, Any] = {}
+    merge(given, changes)
     manifest = read_manifest(run, own=not trust_run)
     merge(manifest.config, {"output": str(run)})
     merge(manifest.config, changes)
     config = validate(manifest.config, source=str(manifest.path))
     if not trust_run:
-        check_trusted(config, manifest, said)
+        check_trusted(config, manifest, given)
     return config, manifest.base
 
 
 def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
-    """That of the run which a checkpoint is of. Raises for any other model where the task is needed from it."""
+    """The manifest of a checkpoint's run; None for another model. Raises where it is `needed` for the task."""
     run = run_of(model)
     try:
         manifest = None if run is None else read_manifest(run, own=own)
     except RunFolderError as error:
         if needed:
             raise
-        print(safe(f"note: nothing of the run's settings holds here: {error}"), file=sys.stderr)
+        print(safe(f"note: the run's settings are not used: {error}"), file=sys.stderr)
         return None
     if manifest is None and needed and model != "bundled":
         here = os.path.isdir(os.path.expanduser(model))
-        what = "not a checkpoint of a winnow run" if here else "no folder here (of the hub, then?)"
+        what = "not a checkpoint of a winnow run" if here else "not a folder on this machine (a hub id?)"
         raise ConfigError(
-            f"{model} is {what}, so no task is known to evaluate it on",
+            f"{model} is {what}, so the task to evaluate it on is missing",
             remedy="name a task (on the command line --task), for example gsm8k, or give a configuration",
             key="task",
             code="config.missing_key",
@@ -186,8 +188,8 @@ def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
 
 
 def _evaluated(config: Config) -> Config:
-    """Without what only training reads, so that it is neither looked up nor imported; and without an adapter and what
-    it was trained on, as a model folder holds the merged model.
+    """The configuration without the settings that only training reads, so that no code for them is imported. Also
+    without adapter and quantization, as a model folder contains the merged model.
     """
     model = config.model.model_copy(update={"lora": None, "quantization": None})
     return config.model_copy(update={"model": model, **_UNTRAINED})

@@ -1,4 +1,4 @@
-"""Saved responses, scored again: any file of JSON lines that holds texts and golds, a run's rollouts included."""
+"""`winnow score`: verifies saved responses again, from JSON lines with texts and golds, or from a run's rollouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOLD = ("answer", "gold", "solution")
 QUESTION = ("prompt", "question", "problem")
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_Row = tuple[int, str, Kind | None, float | None]  # of a row that waits for its verdict: line, id, kind, reward
+_Row = tuple[int, str, Kind | None, float | None]  # a row before its verdict: line, id, earlier kind and reward
 _Task = tuple[_Row, tuple[Prompt, Rollout]]
 
 
@@ -42,11 +42,11 @@ _Task = tuple[_Row, tuple[Prompt, Rollout]]
 class Scored:
     """One row with its verdict."""
 
-    line: int  # 1-based; of a run, the number of the rollout
+    line: int  # 1-based; for a run, the number of the rollout
     id: str
     outcome: Outcome
-    was: Kind | None  # what the row itself says the outcome was
-    earned: float | None  # and the reward; None where it says none, or had no verdict
+    was: Kind | None  # the kind of outcome in the row; None where it has none
+    earned: float | None  # the reward in the row; None where it has none, or had no verdict
 
     def row(self) -> dict[str, Any]:
         """As a row of JSON: outcome, reason and seconds; a failed reward is null."""
@@ -66,7 +66,7 @@ class Scored:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
-        """What `row` made, as far as a row has it. Raises KeyError, TypeError or ValueError for any other object."""
+        """The inverse of `row`. Raises KeyError, TypeError or ValueError for any other object."""
         cause, _, detail = str(row["reason"]).partition(": ") if row["kind"] == "failed" else (None, "", row["reason"])
         if row["kind"] not in KINDS:
             raise ValueError(f"kind: {row['kind']!r}")
@@ -83,8 +83,8 @@ class Scored:
         return cls(line=row["line"], id=row["id"], outcome=outcome, was=row["was"], earned=row["earned"])
 
 
-def configured(sets: Sequence[str], **members: str) -> Config:
-    """The configuration of `winnow score` and `winnow audit`: members by name, then `--set` as everywhere."""
+def build_config(sets: Sequence[str], **members: str) -> Config:
+    """The configuration of `winnow score` and `winnow audit`: members by name, then the overrides of `--set`."""
     data: dict[str, Any] = {family: {"use": name} for family, name in members.items()}
     for assignment in sets:
         override(data, assignment)
@@ -101,14 +101,15 @@ def verifiers_for(config: Config, base: Path) -> Verifiers:
 
 
 def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored]:
-    """Every row of a file (or of a run folder's rollouts), in order, but for the first `done`, which are not judged.
+    """The verdicts of the rows of a file, or of a run folder's rollouts, in order, without the first `done` rows.
 
-    A row is a rollout as a run logs it (one without its text is left out), or in JSON lines an object with a response
-    (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). It may hold a question,
-    an `id`, a table `meta`, how the response ended (`finish`, by default "stop"), its `tokens` or their number
-    (`length`), and what it was found to be (`kind`, `reward`): all as `winnow eval` writes it. It holds no log-probs. A
-    reward that reads tokens which a row lacks gives no verdict. Raises DataError, with the line, for anything else, and
-    for JSON lines where the reward reads log-probs.
+    A row is a rollout of a run's log (rollouts without text are omitted), or a JSON line with two required fields: a
+    response (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). Optional fields
+    are a question, an `id`, a table `meta`, how the response ended (`finish`, default "stop"), its `tokens` or their
+    number (`length`), and its earlier verdict (`kind`, `reward`), all as in the files of `winnow eval`. JSON lines have
+    no log-probs. A reward that reads tokens of a row without them gives no verdict.
+
+    Raises DataError with the line for another form, and for JSON lines if the reward reads log-probs.
     """
     waiting: deque[_Row] = deque()
 
@@ -123,14 +124,14 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
         yield Scored(line=line, id=name, outcome=outcome, was=was, earned=earned)
 
 
-def watched(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
+def with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
     """The same rows with a progress bar on standard error, where that is a terminal."""
     console = console_on(sys.stderr)
     return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)
 
 
 def reason(outcome: Outcome) -> str:
-    """Why, in one line."""
+    """The reason for a verdict, in one line."""
     if outcome.failed:
         return f"{outcome.cause}: {_last_line(outcome.detail)}"
     if outcome.kind == "unparsable":
@@ -144,7 +145,7 @@ def count_rows(path: Path) -> int:
 
 
 def describe(scored: Scored) -> str:
-    """A row for a person: "12  wrong  0.003 s  -41  not the gold"."""
+    """A row as text: "12  wrong  0.003 s  -41  not the gold"."""
     o = scored.outcome
     answer = "" if o.answer is None else safe(shorten(o.answer.replace("\n", " "), 40))
     changed = f"  (was {one_line(str(scored.was))})" if scored.was not in (None, o.kind) else ""
@@ -152,7 +153,7 @@ def describe(scored: Scored) -> str:
 
 
 def summary(rows: Iterable[Scored]) -> list[str]:
-    """Counts, accuracy over the verdicts, failures by cause, and how many verdicts changed."""
+    """Counts, accuracy over the verdicts, failures by cause, and the number of changed verdicts."""
     rows = list(rows)
     kinds = Counter(scored.outcome.kind for scored in rows)
     causes = Counter(str(scored.outcome.cause) for scored in rows if scored.outcome.failed)
@@ -170,11 +171,11 @@ def summary(rows: Iterable[Scored]) -> list[str]:
 
 
 def _rewards_compared(rows: Iterable[Scored]) -> list[str]:
-    """How many rewards are others, and both means, over the rows that have two."""
+    """The number of rewards that changed, and both means, over the rows with two rewards."""
     two = [(s.outcome.reward, s.earned) for s in rows if s.earned is not None and not s.outcome.failed]
     if not two:
         return []
-    differ = sum(not math.isclose(now, then, rel_tol=1e-9) for now, then in two)  # a file may have rounded them
+    differ = sum(not math.isclose(now, then, rel_tol=1e-9) for now, then in two)  # rewards in a file may be rounded
     now, then = np.mean(two, axis=0)
     return [f"{differ:,} of {len(two):,} rewards differ: mean {now:.3f}, in the file {then:.3f}"]
 
@@ -257,7 +258,7 @@ def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rol
 
 
 def _tokens(ids: Any, length: Any) -> IntArray:
-    """Those of a row, or in their place what raises when a reward reads more of them than the row says."""
+    """The tokens of a row; without them, an array that raises when a reward reads more than their number `length`."""
     if isinstance(ids, list) and all(_is_count(one) and one < 2**31 for one in ids):
         return np.array(ids, np.int64)
     return unsaved_tokens(length if _is_count(length) else None)
@@ -268,27 +269,27 @@ def _is_count(value: Any) -> bool:
 
 
 def _kind(row: Mapping[str, Any]) -> Kind | None:
-    """What a row says that its outcome was, where it says it in winnow's words."""
+    """The kind of outcome in a row, if it is one of winnow's."""
     return next((kind for kind in KINDS if kind == row.get("kind")), None)
 
 
 def _earned(row: Mapping[str, Any]) -> float | None:
-    """The reward that a row says, where it says a number."""
-    found = row.get("reward")
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    """The reward in a row, if it is a finite number."""
+    reward = row.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)):
         return None
-    return float(found) if math.isfinite(found) else None
+    return float(reward) if math.isfinite(reward) else None
 
 
 def _needed(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:
-    found = _first(row, names)
-    if found is None:
+    value = _first(row, names)
+    if value is None:
         raise DataError(
             f"{where}: there is no {what}",
             remedy=f"name it {' or '.join(map(repr, names))}",
             code="data.malformed",
         )
-    return found
+    return value
 
 
 def _first(row: Mapping[str, Any], names: tuple[str, ...], default: Any = None) -> Any:

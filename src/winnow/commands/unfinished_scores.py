@@ -1,8 +1,8 @@
-"""What `winnow score` has judged so far: a folder beside its output, which becomes the output when every row is judged.
+"""The rows that an interrupted `winnow score` has verified: a folder beside its output.
 
 rescored.jsonl.unfinished/
-  settings.json   what is judged, and how: a resume has to judge the same
-  rows.jsonl      a line for each row, as soon as it is judged; at the end this file is renamed to rescored.jsonl
+  settings.json   the inputs and the reward; a resume needs the same
+  rows.jsonl      a line for each verified row; after the last row this file is renamed to rescored.jsonl
   .lock           held while a process writes here
 """
 
@@ -34,17 +34,17 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class UnfinishedScores(LockedFolder):
-    """The rows of an output that is not finished."""
+    """The rows of an unfinished output."""
 
     output: Path
-    rows: list[Scored]  # those that were judged before
+    rows: list[Scored]  # verified by earlier calls
 
     @classmethod
     def open(cls, output: Path, settings: Mapping[str, Any], *, resume: bool) -> Self:
-        """A new one, or with `resume` that of an earlier call with the same `settings`, which are JSON.
+        """A new folder, or with `resume` that of an earlier call with the same `settings`, which are JSON.
 
-        Raises DataError where the output exists, where an earlier call left rows and this one does not resume, where
-        there are none to resume or they are of other settings, and where nothing can be written.
+        Raises DataError where the output exists, and where the folder cannot be written. Also where rows of an earlier
+        call exist without `resume`, and where with `resume` there are none, or they have other settings.
         """
         check_new(output)
         path = output.with_name(f"{output.name}.unfinished")
@@ -52,14 +52,16 @@ class UnfinishedScores(LockedFolder):
         if begun and not resume:
             raise resumable(
                 DataError(
-                    f"{path} contains rows that an interrupted call has judged",
+                    f"{path} contains rows that an interrupted call has verified",
                     remedy="resume it, or remove the folder",
                     code="data.exists",
                 )
             )
         if resume and not begun:
             raise DataError(
-                f"there is nothing to resume: {path} contains no rows", remedy="start anew", code="data.missing"
+                f"there is nothing to resume: {path} contains no rows",
+                remedy="start without resume",
+                code="data.missing",
             )
         with contextlib.ExitStack() as on_failure:
             with refused(path):
@@ -69,17 +71,17 @@ class UnfinishedScores(LockedFolder):
                 if not begun:
                     on_failure.callback(shutil.rmtree, path, ignore_errors=True)
                     write_json(path / SETTINGS, {"winnow_score": FORMAT, **settings})
-            rows = _judged(path, settings) if begun else []
+            rows = _verified_rows(path, settings) if begun else []
             on_failure.pop_all()
         return cls(path, lock, output, rows)
 
     def append(self, scored: Scored) -> None:
-        """Write a row. Raises DataError where that fails; what was written before goes on with a resume."""
+        """Write a row. Raises DataError where that fails; a resume continues after the rows before it."""
         with self._refused(), opened(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             write_all(descriptor, encode(scored.row()) + b"\n")
 
     def finish(self) -> None:
-        """Every row is judged: make their file the output. Raises as `append`."""
+        """After the last row: rename the file of rows to the output. Raises as `append`."""
         with self._refused():
             with opened(self._file, os.O_WRONLY | os.O_CREAT) as descriptor:
                 os.fsync(descriptor)
@@ -89,9 +91,9 @@ class UnfinishedScores(LockedFolder):
         shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
-        """Release the folder, which goes where there is no row in it: a second attempt then begins anew."""
+        """Release the folder, and remove it if it has no row, so that another attempt starts without `resume`."""
         with contextlib.suppress(OSError):
-            if not self.holds_a_row():
+            if not self.has_a_row():
                 shutil.rmtree(self.path)
         super().close()
 
@@ -101,10 +103,10 @@ class UnfinishedScores(LockedFolder):
             with refused(self.output):
                 yield
         except DataError as error:
-            raise (resumable(error) if self.holds_a_row() else error) from error.__cause__
+            raise (resumable(error) if self.has_a_row() else error) from error.__cause__
 
-    def holds_a_row(self) -> bool:
-        """Whether there is anything to go on with."""
+    def has_a_row(self) -> bool:
+        """Whether there is a complete row, from which a resume can continue."""
         if not self._file.exists():
             return False
         with self._file.open("rb") as file:
@@ -116,7 +118,7 @@ class UnfinishedScores(LockedFolder):
 
 
 def settings_of_scores(file: Path, config: Config, base: Path) -> dict[str, Any]:
-    """What is judged and how, as JSON. Raises DataError for a file that cannot be read."""
+    """The inputs and the reward as JSON. Raises DataError for a file that cannot be read."""
     try:
         check_kind(file, "a folder" if file.is_dir() else "a file", follow=True)
         files = {path.name: digest(path) for path in files_of(file)}
@@ -132,8 +134,8 @@ def settings_of_scores(file: Path, config: Config, base: Path) -> dict[str, Any]
     return {"files": files, "reward": dumped["reward"], "verify": verify, "inputs": inputs}
 
 
-def _judged(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
-    """The rows of an earlier call; a last one that was cut is removed. Raises DataError for other settings."""
+def _verified_rows(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
+    """The rows of an earlier call; an incomplete last one is removed. Raises DataError for other settings."""
     with refused(path):
         check_kind(path / SETTINGS, "a file")
         check_kind(path / ROWS, "a file")
@@ -141,7 +143,7 @@ def _judged(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
         changed = differing({key: before.get(key) for key in settings}, settings)
         if changed:
             raise DataError(
-                f"{path} contains rows that were judged with other settings: {', '.join(changed[:3])} differ",
+                f"{path} contains rows that were verified with other settings: {', '.join(changed[:3])} differ",
                 remedy="use the same settings to resume, remove the folder, or choose another output",
                 code="data.changed",
             )
@@ -155,16 +157,16 @@ def _judged(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("winnow_score") != FORMAT:
+        settings = None
+    if not isinstance(settings, dict) or settings.get("winnow_score") != FORMAT:
         raise DataError(
-            f"{path} is not of a call that this winnow can resume",
+            f"{path} is from a call that this version of winnow cannot resume",
             remedy=f"remove {path.parent}",
             code="data.malformed",
         )
-    return found
+    return settings
 
 
 def _row(line: bytes, where: str) -> Scored:
@@ -172,5 +174,5 @@ def _row(line: bytes, where: str) -> Scored:
         return Scored.of(json.loads(line))
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
         raise DataError(
-            f"{where}: not a row that winnow score wrote ({error})", remedy="remove the folder", code="data.malformed"
+            f"{where}: not a row of winnow score ({error})", remedy="remove the folder", code="data.malformed"
         ) from error

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from golden_files import assert_golden
+from refusals import refused
 from winnow.commands.audit import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
@@ -27,14 +29,12 @@ def generous(prompt, rollout):
     return float(rollout.text[-1:].isdigit())
 
 
-def test_a_gold_that_its_reward_cannot_read_is_found() -> None:
+def test_a_gold_that_its_reward_cannot_read_is_a_finding() -> None:
     problems = [problem("a", "?", "42"), problem("b", "?", "forty-two"), problem("c", "?", ["1", "x"])]
-    found, reward = failing_golds(problems, phrasing(GSM8K), inline())
+    findings, reward = failing_golds(problems, phrasing(GSM8K), inline())
     assert reward == 1.0
-    assert [(f.problem, f.gold, f.reason) for f in found] == [
-        ("b", "forty-two", "no answer could be read"),
-        ("c", "x", "no answer could be read"),
-    ]
+    assert [(finding.problem, finding.gold) for finding in findings] == [("b", "forty-two"), ("c", "x")]
+    assert all(finding.reason for finding in findings)
 
 
 def test_constants_that_are_the_gold_are_no_finding() -> None:
@@ -45,12 +45,12 @@ def test_constants_that_are_the_gold_are_no_finding() -> None:
     assert found.wrong[1] == 0.0
 
 
-def test_constants_that_are_paid_for_nothing_are_found() -> None:
-    found = constants([problem("a", "?", "1234")], str, inline(generous))
-    assert {f.reason for f in found.paid} == {
-        f"the constant answer {constant!r} is paid" for constant in ("0", "1", "-1", "2", "10")
-    }
-    assert found.best == ("0", 1.0)
+def test_accepted_constants_other_than_the_gold_are_findings() -> None:
+    result = constants([problem("a", "?", "1234")], str, inline(generous))
+    assert len(result.paid) == 5
+    for constant in ("0", "1", "-1", "2", "10"):
+        assert any(repr(constant) in finding.reason for finding in result.paid)
+    assert result.best == ("0", 1.0)
 
 
 def shaped(prompt, rollout):
@@ -59,26 +59,23 @@ def shaped(prompt, rollout):
     return {"right": float(right), "brief": 0.3 * (len(rollout.text) == 1)}
 
 
-def test_what_a_wrong_constant_earns_is_beside_what_a_gold_earns() -> None:
+def test_the_rewards_of_a_wrong_constant_and_of_golds_are_measured() -> None:
     entry = Entry(REWARD, "shaped", shaped, RewardTraits(example=str))
-    found = audit(
+    result = audit(
         lambda split: [problem("a", "?", "7"), problem("b", "!", "1234")], entry, inline(shaped), splits=["train"]
     )
-    assert found.gold_reward == pytest.approx((1.3 + 1.0) / 2)
-    assert found.wrong_constant[1] == pytest.approx(0.3)
-    assert found.clean
-    report = "\n".join(describe(found))
-    assert "1.150" in report
-    assert "0.300" in report
+    assert result.gold_reward == pytest.approx((1.3 + 1.0) / 2)
+    assert result.wrong_constant[1] == pytest.approx(0.3)
+    assert result.clean
 
 
-def test_sizes_and_overlap_are_found_of_a_reward_without_an_example() -> None:
-    found = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
-    assert found.problems == {"train": 3, "test": 3}
-    assert found.overlap == [("train0", "test0")]
-    assert not found.clean
-    assert found.faults
-    assert "example=" in found.untried
+def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
+    result = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
+    assert result.problems == {"train": 3, "test": 3}
+    assert result.overlap == [("train0", "test0")]
+    assert not result.clean
+    assert result.faults
+    assert "example=" in result.untried
     disjoint = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous), splits=["train"])
     assert not disjoint.clean
     assert not disjoint.faults
@@ -102,30 +99,29 @@ def load(split: str) -> list[Problem]:
     return [problem(f"{split}{i}", f"{split if i else 'shared'} {i}", str(i + 100)) for i in range(3)]
 
 
-def test_the_whole_audit_names_what_it_finds() -> None:
-    found = audit(load, GSM8K, inline())
-    assert found.problems == {"train": 3, "test": 3}
-    assert found.absent == {"validation": "there is no validation split"}
-    assert found.overlap == [("train0", "test0")]
-    assert not found.clean
-    report = "\n".join(describe(found))
-    assert "train0 = test0" in report
-    assert "golds that do not verify against themselves: 0 (0.0%)" in report
+def test_the_audit_lists_what_it_finds() -> None:
+    result = audit(load, GSM8K, inline())
+    assert result.problems == {"train": 3, "test": 3}
+    assert result.absent == {"validation": "there is no validation split"}
+    assert result.overlap == [("train0", "test0")]
+    assert result.golds == []
+    assert not result.clean
+    assert_golden("audit", "\n".join(describe(result)))
 
 
-def test_a_task_without_any_split_says_why() -> None:
-    with pytest.raises(ConfigError, match="no split of this task can be read: there is no validation split"):
+def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
+    with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
         audit(load, GSM8K, inline(), splits=["validation"])
 
 
-def test_a_reward_must_say_how_an_answer_is_phrased() -> None:
-    with pytest.raises(ConfigError, match="register it with example="):
+def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
+    with refused(ConfigError, "'generous'", "example", key="reward", code="config.registration"):
         phrasing(Entry(REWARD, "generous", generous, RewardTraits()))
 
 
 def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
     from winnow.tasks.gsm8k import gsm8k
 
-    found = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
-    assert found.clean
-    assert found.best_constant[1] < 0.05
+    result = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
+    assert result.clean
+    assert result.best_constant[1] < 0.05

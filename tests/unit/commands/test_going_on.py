@@ -1,4 +1,4 @@
-"""A sweep and an evaluation that were begun are refused, or end, with the command that goes on."""
+"""A sweep or an evaluation that can be resumed is refused, or exits, with the command that resumes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from winnow.state.sweep_folder import SWEEP
 CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
 
 
-def words_that_go_on(*arguments: str) -> list[str]:
+def resume_command(*arguments: str) -> list[str]:
     """The words of the command that a call prints on standard error."""
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code in (1, 2, 75), result.output
@@ -24,24 +24,24 @@ def words_that_go_on(*arguments: str) -> list[str]:
     return shlex.split(line[line.index("winnow ") :])
 
 
-def test_a_sweep_that_was_begun_is_refused_with_the_command(tmp_path):
+def test_a_started_sweep_is_refused_with_the_command_that_resumes_it(tmp_path):
     sweep = tmp_path / "a sweep"
     sweep.mkdir()
     contents = {"winnow_sweep": 1, "labels": {"all": {}}, "seeds": [1], "baseline": None, "inputs": {}}
     (sweep / SWEEP).write_text(json.dumps(contents))
     (tmp_path / "a.toml").write_text(f'config = "{CONFIG}"\nseeds = [1]\n[variants.all]\nselect = "all"\n')
     call = ("sweep", str(tmp_path / "a.toml"), "--output", str(sweep))
-    assert words_that_go_on(*call) == ["winnow", *call, "--resume"]
+    assert resume_command(*call) == ["winnow", *call, "--resume"]
 
 
 @pytest.mark.parametrize("ends", [("finished", "failed"), ("finished", "stopped")])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_a_sweep_that_is_not_finished_ends_with_the_command(monkeypatch, ends, resume):
+def test_an_unfinished_sweep_exits_with_the_command_that_resumes_it(monkeypatch, ends, resume):
     monkeypatch.setattr("winnow.commands.sweep.command.swept", lambda *_, **__: SimpleNamespace(ends=ends))
-    assert words_that_go_on("sweep", "a.toml", *resume) == ["winnow", "sweep", "a.toml", "--resume"]
+    assert resume_command("sweep", "a.toml", *resume) == ["winnow", "sweep", "a.toml", "--resume"]
 
 
-def test_an_evaluation_that_was_begun_is_refused_with_the_command(tmp_path):
+def test_a_started_evaluation_is_refused_with_the_command_to_resume(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     call = ("eval", "bundled", "--task", "arithmetic", "--output", str(tmp_path))
-    assert words_that_go_on(*call) == ["winnow", *call, "--resume"]
+    assert resume_command(*call) == ["winnow", *call, "--resume"]

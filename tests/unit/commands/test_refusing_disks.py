@@ -1,8 +1,9 @@
-"""Every command on a full disk and in a read-only place: a message, and a second attempt that succeeds."""
+"""Every command on a full disk and in a read-only folder: a refusal, and a second attempt that succeeds."""
 
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import winnow.commands.fetch
 from planned_run import write_planned_run
+from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
 from winnow.cli import app
@@ -42,11 +44,11 @@ SWEEP = f'config = "{CONFIG}"\nseeds = [1]\n[variants.all]\nselect = "all"\n'
 
 @dataclass(frozen=True)
 class Writing:
-    """A call that writes into the folder `place`. `again` is whether the call itself is repeated when there is room; a
-    training run is not, and its folder must be free.
+    """A call that writes into the folder `place`. After the refusals the call is repeated; `again` replaces it for a
+    training run, whose folder must then be free.
     """
 
-    arguments: Callable[[Path, Path], list[Any]]  # of a folder to read from, and of the place
+    arguments: Callable[[Path, Path], list[Any]]  # from a folder to read, and the place
     again: Callable[[Path], Any] | None = None
 
 
@@ -102,7 +104,7 @@ def _planned(here: Path) -> list[Any]:
 
 _REWARD = ["--reward", "length", "--workers", "0"]
 
-# Calls that write nothing: none of them needs a disk with room.
+# Calls that write nothing: they need no free disk space.
 READING: dict[str, list[Callable[[Path], list[Any]]]] = {
     "check": [lambda here: ["check", CONFIG, *SETS]],
     "doctor": [lambda here: ["doctor"]],
@@ -116,7 +118,7 @@ READING: dict[str, list[Callable[[Path], list[Any]]]] = {
 }
 _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 
-# Paths among a command's parameters: read, or written by a call above.
+# Paths among the parameters of commands: READ, or WRITTEN by a call above.
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
 READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
@@ -131,7 +133,7 @@ def winnow_(*arguments: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands read."""
+    """The inputs of the commands."""
     folder = tmp_path_factory.mktemp("read")
     write_run(folder / "run", steps=2)
     write_planned_run(folder / "planned")
@@ -153,7 +155,7 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile's points come at once, and pictures are empty."""
+    """The points of a profile are not measured, and pictures are empty."""
 
     def found(job: Any, *_: Any, **__: Any) -> Found:
         return Found(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
@@ -163,7 +165,7 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
 
 
-def test_every_command_has_a_call_here_and_every_path_of_it_is_read_or_written() -> None:
+def test_every_command_and_each_of_its_paths_is_called_here() -> None:
     assert set(COMMANDS) == set(WRITING) | set(READING)
     paths = {
         f"{command}.{name}"
@@ -175,12 +177,14 @@ def test_every_command_has_a_call_here_and_every_path_of_it_is_read_or_written()
     assert {path.partition(".")[0] for path in WRITTEN} == set(WRITING)
 
 
-def refused(result: Any) -> None:
-    """It ended with a message, whose sentence is for a person."""
+def check_refused(result: Any) -> None:
+    """The command printed an error about writing, and no traceback."""
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
-    assert "cannot" in result.stderr
+    assert re.search(r"(?m)^error \((data\.unwritable|run_folder\.(unwritable|unsaved))\)", result.stderr), (
+        result.output
+    )
 
 
 CALLS = [
@@ -189,7 +193,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_command_that_cannot_write_says_so_and_its_second_attempt_succeeds(call, here, tmp_path):
+def test_a_command_that_cannot_write_is_refused_and_then_succeeds(call, here, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     arguments = call.arguments(here, place)
@@ -197,7 +201,7 @@ def test_a_command_that_cannot_write_says_so_and_its_second_attempt_succeeds(cal
     for refuses in refusals(place):
         with refuses:
             result = winnow_(*arguments)
-        refused(result)
+        check_refused(result)
         assert {path: data for path, data in contents(place).items() if not hidden(path)} == before
     if call.again is not None:
         call.again(place)
@@ -211,7 +215,7 @@ def test_a_command_that_cannot_write_says_so_and_its_second_attempt_succeeds(cal
 @pytest.mark.parametrize(
     "call", [pytest.param(call, id=name) for name, calls in sorted(READING.items()) for call in calls]
 )
-def test_a_command_that_only_reads_needs_no_room(call, here):
+def test_a_command_that_only_reads_needs_no_disk_space(call, here):
     for refuses in refusals(here):
         with refuses:
             result = winnow_(*call(here))
@@ -220,7 +224,7 @@ def test_a_command_that_only_reads_needs_no_room(call, here):
 
 
 def refusals(place: Path) -> Iterator[AbstractContextManager[None]]:
-    """A disk that takes the beginning of a file, or a lock and no more; a read-only folder."""
+    """A disk with room for the beginning of a file, one with room for a lock, and a read-only folder."""
     yield full_disk(16)
     yield full_disk(64)
     yield read_only(place)
@@ -231,11 +235,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def hidden(path: str) -> bool:
-    """A lock, which holds no data and hinders no second attempt."""
+    """A lock file, which contains no data and does not affect a second attempt."""
     return Path(path).name == ".lock"
 
 
-def test_the_writer_leaves_an_older_file_as_it_was_and_no_draft(tmp_path):
+def test_a_failed_write_leaves_the_older_file_and_no_draft(tmp_path):
     write_output(tmp_path / "a.json", b"older")
     for refuses in refusals(tmp_path):
         with refuses, pytest.raises(DataError):
@@ -243,7 +247,7 @@ def test_the_writer_leaves_an_older_file_as_it_was_and_no_draft(tmp_path):
     assert contents(tmp_path) == {"a.json": b"older"}
 
 
-def test_a_folder_of_files_is_there_with_all_of_them_or_not_at_all(tmp_path):
+def test_a_folder_of_files_is_written_completely_or_not_at_all(tmp_path):
     with full_disk(64), pytest.raises(DataError):
         write_output_folder(tmp_path / "out", {"small": b"1", "large": b"2" * 100})
     assert not list(tmp_path.iterdir())
@@ -254,13 +258,13 @@ def test_a_folder_of_files_is_there_with_all_of_them_or_not_at_all(tmp_path):
     assert contents(tmp_path)["out/small"] == b"1"
 
 
-def test_what_is_printed_to_a_full_disk_is_a_message(monkeypatch, capfd):
-    from winnow.cli.door import say
+def test_printing_to_a_full_disk_is_refused(monkeypatch, capfd):
+    from winnow.cli.door import print_text
 
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)
-        with pytest.raises(DataError):
-            say("a line")
+        with refused(DataError, code="data.unwritable"):
+            print_text("a line")
 
 
 ROWS = [{"text": str(i), "answer": "1", "id": f"r{i}"} for i in range(20)]
@@ -272,7 +276,7 @@ def scored_lines(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def scoring(tmp_path: Path) -> Callable[..., Any]:
-    """`winnow score` of 20 rows by a reward that is interrupted at each row whose number the file `stop` holds."""
+    """`winnow score` of 20 rows, with a reward that is interrupted at each row whose number is in the file `stop`."""
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n"
         "def odd(prompt, rollout):\n"
@@ -293,7 +297,7 @@ def scoring(tmp_path: Path) -> Callable[..., Any]:
     return call
 
 
-def test_an_interrupted_score_goes_on_and_writes_what_it_would_have_written(scoring, tmp_path):
+def test_a_resumed_score_writes_the_same_file(scoring, tmp_path):
     assert scoring("whole.jsonl").exit_code == 0
     (tmp_path / "judged").unlink()
     (tmp_path / "stop").write_text("12")
@@ -304,9 +308,8 @@ def test_an_interrupted_score_goes_on_and_writes_what_it_would_have_written(scor
     kept = tmp_path / "cut.jsonl.unfinished" / "rows.jsonl"
     whole_lines = kept.read_bytes()
     assert whole_lines.count(b"\n") == 12
-    kept.write_bytes(whole_lines + b'{"line":13,"id"')  # as a kill leaves it
-    refused_ = scoring("cut.jsonl")
-    assert refused_.exit_code == 2
+    kept.write_bytes(whole_lines + b'{"line":13,"id"')  # as after a kill
+    check_printed_error(scoring("cut.jsonl"), kept.parent, code="data.exists")
     assert kept.read_bytes().startswith(whole_lines)
 
     resumed = scoring("cut.jsonl", "--resume")
@@ -320,7 +323,7 @@ def test_an_interrupted_score_goes_on_and_writes_what_it_would_have_written(scor
 
 
 @pytest.mark.parametrize("what", ["the rows", "the reward's options", "the reward's file"])
-def test_a_score_goes_on_with_the_same_rows_and_reward_alone(scoring, tmp_path, what):
+def test_a_score_is_only_resumed_with_the_same_rows_and_reward(scoring, tmp_path, what):
     (tmp_path / "stop").write_text("5")
     scoring("cut.jsonl")
     before = (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes()
@@ -332,20 +335,18 @@ def test_a_score_goes_on_with_the_same_rows_and_reward_alone(scoring, tmp_path, 
             more = ("--set", "verify.timeout_seconds=9")
         case "the reward's file":
             (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n")
-    result = scoring("cut.jsonl", "--resume", *more)
-    assert result.exit_code == 2
+    check_printed_error(scoring("cut.jsonl", "--resume", *more), code="data.changed")
     assert (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes() == before
 
 
-def test_a_score_on_a_disk_that_fills_up_keeps_what_it_judged(scoring, tmp_path):
+def test_a_score_on_a_disk_that_fills_up_keeps_its_rows(scoring, tmp_path):
     with full_disk(1500):
         result = scoring("cut.jsonl")
-    assert result.exit_code == 2
-    assert "--resume" in result.stderr
+    check_printed_error(result, "--resume", code="data.unwritable")
     assert 0 < (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes().count(b"\n") < 20
     assert scoring("cut.jsonl", "--resume").exit_code == 0
     assert [row["id"] for row in scored_lines(tmp_path / "cut.jsonl")] == [row["id"] for row in ROWS]
 
 
-def test_nothing_to_resume_is_said(scoring):
-    assert scoring("new.jsonl", "--resume").exit_code == 2
+def test_a_resume_without_rows_is_refused(scoring):
+    check_printed_error(scoring("new.jsonl", "--resume"), code="data.missing")

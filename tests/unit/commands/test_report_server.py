@@ -1,4 +1,4 @@
-"""Who may read what over `winnow report --serve`: requests are written byte by byte, as no client library would."""
+"""Access control of `winnow report --serve`, with requests that no client library sends, written byte by byte."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from refusals import refused
 from synthetic_run import write_run
 from winnow.cli import app
-from winnow.commands.report_server import HEADERS, LONGEST_HEAD, ReportServer, serve
+from winnow.commands.report_server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
 from winnow.errors import DataError, WinnowError
 from winnow.report.page import assembled as page
 from winnow.report.page.run_data import ReportedRun
@@ -45,7 +46,7 @@ def answering(*runs):
 
 
 def exchange(server, data, address="127.0.0.1"):
-    """What is answered to these bytes, up to the end of the connection."""
+    """The answer to these bytes, up to the end of the connection."""
     with socket.create_connection((address, server.server_port), timeout=20) as connection:
         try:
             connection.sendall(data)
@@ -56,12 +57,12 @@ def exchange(server, data, address="127.0.0.1"):
         try:
             while some := connection.recv(2**16):
                 answer += some
-        except ConnectionResetError:  # there was more to read when it was closed
+        except ConnectionResetError:  # the server closed it before it had read everything
             pass
     return answer
 
 
-def ask(server, path, *, host=None, method="GET", headers=(), version="HTTP/1.1"):
+def send(server, path, *, host=None, method="GET", headers=(), version="HTTP/1.1"):
     """(status, headers, body) of a request; `path` is without the server's secret, unless it begins with "http"."""
     host = f"127.0.0.1:{server.server_port}" if host is None else host
     path = path if path.startswith(("http", "*")) else f"/{server.secret}{path}"
@@ -76,21 +77,21 @@ def parsed(answer):
 
 
 def test_the_page_and_its_steps_are_answered(server):
-    status, headers, body = ask(server, "/")
+    status, headers, body = send(server, "/")
     assert status == 200
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     data = json.loads(re.search(rb'id="winnow-data">(.*?)</script>', body, re.DOTALL)[1])
     assert data["served"] is True
     assert data["runs"][0]["groups"] == []
-    status, headers, body = ask(server, "/runs/0/steps/1", host=f"localhost:{server.server_port}")
+    status, headers, body = send(server, "/runs/0/steps/1", host=f"localhost:{server.server_port}")
     assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
     assert [group["prompt_id"] for group in json.loads(body)["groups"]] == ["toy-easy", "toy-hard"]
 
 
-def test_every_answer_forbids_what_a_page_does_not_need(server):
+def test_every_answer_has_restrictive_headers(server):
     for path, status in (("/", 200), ("/runs/0/steps/0", 200), ("/runs/0/steps/9", 404), ("/x", 404)):
-        found, headers, _ = ask(server, path)
-        assert found == status
+        answered, headers, _ = send(server, path)
+        assert answered == status
         assert HEADERS.items() <= headers.items()
         policy = headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'")
@@ -100,7 +101,7 @@ def test_every_answer_forbids_what_a_page_does_not_need(server):
         assert "Access-Control-Allow-Origin" not in headers
 
 
-ELSEWHERE = (
+PATHS = (
     "/../../../../etc/passwd", "/runs/0/steps/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
     "/runs/0/steps/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd", "/..\\..\\..\\etc\\passwd",
     "/runs/0/steps/1%00.parquet", "/runs/0/steps/1\x00", "/....//....//etc/passwd", "//etc/passwd", "/metrics.jsonl",
@@ -110,10 +111,10 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ELSEWHERE, ids=range(len(ELSEWHERE)))
+@pytest.mark.parametrize("path", PATHS, ids=range(len(PATHS)))
 def test_no_spelling_of_a_path_leads_to_a_file(server, path):
     path = path.replace("{port}", str(server.server_port)).replace("{secret}", server.secret)
-    status, _, body = ask(server, path)
+    status, _, body = send(server, path)
     assert status == 404
     assert body == b"Not Found\n"
 
@@ -123,18 +124,18 @@ def test_no_spelling_of_a_path_leads_to_a_file(server, path):
 )
 def test_a_run_and_a_step_are_plain_numbers(server, number):
     number = number.encode().decode("latin-1")
-    assert ask(server, f"/runs/0/steps/{number}")[0] in (400, 404)
-    assert ask(server, f"/runs/{number}/steps/0")[0] in (400, 404)
+    assert send(server, f"/runs/0/steps/{number}")[0] in (400, 404)
+    assert send(server, f"/runs/{number}/steps/0")[0] in (400, 404)
 
 
-def test_a_run_and_a_step_that_are_not_there_are_said(server):
-    assert ask(server, "/runs/1/steps/0")[::2] == (404, b"there is no run 1\n")
-    status, _, body = ask(server, "/runs/0/steps/9")
-    assert status == 404
-    assert body.endswith(b"holds no rollouts of step 9\n")
+def test_a_missing_run_or_step_is_answered_with_its_number(server):
+    status, _, body = send(server, "/runs/1/steps/0")
+    assert (status, b"run 1" in body) == (404, True)
+    status, _, body = send(server, "/runs/0/steps/9")
+    assert (status, b"step 9" in body) == (404, True)
 
 
-def test_without_the_secret_there_is_nothing(server):
+def test_a_request_without_the_secret_gets_nothing(server):
     own = server.secret
     for wrong in (
         "",
@@ -162,11 +163,11 @@ def test_without_the_secret_there_is_nothing(server):
      "2130706433:{port}", "localhost:{port}.", "127.0.0.1:{port}, evil.example", "127.0.0.1:{port}#", ""],
 )  # fmt: skip
 def test_a_foreign_host_is_refused(server, host):
-    """DNS rebinding: a page of another site reaches the server under the other site's name."""
-    assert ask(server, "/", host=host.format(port=server.server_port))[0] == 421
+    """By DNS rebinding, a page of another site reaches the server under the other site's name."""
+    assert send(server, "/", host=host.format(port=server.server_port))[0] == 421
 
 
-def test_at_port_80_a_browser_names_no_port(server, monkeypatch):
+def test_at_port_80_a_host_without_a_port_is_accepted(server, monkeypatch):
     assert "127.0.0.1" not in server.hosts
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
 
@@ -179,19 +180,19 @@ def test_at_port_80_a_browser_names_no_port(server, monkeypatch):
             assert {"127.0.0.1", "localhost", "localhost:80"} <= set(http.hosts)
 
 
-def test_the_tokenizer_is_loaded_before_the_address_is_said(server, monkeypatch):
+def test_the_tokenizer_is_loaded_before_the_address_is_printed(server, monkeypatch):
     happened = []
     monkeypatch.setattr(ReportedRun, "load_tokenizer", lambda run: happened.append(run.name))
     other = ReportServer([ReportedRun(server.runs[0].path, name) for name in ("one", "two")])
     monkeypatch.setattr(other, "serve_forever", lambda: happened.append("serving"))
-    serve(other, lambda url: happened.append("said"))
-    assert happened == ["one", "said", "serving"]  # the others' take no long import any more
+    serve(other, lambda url: happened.append("printed"))
+    assert happened == ["one", "printed", "serving"]  # the import is the slow part, so one run is enough
 
 
 def test_two_hosts_are_refused(server):
     again = f"Host: 127.0.0.1:{server.server_port}"
-    assert ask(server, "/", headers=[again])[0] == 421
-    assert ask(server, "/", headers=["Host: evil.example"])[0] == 421
+    assert send(server, "/", headers=[again])[0] == 421
+    assert send(server, "/", headers=["Host: evil.example"])[0] == 421
 
 
 @pytest.mark.parametrize(
@@ -201,36 +202,36 @@ def test_two_hosts_are_refused(server):
      "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: Same-Origin2", "Sec-Fetch-Site: "],
 )  # fmt: skip
 def test_a_request_of_another_site_is_refused(server, header):
-    status, _, body = ask(server, "/runs/0/steps/0", headers=[header.format(port=server.server_port)])
+    status, _, body = send(server, "/runs/0/steps/0", headers=[header.format(port=server.server_port)])
     assert status == 403
-    assert b"paste the address into the address bar" in body
+    assert body.decode().strip() == ELSEWHERE
 
 
 def test_a_request_of_the_page_itself_is_answered(server):
     own = [f"Origin: http://127.0.0.1:{server.server_port}", "Sec-Fetch-Site: same-origin"]
-    assert ask(server, "/runs/0/steps/0", headers=own)[0] == 200
+    assert send(server, "/runs/0/steps/0", headers=own)[0] == 200
     own = [f"Origin: http://localhost:{server.server_port}", "Sec-Fetch-Site: none"]
-    assert ask(server, "/", host=f"LocalHost:{server.server_port}", headers=own)[0] == 200
+    assert send(server, "/", host=f"LocalHost:{server.server_port}", headers=own)[0] == 200
 
 
 @pytest.mark.parametrize(
     "method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "head", "PROPFIND"]
 )
 def test_nothing_but_get_and_head_is_answered(server, method):
-    status, headers, _ = ask(server, "/", method=method)
+    status, headers, _ = send(server, "/", method=method)
     assert status == 405
     assert headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/0/steps/0", "/runs/0/steps/9", "/x"])
 def test_head_has_the_headers_of_get_alone(server, path):
-    status, headers, body = ask(server, path, method="HEAD")
-    assert (status, headers) == ask(server, path)[:2]
+    status, headers, body = send(server, path, method="HEAD")
+    assert (status, headers) == send(server, path)[:2]
     assert body == b""
 
 
 def broken(error, *, after=()):
-    """A run's `step` which gives some groups and then an error."""
+    """A run's `step` that yields some groups and then raises."""
 
     def step(number):
         yield from after
@@ -240,29 +241,32 @@ def broken(error, *, after=()):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said", "told"),
+    ("error", "status", "answer", "logged"),
     [
         (WinnowError("torn \x1b[31m<b>"), 404, rb"torn \x1b[31m<b>" + b"\n", ""),
         (PermissionError(13, "denied"), 500, b"PermissionError(13, 'denied')\n", "PermissionError(13, 'denied')"),
         (ValueError("bad \x1b[31m"), 500, rb"ValueError('bad \x1b[31m')" + b"\n", r"ValueError('bad \x1b[31m')"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_the_next_is_answered(server, monkeypatch, capfd, error, status, said, told):
+def test_an_error_is_answered_and_so_is_the_next_request(server, monkeypatch, capfd, error, status, answer, logged):
     with monkeypatch.context() as patch:
         patch.setattr(server.runs[0], "step", broken(error))
-        found, headers, body = ask(server, "/runs/0/steps/0")
-    assert (found, headers["Content-Type"], body) == (status, "text/plain; charset=utf-8", said)
-    assert ask(server, "/runs/0/steps/0")[0] == 200
-    assert capfd.readouterr() == ("", f"a request failed: {told}\n" if told else "")
+        answered, headers, body = send(server, "/runs/0/steps/0")
+    assert (answered, headers["Content-Type"], body) == (status, "text/plain; charset=utf-8", answer)
+    assert send(server, "/runs/0/steps/0")[0] == 200
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1 if logged else 0)
+    assert logged in printed.err
 
 
 @pytest.mark.parametrize("error", [DataError("torn"), PermissionError(13, "denied")])
-def test_an_answer_that_breaks_off_holds_no_second_one_and_is_told(server, monkeypatch, capfd, error):
+def test_an_answer_that_breaks_off_is_reported_and_has_no_second_one(server, monkeypatch, capfd, error):
     with monkeypatch.context() as patch:
         patch.setattr(server.runs[0], "step", broken(error, after=["{}", "{}"]))
-        status, _, body = ask(server, "/runs/0/steps/0")
-    assert (status, body) == (200, b'{"groups":[{},{}')  # no JSON, so the page says that it could not be read
-    assert capfd.readouterr() == ("", f"a request failed: {error!r}\n")
+        status, _, body = send(server, "/runs/0/steps/0")
+    assert (status, body) == (200, b'{"groups":[{},{}')  # invalid JSON, so the page reports that it is not readable
+    printed = capfd.readouterr()
+    assert (printed.out, repr(error) in printed.err) == ("", True)
 
 
 REQUESTS = {
@@ -280,34 +284,34 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_what_no_browser_sends_is_refused_in_words_of_our_own(server, kind, capfd):
+def test_a_malformed_request_is_refused_without_repeating_it(server, kind, capfd):
     data, statuses = REQUESTS[kind]
     answer = exchange(server, data)
     assert (parsed(answer)[0] if answer else None) in statuses
     assert b"owned" not in answer
     assert b"aaaa" not in answer
-    assert ask(server, "/")[0] == 200  # the next one is answered
+    assert send(server, "/")[0] == 200  # the next request is answered
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_listens_on_the_loopback_address_alone(server):
+def test_the_server_listens_on_the_loopback_address_only(server):
     assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
     others = {f"127.0.0.{last}" for last in range(2, 10)} | {"127.1.2.3", "127.255.255.254", "::1"}
     for address in others | _own_addresses():
-        with pytest.raises(OSError, match=r"refused|unreachable|assign|family|timed out"):
+        with pytest.raises(OSError, match=r"refused|unreachable|assign|family|timed out"):  # not "reset": no answer
             exchange(server, b"GET / HTTP/1.1\r\n\r\n", address)
 
 
 def _own_addresses():
-    """Of the interfaces by which other machines reach this one."""
-    found = set()
+    """The addresses at which other machines reach this one."""
+    addresses = set()
     with contextlib.suppress(OSError):
-        found |= {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+        addresses |= {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
     for kind, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as asking:
-            asking.connect((elsewhere, 9))  # sends nothing: it chooses the interface that leads there
-            found.add(asking.getsockname()[0])
-    return found - {"127.0.0.1"}
+        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as connection:
+            connection.connect((elsewhere, 9))  # sends nothing, and selects the interface to that address
+            addresses.add(connection.getsockname()[0])
+    return addresses - {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -315,28 +319,28 @@ def _own_addresses():
     ["--host=0.0.0.0", "--address=0.0.0.0", "--bind=::", "--interface=eth0", "--listen=0.0.0.0", "--ip=10.0.0.1",
      "--port=0.0.0.0:80", "--port=evil.example", "--port=-1", "--port=65536"],
 )  # fmt: skip
-def test_no_option_asks_for_another_address(server, option):
+def test_no_option_configures_another_address(server, option):
     result = CliRunner().invoke(app, ["report", str(server.runs[0].path), "--serve", option])
     assert result.exit_code == 2
 
 
-def test_a_port_that_is_taken_is_an_error(server):
-    with pytest.raises(DataError, match=f"cannot serve at port {server.server_port}"):
+def test_a_port_in_use_is_refused(server):
+    with refused(DataError, server.server_port, code="data.port"):
         ReportServer([], port=server.server_port)
 
 
-def test_who_asks_slowly_keeps_nobody_waiting_and_is_not_waited_for(server):
+def test_a_slow_request_delays_no_other_and_is_closed_in_time(server):
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as slow:
         slow.sendall(b"GET / HT")
-        assert ask(server, "/")[0] == 200
-        (waiting,) = server._asking
-        server._asking[waiting] = 0.0  # its time is over
-        assert slow.recv(10) == b""  # it was ended
-    assert not server._asking
+        assert send(server, "/")[0] == 200
+        (waiting,) = server._deadlines
+        server._deadlines[waiting] = 0.0  # in the past
+        assert slow.recv(10) == b""  # the server has closed it
+    assert not server._deadlines
 
 
 def test_two_clients_at_once_are_answered(server, monkeypatch):
-    """Both are within an answer at one time: each waits there for the other."""
+    """Both answers are in progress at the same time: each waits for the other."""
     together = threading.Barrier(2, timeout=20)
     page_of, answers = server.page, []
 
@@ -345,7 +349,7 @@ def test_two_clients_at_once_are_answered(server, monkeypatch):
         return page_of()
 
     monkeypatch.setattr(server, "page", page)
-    clients = [threading.Thread(target=lambda: answers.append(ask(server, "/")[0])) for _ in range(2)]
+    clients = [threading.Thread(target=lambda: answers.append(send(server, "/")[0])) for _ in range(2)]
     for client in clients:
         client.start()
     for client in clients:
@@ -354,12 +358,12 @@ def test_two_clients_at_once_are_answered(server, monkeypatch):
 
 
 def test_a_connection_is_for_one_request(server):
-    """So none is held between requests, and nothing can be smuggled behind one."""
+    """No connection stays open between requests, and no second request can be smuggled behind the first."""
     line = f"GET /{server.secret}/x HTTP/1.1\r\nHost: localhost:{server.server_port}\r\nConnection: keep-alive\r\n\r\n"
     assert exchange(server, line.encode() * 2).count(b"HTTP/1.0 404") == 1
 
 
-def test_no_more_connections_are_kept_than_there_are_places():
+def test_the_number_of_open_connections_is_limited():
     with answering() as server, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", server.server_port)
         kept = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(40)]
@@ -372,16 +376,14 @@ def test_no_more_connections_are_kept_than_there_are_places():
     assert ended == 8
 
 
-def test_ctrl_c_ends_it(tmp_path):
+def test_ctrl_c_stops_the_server(tmp_path):
     run = write_run(tmp_path / "toy\x1b[31m", steps=1)
     command = [sys.executable, "-m", "winnow", "report", str(run), "--serve"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it
-    with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
+    default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # ignored in a shell's background job
+    with subprocess.Popen(command, preexec_fn=default, **pipes) as process:
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate()
-    assert re.fullmatch(
-        r"serving   http://127\.0\.0\.1:\d+/[\w-]{20,}/  \(this machine alone; Ctrl-C ends it\)\n", line
-    )
+    assert re.search(r" http://127\.0\.0\.1:\d+/[\w-]{20,}/ ", line)
     assert (process.returncode, rest, errors) == (0, "", "")

@@ -281,7 +281,7 @@ def test_a_folder_that_is_no_model_is_named_by_its_key(tmp_path):
         planned("model", critic={"path": str(tmp_path / "nothing")})
     shown = checked(tmp_path, critic=f'path = "{tmp_path}/nothing"')
     assert shown.exit_code == 2
-    assert shown.stderr.startswith("critic.path: ")
+    assert shown.stderr.startswith("error (data.missing): critic.path: ")
     with refused(ConfigError, "['nope']", key="critic.lora.targets", code="config.unsupported"):
         planned("model", critic={"lora": {"targets": ["nope"]}})
 

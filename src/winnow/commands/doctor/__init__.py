@@ -1,1 +1,1 @@
-"""`winnow doctor`: describes this machine, the memory that a run needs, and missing packages."""
+"""`winnow doctor`: describes this machine, the defaults of a run on it, and what is missing."""

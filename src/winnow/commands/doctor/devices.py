@@ -1,4 +1,4 @@
-"""CUDA as the driver and torch see it. No context is made on a card: that alone would take hundreds of megabytes."""
+"""CUDA devices according to the driver and to torch. No context is created: it would use hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader
 
 
 def of_cuda() -> dict[str, Any]:
-    """The cards of this machine, and how many of them torch may use."""
+    """The cards of this machine, and the number of them that torch can use."""
     import torch
 
-    there = torch.cuda.is_available()
+    available = torch.cuda.is_available()
     return {
         "built_for": built_for(torch.version.cuda, getattr(torch.version, "hip", None)),
-        "available": there,
+        "available": available,
         "visible": torch.cuda.device_count(),
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if there else None,  # type: ignore[no-untyped-call]
-        "cards": cards(_asked()),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if available else None,  # type: ignore[no-untyped-call]
+        "cards": cards(_query_output()),
     }
 
 
@@ -31,17 +31,17 @@ def built_for(cuda: str | None, rocm: str | None) -> str | None:
     return f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else None
 
 
-def _asked() -> str:
-    """What nvidia-smi says; nothing where there is none."""
+def _query_output() -> str:
+    """The output of nvidia-smi; empty where it is missing or fails."""
     try:
         return subprocess.run(QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def cards(said: str) -> list[dict[str, Any]]:
-    """The rows of `QUERY`. A number that a card does not tell ("[N/A]") is None."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(said.splitlines())]
+def cards(output: str) -> list[dict[str, Any]]:
+    """The cards in the output of `QUERY`. A number that the driver does not report ("[N/A]") is None."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(output.splitlines())]
     return [_card(dict(zip(FIELDS, row, strict=True))) for row in rows if len(row) == len(FIELDS)]
 
 
@@ -53,7 +53,7 @@ def _card(row: dict[str, str]) -> dict[str, Any]:
         "bytes": _bytes(row["memory.total"]),
         "free_bytes": _bytes(row["memory.free"]),
         "compute_capability": row["compute_cap"],
-        "bfloat16": None if capability is None else capability >= 8.0,  # Ampere and later
+        "bfloat16": None if capability is None else capability >= 8.0,  # from Ampere on
         "driver": row["driver_version"],
     }
 

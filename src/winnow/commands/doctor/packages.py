@@ -1,4 +1,4 @@
-"""Packages that winnow needs, and those that it can do without: which are here, and what each is for."""
+"""Required and optional packages: their installed versions, and the purpose of each optional one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NEEDED = (
     "typer",
 )
 
-NOT_TRIED = ("peft",)  # adapters alone need it, and importing it takes seconds
+NOT_TRIED = ("peft",)  # only adapters need it, and its import takes seconds
 
 
 @dataclass(frozen=True)
 class Optional:
-    """A package with the extra that brings it."""
+    """A package, the extra that installs it, and its purpose."""
 
     name: str
     extra: str
@@ -57,24 +57,27 @@ def of_packages(
     load: Callable[[str], object] = importlib.import_module,
     required: Required = requirements,
 ) -> dict[str, Any]:
-    """Versions by name, null for what is not here; of an optional package also its extra and what it is for, and where
-    it is here in another version than winnow needs, those ("wants"). "unfit": the same of what is needed (">=2.11").
-    "broken": what is needed and here, and cannot be imported, with the error.
+    """Packages by name.
+
+    "needed" has the installed versions of the required packages, None for a missing one. "unfit" has the versions that
+    winnow requires (">=2.11") where another is installed. "broken" has the error of each installed package that cannot
+    be imported. "optional" has version, extra and purpose, and where another version is installed the required ones
+    ("wants").
     """
     needed = {name: version(name) for name in NEEDED}
-    wanted = ((name, unfit(name, version, required)) for name in NEEDED)
+    unfit_versions = ((name, unfit(name, version, required)) for name in NEEDED)
     return {
         "needed": needed,
-        "unfit": {name: found[1] for name, found in wanted if found is not None},
-        "broken": dict(_broken([name for name, found in needed.items() if found and name not in NOT_TRIED], load)),
+        "unfit": {name: versions[1] for name, versions in unfit_versions if versions is not None},
+        "broken": dict(_broken([name for name, here in needed.items() if here and name not in NOT_TRIED], load)),
         "optional": {one.name: _optional(one, version, required) for one in OPTIONAL},
     }
 
 
 def _optional(one: Optional, version: Version, required: Required) -> dict[str, str | None]:
-    found = version(one.name) or (version(INSTEAD[one.name]) if one.name in INSTEAD else None)
-    another = unfit(one.name, version, required)
-    return {"version": found, "extra": one.extra, "for": one.purpose, "wants": another[1] if another else None}
+    installed = version(one.name) or (version(INSTEAD[one.name]) if one.name in INSTEAD else None)
+    versions = unfit(one.name, version, required)
+    return {"version": installed, "extra": one.extra, "for": one.purpose, "wants": versions[1] if versions else None}
 
 
 def _broken(names: Sequence[str], load: Callable[[str], object]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What is around a run: the network, a Ray cluster, and what programs of a model can be locked into."""
+"""The environment of a run: the network, a Ray cluster, and the sandbox for programs of a model."""
 
 from __future__ import annotations
 
@@ -18,59 +18,58 @@ HUB = "https://huggingface.co"
 ANSWER_SECONDS = 5.0
 
 
-def of_network(environment: Mapping[str, str], *, ask: bool) -> dict[str, Any]:
-    """Which variables are set that bend or forbid connections, never what they hold; and, where asked for, whether the
-    hub answers.
-    """
+def of_network(environment: Mapping[str, str], *, connect: bool) -> dict[str, Any]:
+    """Proxy and offline variables that are set, never their values; and with `connect`, whether the hub answers."""
     proxies = [name for name in PROXIES if environment.get(name) or environment.get(name.lower())]
     offline = [name for name in OFFLINE if environment.get(name, "").lower() in ("1", "true", "yes", "on")]
-    hub = answers(environment.get("HF_ENDPOINT") or HUB) if ask else None
-    own_hub = bool(environment.get("HF_ENDPOINT"))
+    hub = try_connection(environment.get("HF_ENDPOINT") or HUB) if connect else None
+    endpoint = bool(environment.get("HF_ENDPOINT"))
     token = bool(environment.get("HF_TOKEN"))
-    return {"proxies": proxies, "offline": offline, "HF_ENDPOINT": own_hub, "HF_TOKEN": token, "hub": hub}
+    return {"proxies": proxies, "offline": offline, "HF_ENDPOINT": endpoint, "HF_TOKEN": token, "hub": hub}
 
 
-def answers(address: str, seconds: float = ANSWER_SECONDS) -> str:
-    """ "answers", or why not, in so many seconds, however slowly a name is looked up or a server sends its bytes."""
-    said: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=lambda: said.put(_reply(address, seconds)), daemon=True).start()
+def try_connection(address: str, seconds: float = ANSWER_SECONDS) -> str:
+    """ "answers", or the reason why not, after at most `seconds`."""
+    # A thread, as urlopen's timeout bounds neither the look-up of a name nor an answer that arrives byte by byte.
+    replies: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=lambda: replies.put(_reply(address, seconds)), daemon=True).start()
     try:
-        return said.get(timeout=seconds)
+        return replies.get(timeout=seconds)
     except Empty:
         return f"does not answer: {_cause(TimeoutError())}"
 
 
 def _reply(address: str, seconds: float) -> str:
     try:
-        asked = urllib.request.Request(address, method="HEAD")
-        with urllib.request.urlopen(asked, timeout=seconds):
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=seconds):
             return "answers"
     except urllib.error.HTTPError:
-        return "answers"  # whatever it says
-    except Exception as error:  # an address that is none raises many kinds
+        return "answers"  # with any status
+    except Exception as error:  # invalid addresses raise many kinds of errors
         return f"does not answer: {_cause(getattr(error, 'reason', error))}"
 
 
 def _cause(error: object) -> str:
-    """In our words: those of the error may hold the address, and whatever password stands in it."""
-    known = {
+    """The cause in fixed words, as the error's text may contain the address with a password."""
+    causes = {
         TimeoutError: "no reply in time",
-        socket.gaierror: "its name is not known here",
+        socket.gaierror: "its name cannot be resolved",
         ssl.SSLError: "its certificate is not accepted",
         ConnectionRefusedError: "the connection is refused",
     }
-    words = (said for kind, said in known.items() if isinstance(error, kind))
-    return next(words, f"{type(error).__name__}" if isinstance(error, BaseException) else "no connection")
+    matches = (cause for kind, cause in causes.items() if isinstance(error, kind))
+    return next(matches, f"{type(error).__name__}" if isinstance(error, BaseException) else "no connection")
 
 
 def of_ray(environment: Mapping[str, str], version: str | None) -> dict[str, Any]:
-    """Whether Ray is here, and whether the environment names a cluster."""
+    """The version of Ray, and whether the environment names a cluster."""
     return {"version": version, "RAY_ADDRESS": bool(environment.get("RAY_ADDRESS"))}
 
 
 def of_sandbox() -> dict[str, Any]:
-    """The layers that are there one by one, and those that programs of a model would be run in: as the reward `tests`
-    chooses them, which starts its two canary programs.
+    """The available layers one by one, and those that the reward `tests` chooses for programs of a model. The choice
+    runs two canary programs.
     """
     from winnow.verify.sandbox import SandboxError, bwrap, choose, landlock, seccomp
 
@@ -90,9 +89,7 @@ def of_sandbox() -> dict[str, Any]:
 
 
 def user_namespaces(settings: Path = Path("/proc/sys")) -> bool | None:
-    """Whether the kernel lets a user without privileges make namespaces, as bubblewrap does; None where it is not
-    known.
-    """
+    """Whether a user without privileges can create namespaces, which bubblewrap needs; None where it is unknown."""
     if not (settings / "user").is_dir():
         return None
     most = _setting(settings / "user/max_user_namespaces", 0)

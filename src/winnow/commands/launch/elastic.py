@@ -1,8 +1,8 @@
-"""`winnow train --ranks N`: torch's elastic launcher starts N processes of this machine, each a rank of the run.
+"""`winnow train --ranks N`: torch's elastic launcher starts N processes on this machine, each a rank of the run.
 
-The launcher runs in a thread of its own, in which signals are blocked. A signal to this process is passed on to the
-ranks once: torch's launcher, which would kill them 30 seconds later, does not see it. A rank has a session of its own,
-so that Ctrl-C in a terminal reaches this process alone.
+The launcher runs in a separate thread, in which signals are blocked. This process forwards each signal to the ranks
+once; torch's launcher does not receive it, as it would kill the ranks after 30 seconds. A rank has a separate session,
+so that Ctrl-C in a terminal only reaches this process.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from winnow.training.signals import SIGNALS
 POLL_SECONDS = 0.1
 
 
-def launch(asked: TrainingRequest, ranks: int) -> int:
-    """Train with so many ranks on this machine, and return the exit code of the run.
+def launch(request: TrainingRequest, ranks: int) -> int:
+    """Train with `ranks` processes on this machine, and return the exit code of the run.
 
     Before a rank is started, raises ConfigError for a mistake in the configuration, and RunFolderError for a folder
-    that holds a run already.
+    that already contains a run.
     """
     if this_process.asked_for() > 1:
         raise ConfigError(
@@ -51,17 +51,17 @@ def launch(asked: TrainingRequest, ranks: int) -> int:
             remedy="start the run without ranks, or unset WORLD_SIZE",
             code="config.combination",
         )
-    members = asked.members()
+    members = request.members()
     config = members.config
-    if not asked.resume:
+    if not request.resume:
         check_free(members.output)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # of the ranks: gloo says in lines of C++ what an error says
-    with TemporaryDirectory(prefix="winnow-ranks-") as notes, _passed_on(ranks) as signals:
-        agent = _Agent(asked, ranks, Path(notes))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # else gloo repeats each error of a rank in lines of C++
+    with TemporaryDirectory(prefix="winnow-ranks-") as notes, _forwarded(ranks) as signals:
+        agent = _Agent(request, ranks, Path(notes))
         agent.start()
         while agent.is_alive():
             agent.join(POLL_SECONDS)
-            signals.pass_on()
+            signals.forward()
         if agent.error is not None:
             raise agent.error
         if agent.failed is None:
@@ -71,50 +71,50 @@ def launch(asked: TrainingRequest, ranks: int) -> int:
             [note for path in sorted(Path(notes).rglob("error.json")) if (note := RankEnd.read(path))],
             ranks=ranks,
             timeout_seconds=config.ranks.timeout_seconds,
-            asked=signals.passed,
+            signals=signals.forwarded,
         )
-    _tell(cause)
+    _print_cause(cause)
     return cause.code
 
 
-def run_rank(asked: TrainingRequest) -> int:
-    """What a rank does, in its own process. An end with an error is told by the exit code and a note."""
+def run_rank(request: TrainingRequest) -> int:
+    """Train as a rank, in its process. After an error, the process exits with a code and leaves a note (RankEnd)."""
     os.setsid()
     if sys.platform.startswith("linux"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, even if its name resolves elsewhere
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     _end_with_parent()
     escape_unprintable()
     escape_logs()
     try:
-        code = train_here(asked, launched=True)
-    except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher takes both for a rank that is well
+        code = train_here(request, launched=True)
+    except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher would count both as success
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     if code not in (0, SAVED):
         tracker_threads.leave(code)
         sys.exit(code)
-    atexit.register(tracker_threads.leave, 0)  # after torch's launcher has got what is returned here
+    atexit.register(tracker_threads.leave, 0)  # at exit, as torch's launcher first needs the returned code
     return code
 
 
 class _Agent(threading.Thread):
-    """Torch's launcher of local processes, and what it came to."""
+    """Torch's launcher of local processes, and its result."""
 
-    def __init__(self, asked: TrainingRequest, ranks: int, notes: Path) -> None:
+    def __init__(self, request: TrainingRequest, ranks: int, notes: Path) -> None:
         super().__init__(name="ranks")
         self.codes: Mapping[int, int] = {}
-        self.failed: tuple[int, int] | None = None  # the first rank seen to fail, and its exit code
-        self.error: BaseException | None = None  # of the launcher itself
-        self._asked, self._ranks, self._notes = asked, ranks, notes
+        self.failed: tuple[int, int] | None = None  # the first failed rank, and its exit code
+        self.error: BaseException | None = None  # raised by the launcher itself
+        self._request, self._ranks, self._notes = request, ranks, notes
 
     def run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # here, and in the ranks until they are ready for them
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # ranks inherit this mask until `run_rank` unblocks them
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
         try:
             with _quiet():
-                self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._asked)
+                self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._request)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             self.failed = rank, failure.exitcode
@@ -143,33 +143,33 @@ def _launch_config(ranks: int, notes: Path) -> Any:
 
 @dataclass
 class _Signals:
-    """Those that came, and those that the ranks have."""
+    """Signals that this process received, and those that it forwarded to the ranks."""
 
     ranks: int
-    came: deque[int] = field(default_factory=deque)
-    passed: set[int] = field(default_factory=set)
+    received: deque[int] = field(default_factory=deque)
+    forwarded: set[int] = field(default_factory=set)
     _started: bool = False
 
-    def pass_on(self) -> None:
-        """One signal to every rank, once all are started."""
+    def forward(self) -> None:
+        """Send the oldest waiting signal to every rank, once all are started."""
         processes = multiprocessing.active_children()
         self._started = self._started or len(processes) >= self.ranks
-        if self.came and self._started:
-            number = self.came.popleft()
-            self.passed.add(number)
+        if self.received and self._started:
+            number = self.received.popleft()
+            self.forwarded.add(number)
             for process in processes:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid or 0, number)
 
 
 @contextmanager
-def _passed_on(ranks: int) -> Iterator[_Signals]:
-    """While this lasts, SIGTERM, SIGINT and SIGHUP are for the ranks. What is ignored (nohup) stays ignored."""
+def _forwarded(ranks: int) -> Iterator[_Signals]:
+    """Within the block, SIGTERM, SIGINT and SIGHUP are for the ranks. An ignored signal (nohup) stays ignored."""
     signals = _Signals(ranks)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     for number in caught:
-        signal.signal(number, lambda got, frame: signals.came.append(got))
+        signal.signal(number, lambda got, frame: signals.received.append(got))
     try:
         yield signals
     finally:
@@ -179,7 +179,7 @@ def _passed_on(ranks: int) -> Iterator[_Signals]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's launcher logs each failure with a traceback; what matters of it is told once, in words."""
+    """Disable logging: torch's launcher logs each failure with a traceback, and `first_cause` reports it in a line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -189,7 +189,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Ask this rank to save and end when its parent is gone. On Linux torch has asked the kernel for that already."""
+    """Make this rank save and exit when its parent has exited. On Linux, torch sets this up in the kernel."""
     parent = multiprocessing.parent_process()
     if parent is not None and not sys.platform.startswith("linux"):
         threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()
@@ -200,7 +200,7 @@ def _interrupt_after(parent: Any) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _tell(cause: Cause) -> None:
+def _print_cause(cause: Cause) -> None:
     for text in (cause.trace, cause.text):
         if text:
             print(safe(text.rstrip()), file=sys.stderr, flush=True)

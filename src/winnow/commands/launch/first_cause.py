@@ -1,4 +1,4 @@
-"""Why a run of several ranks ended, from what is left of them: exit codes and the notes that ranks left."""
+"""Why a run of several ranks failed, from the exit codes of the ranks and their notes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from winnow.commands.launch.rank_end import RankEnd
 
 @dataclass(frozen=True)
 class Cause:
-    """What a person is told."""
+    """The message for the user, and the exit code of the run."""
 
     text: str
-    code: int  # the exit code of the run
-    trace: str = ""  # told before it: of an error that is a bug, or what was saved
+    code: int
+    trace: str = ""  # printed before the text: the traceback of a bug, or the notes of an error
 
 
 def first_cause(
@@ -26,38 +26,38 @@ def first_cause(
     *,
     ranks: int,
     timeout_seconds: float,
-    asked: Collection[int] = (),
+    signals: Collection[int] = (),
 ) -> Cause:
-    """The cause of the end of a run.
+    """The first cause of the failure of a run.
 
-    `seen` is the rank that the launcher saw end first, with its exit code (of a signal, minus its number); `asked` are
-    the signals that the launcher has passed on to the ranks.
+    `seen` is the rank whose exit the launcher noticed first, with its exit code (after a signal, minus its number).
+    `signals` are those that the launcher has forwarded to the ranks.
     """
     rank, code = seen
     where = f"rank {rank} of {ranks} on {socket.gethostname()}"
     own = sorted((note for note in notes if not note.suffered), key=lambda note: note.rank)
     by = signal.SIGINT if code == INTERRUPTED else -code
-    if by in asked:
-        return Cause(f"ended at once by {_signal(by)}: what was not saved before is lost", 128 + by)
+    if by in signals:  # a second signal ends a rank at once
+        return Cause(f"stopped at once by {_signal(by)}: progress since the last checkpoint is lost", 128 + by)
     if code < 0:
-        return Cause(f"{where} was killed by {_signal(-code)}{_hint(-code)}; resume the run to go on", FAILED)
+        return Cause(f"{where} was killed by {_signal(-code)}{_hint(-code)}; resume the run to continue", FAILED)
     if own:
         first = own[0]
-        known = first.rank == 0 and not first.trace  # as a run of one process says it
-        cause, _, notes_of_it = first.text.partition("\n")  # what was saved; told first, as the cause is the last line
-        said = cause if known else f"rank {first.rank} of {ranks} on {first.host}: {cause}"
-        return Cause(said, first.code, first.trace or notes_of_it)
+        plain = first.rank == 0 and not first.trace  # printed as in a run of one process
+        cause, _, later_lines = first.text.partition("\n")  # printed before the cause, which is the last line
+        text = cause if plain else f"rank {first.rank} of {ranks} on {first.host}: {cause}"
+        return Cause(text, first.code, first.trace or later_lines)
     silent = sorted(set(range(ranks)) - {note.rank for note in notes})
     if notes and silent:
         who = f"rank {', '.join(map(str, silent))} of {ranks} on {socket.gethostname()}"
         return Cause(
             f"{who} did not answer: it hangs or was stopped, and the others waited for "
-            f"ranks.timeout_seconds = {timeout_seconds:g}; resume the run to go on",
+            f"ranks.timeout_seconds = {timeout_seconds:g}; resume the run to continue",
             FAILED,
         )
     if note := next((note for note in notes if note.rank == rank), None):
         return Cause(f"{where}: {note.text}", note.code)
-    return Cause(f"{where} ended with exit code {code} and said nothing", FAILED)
+    return Cause(f"{where} ended with exit code {code} and without a message", FAILED)
 
 
 def _signal(number: int) -> str:
@@ -68,4 +68,4 @@ def _signal(number: int) -> str:
 
 
 def _hint(number: int) -> str:
-    return ", as the system does where memory runs out" if number == signal.SIGKILL else ""
+    return ", which the system does when memory runs out" if number == signal.SIGKILL else ""

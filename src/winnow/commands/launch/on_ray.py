@@ -1,7 +1,7 @@
-"""`winnow train --ray ADDRESS --ranks N`: Ray Train starts the ranks on a cluster, and again after a failure.
+"""`winnow train --ray ADDRESS --ranks N`: Ray Train starts the ranks on a cluster, and restarts them after a failure.
 
-The run folder is what a restart goes on from, so it is on storage that every node sees at the same path; Ray keeps no
-checkpoint of its own. Beside it, in `OUTPUT.ray`, lie Ray's own files and what ranks say of their ends.
+A restart continues from the run folder, so the folder is on storage with the same path on every node. Ray has no
+checkpoints. The folder `OUTPUT.ray` beside it contains Ray's files and the notes that ranks leave after an error.
 """
 
 from __future__ import annotations
@@ -35,37 +35,38 @@ ANSWER_SECONDS = 10
 
 @dataclass(frozen=True)
 class ClusterRequest(TrainingRequest):
-    """A request that any node can carry out: the configuration itself, with absolute paths."""
+    """A request for any node: it contains the configuration, with absolute paths."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
-    cwd: str = "."  # where the user stands, and other paths start
+    cwd: str = "."  # the user's working directory, to which other paths are relative
     version: str = __version__
 
     def members(self) -> Members:
         return resolve_members(validate(self.data), base=self.config.parent)
 
 
-def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts: int) -> int:
-    """Train with so many ranks on a Ray cluster, and return the exit code of the run.
+def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restarts: int) -> int:
+    """Train with `ranks` processes on a Ray cluster, and return the exit code of the run.
 
-    "local" makes a cluster on this machine. A run whose rank dies goes on from its newest checkpoint, `restarts` times.
-    Raises ConfigError for a mistake in the configuration, and where the cluster cannot be reached; RunFolderError for a
-    folder that holds a run already.
+    "local" starts a cluster on this machine. After a rank has died, the run continues from its newest checkpoint, at
+    most `restarts` times. Raises ConfigError for a mistake in the configuration, and where the cluster cannot be
+    reached. Raises RunFolderError for a folder that already contains a run.
     """
-    config = placed(dump(load(asked.config, asked.sets, asked.unset), secrets=True), asked.config.parent.absolute())
+    base = request.config.parent.absolute()
+    config = placed(dump(load(request.config, request.sets, request.unset), secrets=True), base)
     output = Path(os.path.abspath(os.path.expanduser(config["output"])))
-    if not asked.resume:
+    if not request.resume:
         check_free(output)
     data = {**config, "output": str(output)}
-    here = asdict(replace(asked, config=asked.config.absolute()))
-    request = ClusterRequest(**here, data=data, cwd=os.getcwd())
+    fields = asdict(replace(request, config=request.config.absolute()))
+    on_cluster = ClusterRequest(**fields, data=data, cwd=os.getcwd())
     beside = Path(f"{output}.ray")
-    settings = request.members().config
+    settings = on_cluster.members().config
     ray = _connected(address, ranks)
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        error = _fit(ray, request, settings, beside, ranks, restarts)
+        error = _fit(ray, on_cluster, settings, beside, ranks, restarts)
     finally:
         ray.shutdown()
     code = _code(beside, error, ranks, settings)
@@ -75,7 +76,7 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
 
 
 def _connected(address: str, ranks: int) -> Any:
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else Ray Train prints again what a rank prints
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else Ray Train prints each line of a rank twice
     try:
         import ray
         import ray.train.torch
@@ -85,12 +86,12 @@ def _connected(address: str, ranks: int) -> Any:
         ) from error
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        if host and port.isdigit():  # Ray itself would try for minutes
+        if host and port.isdigit():  # else Ray tries to connect for minutes
             socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-        quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train writes a line a second where it has no dashboard
-        # A cluster made here has room for every rank; Ray Train would wait for it without end.
-        here = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
-        ray.init(address=address, logging_config=quiet, **here)
+        quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train logs a line per second without a dashboard
+        # A local cluster gets a CPU per rank: Ray Train would wait for missing ones forever.
+        local = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
+        ray.init(address=address, logging_config=quiet, **local)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"ray = {address!r}: the cluster cannot be reached: {error}",
@@ -104,7 +105,7 @@ def _connected(address: str, ranks: int) -> Any:
 def _fit(
     ray: Any, request: ClusterRequest, config: Config, beside: Path, ranks: int, restarts: int
 ) -> BaseException | None:
-    """Run every rank to its end; what Ray says where one failed more often than `restarts`."""
+    """Run all ranks until they exit. Returns Ray's error if ranks failed more than `restarts` times; else None."""
     train = ray.train
     free = ray.cluster_resources().get("GPU", 0)
     use_gpu = config.device == "cuda" or (config.device == "auto" and free >= ranks)
@@ -127,7 +128,7 @@ def _fit(
 
 
 def train_on_worker(work: dict[str, Any]) -> None:
-    """What a worker of Ray Train does: the rank of the run that Ray has made it, from the run folder on."""
+    """Train as the rank that Ray assigned to this worker, and continue from the run folder where a run has begun."""
     request, beside = work["request"], Path(work["beside"])
     if request.version != __version__:
         raise RankError(
@@ -145,28 +146,28 @@ def train_on_worker(work: dict[str, Any]) -> None:
     os.chdir(request.cwd)
     rank = this_rank()
     note = beside / f"rank-{rank}.json"
-    note.unlink(missing_ok=True)  # of the attempt before this one
+    note.unlink(missing_ok=True)  # left by an earlier attempt
     os.environ[NOTE] = str(note)
-    resume = request.resume or begun(Path(request.data["output"]))  # begun: Ray starts the ranks again
+    resume = request.resume or begun(Path(request.data["output"]))  # begun: this is a restart by Ray
     code = train_here(replace(request, resume=resume), launched=True)
     end = RankEnd.read(note) if code == FAILED else None
     if end is not None and (end.begun or end.trace):
-        raise RankError(end.text, code="rank.failed")  # so that Ray starts the ranks again
+        raise RankError(end.text, code="rank.failed")  # makes Ray restart the ranks
     if rank == 0:
         replace_file(beside / "code.json", json.dumps(code).encode())
 
 
 def _code(beside: Path, error: BaseException | None, ranks: int, config: Config) -> int:
-    """The exit code of a run that has ended; the first cause of a failure is told."""
-    ended = beside / "code.json"
-    if error is None and ended.exists() and (code := int(json.loads(ended.read_text()))) in (0, SAVED):
+    """The exit code of a run; prints the first cause of a failure."""
+    code_file = beside / "code.json"
+    if error is None and code_file.exists() and (code := int(json.loads(code_file.read_text()))) in (0, SAVED):
         return code
     failures: Mapping[int, BaseException] = getattr(error, "worker_failures", {}) if error else {}
     notes = [note for path in sorted(beside.glob("rank-*.json")) if (note := RankEnd.read(path))]
     died = {rank: failure for rank, failure in failures.items() if not any(n.rank == rank for n in notes)}
     if died:
         rank, failure = sorted(died.items())[0]
-        text = f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to go on"
+        text = f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to continue"
         print(safe(text), file=sys.stderr, flush=True)
         return FAILED
     if not notes:
@@ -179,5 +180,5 @@ def _code(beside: Path, error: BaseException | None, ranks: int, config: Config)
 
 
 def _last_line(error: BaseException | None) -> str:
-    said = (str(error).strip() or repr(error)).splitlines()[-1]
-    return said.partition(". Some common causes")[0]  # what follows is Ray's general advice
+    line = (str(error).strip() or repr(error)).splitlines()[-1]
+    return line.partition(". Some common causes")[0]  # without Ray's general advice

@@ -1,4 +1,4 @@
-"""What `winnow train` does in the process that trains, be it alone or one of several ranks."""
+"""`winnow train` in a process that trains, alone or as one of several ranks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from winnow.training.fit import Result, fit
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 
-SHOWN_BY_ALL = (ConfigError, DataError, RunFolderError)  # that ranks raise alike, before the first step
+RAISED_BY_ALL = (ConfigError, DataError, RunFolderError)  # before the first step, every rank raises the same
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What a user asks of `winnow train`; every rank gets the same."""
+    """The arguments of `winnow train`, the same for every rank."""
 
     config: Path
     sets: tuple[str, ...] = ()
@@ -39,30 +39,30 @@ class TrainingRequest:
     progress: Progress = "auto"
 
     def members(self) -> Members:
-        """What the configuration names. Raises ConfigError."""
-        with self.output():  # a user's file may print as it is imported
+        """The members that the configuration names. Raises ConfigError."""
+        with self.output():  # a user's file may print when it is imported
             return resolve_members(load(self.config, self.sets, self.unset), base=self.config.parent)
 
     def output(self) -> AbstractContextManager[IO[str]]:
-        """Standard output; for this run's events alone where they are JSON."""
+        """Standard output; with JSON progress, reserved for the events of the run."""
         return output_for(self.progress)
 
 
 def this_rank() -> int:
-    """The number of this process among those that its launcher started, known before they have met."""
+    """This process's rank according to its launcher, also before the ranks are connected."""
     return int(os.environ.get("RANK", "0"))
 
 
-def train_here(asked: TrainingRequest, *, launched: bool = False) -> int:
+def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
     """Train in this process, and return the exit code: 0, or that of an interrupted run.
 
-    One of several ranks leaves a note of an error for its launcher, and returns the code of one that another process
-    tells: the writer, or where winnow `launched` the ranks itself, their parent. Raises WinnowError subclasses.
+    After an error, one of several ranks leaves a note for its launcher. It returns the exit code if another process
+    prints the error: rank 0, or where winnow `launched` the ranks, their parent. Otherwise it raises a WinnowError.
     """
     if ranks.asked_for() == 1:
-        return _train(asked)
+        return _train(request)
     try:
-        return _train(asked)
+        return _train(request)
     except Exception as error:
         end = RankEnd.of(error, this_rank())
         end.leave()
@@ -72,33 +72,33 @@ def train_here(asked: TrainingRequest, *, launched: bool = False) -> int:
             return end.code
         if this_rank() == 0:
             raise
-        if not (end.suffered or (isinstance(error, SHOWN_BY_ALL) and not end.begun)):
+        if not (end.suffered or (isinstance(error, RAISED_BY_ALL) and not end.begun)):
             print(safe(f"rank {end.rank}: {end.trace or end.text}"), file=sys.stderr, flush=True)
         return end.code
 
 
-def _train(asked: TrainingRequest) -> int:
-    with asked.output() as output:
-        return _train_showing(asked, output)
+def _train(request: TrainingRequest) -> int:
+    with request.output() as output:
+        return _train_with_display(request, output)
 
 
-def _train_showing(asked: TrainingRequest, output: IO[str]) -> int:
-    members = asked.members()
-    # All ranks end together: a launcher ends the others as soon as one has ended with a code that is not 0.
+def _train_with_display(request: TrainingRequest, output: IO[str]) -> int:
+    members = request.members()
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _shown(asked.progress, output) as (watch, begun), tracked(members, tell=watch) as tracking:
+        with _display(request.progress, output) as (watch, begun), tracked(members, tell=watch) as tracking:
             try:
-                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=(watch, tracking))
+                result = fit(members, resume=request.resume, allow_change=request.allow_change, watch=(watch, tracking))
             except WinnowError as error:
                 raise (resumable(RunFailed.of(error)) if begun() else error) from error
-        code = _told(result, model=asked.progress != "json")
+        code = _report_end(result, model=request.progress != "json")
+        # Ranks exit together: a launcher kills the others as soon as one exits with a code other than 0.
         ranks.each(None)
     return code
 
 
 @contextmanager
-def _shown(how: Progress, output: IO[str]) -> Iterator[tuple[Watch, Callable[[], bool]]]:
-    """The writer's display, and whether a first step is known to have begun; another rank shows nothing."""
+def _display(how: Progress, output: IO[str]) -> Iterator[tuple[Watch, Callable[[], bool]]]:
+    """The display of rank 0, and whether it has shown the beginning of a first step; other ranks display nothing."""
     if this_rank() != 0:
         yield (lambda event: None), (lambda: False)
         return
@@ -106,8 +106,8 @@ def _shown(how: Progress, output: IO[str]) -> Iterator[tuple[Watch, Callable[[],
         yield display, lambda: display.standing.begun
 
 
-def _told(result: Result, *, model: bool) -> int:
-    """The exit code. How the run ended is told on standard error where it did early, else where its `model` is."""
+def _report_end(result: Result, *, model: bool) -> int:
+    """The exit code. Prints on standard error that a run was interrupted; else, with `model`, the model's path."""
     code = SAVED if result.interrupted else 0
     if this_rank() != 0:
         return code
