@@ -136,7 +136,7 @@ BIASED = [
 
 
 @pytest.mark.parametrize(("name", "n", "advantage", "options"), BIASED, ids=[b[0] for b in BIASED])
-def test_the_bias_of_the_others_is_what_the_docs_say(name, n, advantage, options):
+def test_the_bias_of_the_others_is_that_in_the_docs(name, n, advantage, options):
     along, sine = ratio_and_angle(3 * expectation(n, advantage, constant, **options))
     assert sine < 1e-10
     assert along == pytest.approx(DOCUMENTED[name], rel=1e-6)
@@ -249,7 +249,7 @@ def test_gae_with_exact_values_is_exact(lam):
 
 
 def test_gae_at_lambda_1_is_exact_with_any_values():
-    """They are then a baseline, which does not depend on the token; below 1 they stand for rewards, and are wrong."""
+    """They are then a baseline, which does not depend on the token; below 1 they replace rewards, and are wrong."""
     found = expectation(2, estimated(1.0), constant, values=WRONG_VALUES)
     assert found == pytest.approx(EXACT / 3, rel=1e-10, abs=1e-14)
     biased = 3 * expectation(2, estimated(0.95), constant, values=WRONG_VALUES)
@@ -298,7 +298,7 @@ VARIANCES = {None: 0.48495, 1.0: 0.32899, 0.95: 0.30048, 0.5: 0.15822, 0.0: 0.12
 
 
 @pytest.mark.parametrize(("lam", "expected"), VARIANCES.items())
-def test_exact_values_lower_the_variance_by_what_enumeration_says(lam, expected):
+def test_exact_values_lower_the_variance_as_enumerated(lam, expected):
     found = variance(1, raw if lam is None else estimated(lam), values=EXACT_VALUES)
     assert found == pytest.approx(variance_by_residuals(lam), rel=1e-10)
     assert found == pytest.approx(expected, abs=5e-5)

@@ -1,4 +1,4 @@
-"""Advantages and returns of a value model by hand: gamma 0.9 and lambda 0.8 where nothing else is said, so a residual
+"""Advantages and returns of a value model by hand: gamma 0.9 and lambda 0.8 by default, so a residual
 counts 0.72 times as much one trained token earlier.
 """
 
@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refusals import refused
 from winnow.algos.advantage import raw
 from winnow.algos.gae import (
     check_values,
@@ -121,10 +122,10 @@ def test_what_was_dropped_gets_nothing_and_is_not_read():
     assert np.isfinite(gae([group])[0][0]).all()
 
 
-def test_before_selection_or_values_it_says_so():
-    with pytest.raises(ValueError, match="has no keep yet"):
+def test_advantages_before_selection_or_values_are_refused():
+    with pytest.raises(ValueError, match="keep"):
         gae([group_of([1.0])])
-    with pytest.raises(ValueError, match="has no values yet"):
+    with pytest.raises(ValueError, match="values"):
         gae([group_of([1.0], keep=[0])])
 
 
@@ -176,7 +177,7 @@ def test_whitening_by_hand():
 
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 1.0], []])
 def test_where_nothing_differs_whitening_leaves_nothing(rewards):
-    """All solved, and a value model that knows nothing yet: rounding must not become an advantage of noise."""
+    """All solved, and an untrained value model: rounding must not become an advantage of noise."""
     group = valued(rewards, [[0.1 + 0.2], [0.3]][: len(rewards)])
     assert numbers(gae([group])) == [[[0.0]] * len(rewards)]
     assert numbers(gae([])) == []
@@ -244,22 +245,22 @@ def test_values_come_as_float64_whatever_they_were():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("result", "named"),
     [
-        (None, "the critic gave None for 1 groups"),
-        ([], "for 1 groups; it must return for each of them one array per rollout"),
-        ([[0.5, 0.5]], "for the 2 rollouts of 'p'; it must return one array per rollout with a number per token"),
-        ([[[0.5], [0.5]]], "for the 2 rollouts"),
-        ([[[0.5, 0.5]]], "for the 2 rollouts"),
-        ([[["a", "b"], [0.5]]], "for the 2 rollouts"),
-        ([[[0.5, NAN], [0.5]]], "finite where the rollout is kept"),
-        ([[torch.ones(2, requires_grad=True), [0.5]]], "for the 2 rollouts"),
-        ([7], "the critic gave 7 for the 2 rollouts"),
+        (None, ("None", 1)),
+        ([], ("[]", 1)),
+        ([[0.5, 0.5]], (2, "'p'")),
+        ([[[0.5], [0.5]]], (2, "'p'")),
+        ([[[0.5, 0.5]]], (2, "'p'")),
+        ([[["a", "b"], [0.5]]], (2, "'p'")),
+        ([[[0.5, NAN], [0.5]]], (2, "'p'")),
+        ([[torch.ones(2, requires_grad=True), [0.5]]], (2, "'p'")),
+        ([7], (7, 2, "'p'")),
     ],
 )
-def test_what_is_no_values_is_refused(answer, said):
-    with pytest.raises(ConfigError, match=said):
-        check_values(answer, [group_of([1.0, 0.0], lengths=[2, 1], keep=[0])])
+def test_results_that_are_not_values_are_refused(result, named):
+    with refused(ConfigError, *named, key="critic", code="config.member_result"):
+        check_values(result, [group_of([1.0, 0.0], lengths=[2, 1], keep=[0])])
 
 
 # Order, options ---------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_the_order_of_groups_and_rollouts_changes_nothing(seed, first, within, w
     ("option", "value"), [("lam", 1.01), ("lam", -0.1), ("lam", "len"), ("gamma", 0.0), ("gamma", 1.5), ("alpha", 0)]
 )
 def test_options_outside_their_range_are_refused(option, value):
-    with pytest.raises(ConfigError, match=rf"advantage\.{option}"):
+    with refused(ConfigError, key=f"advantage.{option}"):
         bind(resolve("advantage", "gae"), {option: value}, key="advantage")
     bind(resolve("advantage", "gae"), {"lam": "length", "gamma": 1.0, "alpha": 0.05}, key="advantage")
 

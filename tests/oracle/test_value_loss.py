@@ -19,7 +19,7 @@ BY_HAND = [
     (0.625, 0.5, 1.0, 0.0703125, -0.375, False),  # moved by less than 0.2
     (0.9, 0.5, 1.0, 0.045, 0.0, True),  # moved on by 0.4: as at 0.7, 0.5 * 0.3^2, and no further gain
     (0.1, 0.5, 1.0, 0.405, -0.9, False),  # moved away from the return: all of 0.5 * 0.9^2, pulled back
-    (0.9, 0.5, 0.5, 0.08, 0.4, False),  # taught what it said before: pulled back
+    (0.9, 0.5, 0.5, 0.08, 0.4, False),  # trained towards its old value: pulled back
     (0.1, 0.5, 0.0, 0.045, 0.0, True),  # the same on the other side: as at 0.3
     (2.0, 0.5, 1.0, 0.5, 1.0, False),  # moved past the return, farther from it than the bound is: pulled back
     (1.1, 0.5, 1.0, 0.045, 0.0, True),  # moved past it, nearer to it than the bound: as at 0.7

@@ -1,7 +1,7 @@
-"""Credit: how much better than its baseline a rollout was.
+"""Advantages: how much better than its baseline a rollout was.
 
-An advantage takes all groups of a step, with rewards and keep filled and failed rollouts hidden, and answers one array
-per group: [N], or one array [L] per rollout for credit per token. Rollouts not kept get 0.
+An advantage takes all groups of a step, with rewards and `keep` filled and without failed rollouts. It returns one
+array per group: [N], or one array [L] per rollout for an advantage per token. Rollouts that are not kept get 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Statistics = Literal["kept", "group"]
 Eps = Annotated[float, Field(ge=0.0)]
 Credit = FloatArray | tuple[FloatArray, ...]  # [N], or N x [L]
 
-# Rewards that agree to this relative precision are equal: 0.1 * 3 and 0.3 must not become an advantage of noise.
+# Rewards that agree to this relative precision are equal: else 0.1 * 3 and 0.3 would give advantages of pure rounding.
 _FLAT = 1e-9
 
 
@@ -37,9 +37,9 @@ def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: Eps =
 
 @register("advantage", baseline="group")
 def dr_grpo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
-    """A_i = r_i - mean, without the division that weighs easy and hard prompts up.
+    """A_i = r_i - mean, without the division that gives easy and hard prompts more weight.
 
-    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), eq. 3. Pair it with the `constant` weighting. Flat or single: 0.
+    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), eq. 3. Use it with the `constant` weighting. Flat or single: 0.
     """
     return per_group(_centred, groups, statistics)
 
@@ -59,7 +59,7 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps) over the kept rollouts of all groups of the step, std with ddof 1.
 
     The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
-    is always solved is credited for being easy. All rewards equal, or one rollout: 0.
+    is always solved gets a positive advantage for being easy. All rewards equal, or one rollout: 0.
     """
     over = np.concatenate([group.rewards[_kept(group)] for group in groups] or [np.zeros(0)])
     if flat(over):
@@ -70,10 +70,10 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
 
 @register("advantage", baseline="none")
 def raft(groups: Sequence[Group]) -> list[FloatArray]:
-    """1 for a correct rollout, 0 for any other: rejection sampling as credit.
+    """1 for a correct rollout, 0 for any other: rejection sampling as an advantage.
 
-    RAFT (Dong et al. 2023, arXiv 2304.06767), as GVM's released code scores it (arXiv 2505.02391): wrong rollouts add
-    nothing to the gradient, but their tokens stay in the denominator of a token mean.
+    RAFT (Dong et al. 2023, arXiv 2304.06767), as in GVM's released code (arXiv 2505.02391): wrong rollouts add nothing
+    to the gradient, but their tokens stay in the denominator of a token mean.
     """
     return [(_kept(group) & group.correct).astype(np.float64) for group in groups]
 
@@ -87,8 +87,8 @@ def raw(groups: Sequence[Group]) -> list[FloatArray]:
 def per_group(
     credit: Callable[[FloatArray, FloatArray], FloatArray], groups: Sequence[Group], statistics: Statistics
 ) -> list[FloatArray]:
-    """Lift `credit(rewards [N], baseline rewards [M]) -> [N]` over groups; 0 where not kept, and 0 where the baseline
-    rewards are flat or fewer than two.
+    """Apply `credit(rewards [N], baseline rewards [M]) -> [N]` to every group; 0 where not kept, and 0 where the
+    baseline rewards are flat or fewer than two.
     """
     if statistics not in ("kept", "group"):
         raise ValueError(f"statistics = {statistics!r}: choose 'kept' or 'group'")
@@ -96,7 +96,7 @@ def per_group(
 
 
 def flat(rewards: FloatArray) -> bool:
-    """True when no reward differs from another: nothing to learn from a baseline of these."""
+    """Whether all rewards are equal, or fewer than two, so that a baseline of them gives no signal."""
     if len(rewards) < 2:
         return True
     low, high = float(rewards.min()), float(rewards.max())
@@ -104,19 +104,19 @@ def flat(rewards: FloatArray) -> bool:
 
 
 def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credit]:
-    """What an advantage answered, as float64: per group [N], or N x [L] with a number per token.
+    """The result of an advantage as float64: per group [N], or N x [L] with a number per token.
 
-    Raises ConfigError when it is something else, or a number is not finite.
+    Raises ConfigError for another form, or a number that is not finite.
     """
-    answers = list(credits) if isinstance(credits, Iterable) else []
-    if len(answers) != len(groups):
+    by_group = list(credits) if isinstance(credits, Iterable) else []
+    if len(by_group) != len(groups):
         raise ConfigError(
             f"the advantage returned {reprlib.repr(credits)} for {len(groups)} groups",
             remedy="return one array for each group",
             key="advantage",
             code="config.member_result",
         )
-    return [_checked(credit, group) for credit, group in zip(answers, groups, strict=True)]
+    return [_checked(credit, group) for credit, group in zip(by_group, groups, strict=True)]
 
 
 def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
@@ -146,7 +146,7 @@ def _checked(credit: Any, group: Group) -> Credit:
 
 
 def _finite(credit: Any) -> tuple[FloatArray, ...]:
-    """One array per entry; none at all where something is not a finite number."""
+    """One array per entry; an empty tuple where an entry contains something else than finite numbers."""
     try:
         arrays = tuple(np.asarray(numbers, dtype=np.float64) for numbers in credit)
     except (TypeError, ValueError):
@@ -156,7 +156,7 @@ def _finite(credit: Any) -> tuple[FloatArray, ...]:
 
 def _kept(group: Group) -> BoolArray:
     if group.keep is None:
-        raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
+        raise ValueError(f"group {group.prompt.id!r} has no keep yet; select before advantages")
     return group.keep
 
 

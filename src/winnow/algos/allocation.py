@@ -1,6 +1,6 @@
-"""How many rollouts each prompt gets: (what is known about G prompts, a budget of rollouts) -> [G] counts.
+"""How many rollouts each prompt gets: (statistics of G prompts, a budget of rollouts) -> [G] counts.
 
-Counts are never negative and add up to the budget (or to G times the maximum, where there is one).
+Counts are never negative, and their sum is the budget (or G times the maximum, where that is less).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 @register("allocator", source="none")
 def uniform(stats: PromptStats, budget: int) -> IntArray:
-    """The same for every prompt; a remainder goes to the first ones."""
+    """The same number for every prompt; a remainder goes to the first ones."""
     prompts = len(stats.ids)
     share, rest = divmod(budget, prompts)
     return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
@@ -43,10 +43,11 @@ def gvm(
     """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
 
     GVM (Yao et al. 2025, arXiv 2505.02391), Proposition 1, with the filters and the rounding of the released code.
-    `stats` are a probe's. No pass rate, no weight: such a prompt gets `exploration` rollouts (ours, so that it is
-    revisited); every other prompt that gets any gets at least `minimum` and, if not 0, at most `maximum`.
-    `filter_threshold` drops prompts that pass more often; `filter_insufficient` those that can expect fewer correct
-    rollouts. Nothing left to weigh: uniform. Raises ConfigError when `minimum` is above `maximum`.
+    `stats` are those of a probe. A prompt without a pass rate or gradient norm above 0 has no weight and gets
+    `exploration` rollouts (ours, so that it is tried again). Every other prompt that gets any rollouts gets at least
+    `minimum` and, if not 0, at most `maximum`. `filter_threshold` drops prompts with a higher pass rate,
+    `filter_insufficient` those with fewer expected correct rollouts. If no prompt has a weight, the allocation is
+    uniform. Raises ConfigError when `minimum` is above `maximum`.
     """
     budget = _within(budget, len(stats.ids), minimum, maximum)
     weights = gvm_weights(stats.pass_rate, stats.gradient_norm, alpha=alpha, beta=beta)
@@ -69,9 +70,9 @@ def gvm_online(
 ) -> IntArray:
     """GVM's allocation without a probe: p_i and G_i come from earlier visits of the same prompts. Ours.
 
-    The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt never seen gets the weight of
-    the average seen one, so a step of unseen prompts is uniform; one that was never solved gets `exploration` rollouts.
-    Bounds and their errors are those of `gvm`.
+    The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt without visits gets the
+    average weight of the visited ones, so a step of new prompts is uniform. A prompt that was never solved gets
+    `exploration` rollouts. Bounds and their errors are those of `gvm`.
     """
     budget = _within(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
@@ -86,7 +87,7 @@ def gvm_online(
 def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: float, beta: float) -> FloatArray:
     """[G] w_i = G_i / sqrt(p_i + alpha p_i^(1 - beta)), 0 where p_i or G_i is 0 or unknown (arXiv 2505.02391, eq. 7).
 
-    A gradient norm that nobody measured (all NaN) counts as 1 for every prompt.
+    Where no gradient norm was measured (all NaN), each counts as 1.
     """
     norms = np.ones_like(gradient_norm) if np.all(np.isnan(gradient_norm)) else np.nan_to_num(gradient_norm)
     rates = np.nan_to_num(pass_rate)
@@ -97,12 +98,12 @@ def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: floa
 def apportion(
     weights: FloatArray, budget: int, *, minimum: int = 0, maximum: int = 0, floor: IntArray | None = None
 ) -> IntArray:
-    """[G] integers in proportion to `weights` that add up to `budget`, or to G x maximum if that is less.
+    """[G] integers in proportion to `weights` whose sum is `budget`, or G x maximum if that is less.
 
-    First everyone gets its `floor`, at most the maximum and together at most the budget. Of the rest, those whose share
-    rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares are rounded half to
-    even and the difference goes, one by one, to the largest remainders. The sum comes first: where it cannot be met
-    otherwise, one count stays below `minimum`.
+    First each prompt gets its `floor`; floors are at most the maximum and total at most the budget. Of the rest,
+    prompts whose share rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares
+    are rounded half to even, and the difference is distributed one by one to the largest remainders. The sum has
+    priority: if it is otherwise impossible, one count stays below `minimum`.
     """
     base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
     top = maximum or budget
@@ -117,8 +118,9 @@ def apportion(
 
 
 def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
-    """Who gets anything: the heaviest whose share rounds to 1, no more than `minimum` allows, no fewer than `top`
-    demands.
+    """Which prompts get any rollouts: the heaviest whose share rounds to 1 or more.
+
+    They are at most as many as `minimum` allows, and at least as many as `top` requires.
     """
     heaviest = np.argsort(-weights, kind="stable")
     rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
@@ -130,9 +132,7 @@ def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArr
 
 
 def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
-    """Shares of `budget` in proportion to `weights`, each within [low, high]: what one bound takes, the others
-    share.
-    """
+    """Shares of `budget` in proportion to `weights`, each within [low, high]; the others absorb a bound's effect."""
     positive = np.where((weights > 0) & (high > 0), weights, 0.0)
     if budget <= 0 or not positive.any():
         return low.astype(np.float64)
@@ -140,7 +140,7 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
     if np.all((free >= low) & (free <= high)):
         return np.asarray(free, dtype=np.float64)
     scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
-    for _ in range(100):  # the sum grows with the scale: bisect it
+    for _ in range(100):  # bisection: the sum grows with the scale
         scale = (scale_low + scale_high) / 2
         over = np.clip(scale * positive, low, high).sum() > budget
         scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
@@ -150,7 +150,9 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
 def _round(
     shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
 ) -> IntArray:
-    """Half to even, then one by one to or from the largest residuals: within [low, high], or else within [0, limit]."""
+    """Round half to even, then add or subtract one by one at the largest residuals, within [low, high] or else [0,
+    limit].
+    """
     counts = np.rint(shares).astype(np.int64)
     while (missing := budget - int(counts.sum())) != 0:
         step = 1 if missing > 0 else -1
@@ -164,7 +166,7 @@ def _round(
 
 
 def _within(budget: int, prompts: int, minimum: int, maximum: int) -> int:
-    """What of a budget can be spent on so many prompts. Raises ConfigError for bounds that exclude each other."""
+    """The part of a budget that `prompts` prompts can use. Raises ConfigError for bounds that exclude each other."""
     if 0 < maximum < minimum:
         raise ConfigError(
             f"allocate: minimum = {minimum} is above maximum = {maximum}",
@@ -179,7 +181,7 @@ def _within(budget: int, prompts: int, minimum: int, maximum: int) -> int:
 def _filtered(
     weights: FloatArray, pass_rate: FloatArray, budget: int, filter_threshold: float, filter_insufficient: float
 ) -> FloatArray:
-    """Weights with 0 for prompts that are too easy, or that can expect too few correct rollouts of their share."""
+    """Weights, with 0 for prompts that are too easy, or whose share has too few expected correct rollouts."""
     kept = np.where(np.nan_to_num(pass_rate) > filter_threshold, 0.0, weights)
     if kept.sum() > 0:
         expected = np.nan_to_num(pass_rate) * kept / kept.sum() * budget
@@ -188,8 +190,9 @@ def _filtered(
 
 
 def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget: int) -> IntArray:
-    """[G] rollouts set aside for prompts without a weight: never more than a uniform share (so, of a budget that a
-    maximum capped, never more than the maximum), and none if all are without.
+    """[G] rollouts reserved for prompts without a weight; none if all prompts are without.
+
+    At most a uniform share of the budget, so never more than a maximum that has capped the budget.
     """
     if not np.any(weights > 0):
         return np.zeros(len(weights), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Selection and credit in chunks: the rollouts of a prompt, cut by their index into groups of their own.
+"""Selection and advantages in chunks: the rollouts of a prompt, divided by their index into separate groups.
 
 PODS on several devices (Xu et al. 2025, arXiv 2504.13818; YixuanEvenXu/pods, open-r1) samples 512 rollouts of a prompt
-and keeps and compares 32 of each 128. A chunk is known by the rollouts' indices, never by their places: one that has
-failed, or that an earlier selector dropped, moves no other into its chunk.
+and keeps and compares 32 of each 128. A chunk is defined by the rollouts' indices, never by their places. So a rollout
+that failed, or that an earlier selector dropped, moves no other rollout into another chunk.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Advantage = Callable[[Sequence[Group]], Sequence[Any]]
 
 
 def in_chunks(group: Group, size: int) -> list[IntArray]:
-    """The places of the rollouts 0 to size - 1, of the next `size`, and so on; no chunk is empty."""
+    """Places of the rollouts with indices 0 to size - 1, of the next `size` indices, and so on; no chunk is empty."""
     chunk = np.array([rollout.index // size for rollout in group.rollouts], dtype=np.int64)
     return [np.flatnonzero(chunk == number) for number in np.unique(chunk)]
 
 
 def select_in_chunks(select: Selector, size: int) -> Selector:
-    """The selector, asked for each chunk by itself. Raises ConfigError where it does not answer [N] bool."""
+    """The selector, applied to each chunk separately. Raises ConfigError where it does not return [N] bool."""
 
     def selected(group: Group, rng: Rng) -> BoolArray:
         mask = np.zeros(len(group.rollouts), dtype=np.bool_)
@@ -39,25 +39,25 @@ def select_in_chunks(select: Selector, size: int) -> Selector:
 
 
 def credit_in_chunks(advantage: Advantage, size: int) -> Advantage:
-    """The advantage, with each chunk as a group of its own. Raises ConfigError for an answer that is no credit."""
+    """The advantage, with each chunk as a separate group. Raises ConfigError for a result that is not an advantage."""
 
     def credit(groups: Sequence[Group]) -> list[Credit]:
         cuts = [in_chunks(group, size) for group in groups]
         parts = [group.take(places) for group, cut in zip(groups, cuts, strict=True) for places in cut]
-        answers = iter(check_credits(advantage(parts), parts))
-        return [_joined([(places, next(answers)) for places in cut]) for cut in cuts]
+        credits = iter(check_credits(advantage(parts), parts))
+        return [_joined([(places, next(credits)) for places in cut]) for cut in cuts]
 
     return credit
 
 
 def kept_in_chunks(keep_per_prompt: Keep, n: int, size: int) -> int:
-    """How many of rollouts 0 to n - 1 a selector keeps in chunks of `size`."""
+    """Number of rollouts 0 to n - 1 that a selector keeps in chunks of `size`."""
     whole, rest = divmod(n, size)
     return whole * kept_size(keep_per_prompt, size) + kept_size(keep_per_prompt, rest) * bool(rest)
 
 
 def _joined(parts: Sequence[tuple[IntArray, Credit]]) -> Credit:
-    """The credit of a group's chunks, each with its places -> of all its rollouts: [N], or N x [L]."""
+    """Advantages of a group's chunks, each with its places -> advantages of all its rollouts: [N], or N x [L]."""
     by_place = {int(place): number for places, credit in parts for place, number in zip(places, credit, strict=True)}
     numbers = tuple(by_place[place] for place in sorted(by_place))
     per_token = any(isinstance(credit, tuple) for _, credit in parts)

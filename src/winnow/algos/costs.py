@@ -1,7 +1,7 @@
-"""What a step takes, from two measured curves: seconds of sampling and of the update by their numbers of rollouts.
+"""The cost of a step from two measured curves: seconds of sampling and of the update by their numbers of rollouts.
 
-The planner reads them (docs/planner.md), and so does `winnow compare --costs`, which gives runs the seconds that they
-would have taken on the machine of the curves. docs/profile.md has the file and the published curves.
+The planner reads them (docs/planner.md). So does `winnow compare --costs`, which gives runs the seconds that they would
+have cost on the machine of the curves. docs/profile.md documents the file and the published curves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 from winnow.records import FloatArray
 
-Scope = Literal["step", "prompt"]  # what the numbers of rollouts of a curve are of
+Scope = Literal["step", "prompt"]  # what a curve's numbers of rollouts count
 
 
 @dataclass(frozen=True, eq=False)
 class CostCurve:
-    """Seconds of one call by the number of rollouts that it was given, [K] measured points with rollouts ascending.
+    """Seconds of a call by its number of rollouts, [K] measured points with rollouts ascending.
 
-    `tokens_per_rollout` is the length at which they were measured; None: it is not known, and lengths do not count.
+    `tokens_per_rollout` is the length of the measured rollouts. Where it is None (unknown), lengths do not count.
     """
 
     rollouts: FloatArray
@@ -28,11 +28,11 @@ class CostCurve:
     tokens_per_rollout: float | None = None
 
     def at(self, rollouts: float, tokens: float) -> float:
-        """Seconds of a call for so many rollouts with so many completion tokens in all.
+        """Seconds of a call for `rollouts` rollouts with `tokens` completion tokens in all.
 
-        Between two points the seconds are interpolated linearly. Beyond the last they grow as between the last two, and
-        below the first they fall by that slope of the first two, to 0 at the least. A call whose rollouts are longer
-        or shorter than those of the measurement takes proportionally more or less. 0 for a call without rollouts.
+        Between two points the seconds are interpolated linearly. Beyond the last they grow as between the last two;
+        below the first they fall with the slope of the first two, to 0 at the least. A call with longer or shorter
+        rollouts than the measured ones costs proportionally more or less. 0 for a call without rollouts.
         """
         if rollouts <= 0:
             return 0.0
@@ -49,12 +49,12 @@ class CostCurve:
         return max(0.0, seconds) * length
 
     def of_lengths(self, rollouts: float, lasting: FloatArray, *, at_once: float = np.inf) -> float:
-        """Seconds of sampling rollouts that end at different lengths, at most `at_once` side by side.
+        """Seconds to sample rollouts that end at different lengths, at most `at_once` in parallel.
 
-        `lasting` [T] is the share of rollouts that are longer than t = 0 ... T - 1 tokens, so that its sum is the mean
-        length. A token takes as long as one of a call with as many rollouts as are not finished, by this curve. Where
-        more are sampled than fit side by side, one begins as another ends, until the last `at_once` are under way.
-        Where the curve's length is not known, lengths do not count.
+        `lasting` [T] is the share of rollouts longer than t = 0 ... T - 1 tokens; its sum is the mean length. A token
+        costs as much as a token of a call with the number of unfinished rollouts, by this curve. Where more rollouts
+        are sampled than fit in parallel, one starts as another ends, until the last `at_once` are under way. Where the
+        curve's length is unknown, lengths do not count.
         """
         if rollouts <= 0:
             return 0.0
@@ -62,7 +62,7 @@ class CostCurve:
         turns = rollouts / side_by_side - 1
         if self.tokens_per_rollout is None:
             return (turns + 1) * self.at(side_by_side, 0.0)
-        under_way = 1 - (1 - lasting) ** side_by_side  # the chance that a rollout still is
+        under_way = 1 - (1 - lasting) ** side_by_side  # the chance that any rollout is
         each = [self.at(max(1.0, side_by_side * share), max(1.0, side_by_side * share)) for share in lasting]
         full = self.at(side_by_side, side_by_side * float(lasting.sum()))
         return turns * full + float(under_way @ np.array(each))
@@ -70,32 +70,34 @@ class CostCurve:
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step did, as its metrics count it."""
+    """The work of a step, by its metrics."""
 
     prompts: int
-    rollouts: float  # sampled; those of a probe are a call of their own
+    rollouts: float  # sampled, without those of a probe, which is a separate call
     tokens_generated: float
-    trained: float  # rollouts that reached the update, each once for every epoch
+    trained: float  # rollouts in the update, counted once per epoch
     tokens_trained: float
 
 
 @dataclass(frozen=True, eq=False)
 class StepCosts:
-    """The two curves, and what else a step takes.
+    """The two curves and the other costs of a step.
 
-    `per` is "step" where the curves count the rollouts of a whole step, which one machine works through, and "prompt"
-    where they count those of one prompt, each prompt having such a machine to itself.
+    `per` is "step" where the curves count the rollouts of a whole step on one machine. It is "prompt" where they count
+    those of one prompt, and each prompt has such a machine.
     """
 
     sampling: CostCurve
     update: CostCurve
     per: Scope = "step"
     seconds_per_step: float = 0.0
-    seconds_per_rollout: float = 0.0  # sampled: verification, the log
+    seconds_per_rollout: float = 0.0  # per sampled rollout: verification, the log
     source: str = ""
 
     def seconds(self, work: StepWork) -> float:
-        """Seconds of a step. Prompts that share a machine add up; the others take as long as their mean."""
+        """Seconds of a step. With `per` "step" all prompts add up; with "prompt" the step costs the mean of its
+        prompts.
+        """
         parts = 1 if self.per == "step" else max(1, work.prompts)
         return (
             self.sampling.at(work.rollouts / parts, work.tokens_generated / parts)

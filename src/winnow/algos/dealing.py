@@ -1,4 +1,4 @@
-"""How work is dealt to the ranks of a run: the same answer on every rank, from what all of them know."""
+"""How work is divided among the ranks of a run. Every rank computes the same result from data that all ranks have."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from winnow.records import FloatArray, IntArray
 
 
 def deal(loads: Sequence[float], parts: int) -> list[list[int]]:
-    """Places of `loads` dealt to `parts`, each part in ascending order: the largest first, each to the part that has
-    least so far (Graham 1969, doi 10.1137/0117039, whose bound is 4/3 of the best).
+    """Places of `loads` dealt to `parts`, each part in ascending order. The largest load comes first, and each goes to
+    the part with the least load so far (Graham 1969, doi 10.1137/0117039, whose bound is 4/3 of the optimum).
 
-    Equal loads go round the parts in their order. A load of 0 costs a part nothing, and goes to the one with fewest.
+    Equal loads go to the parts in turn. A load of 0 goes to the part with the fewest places among those with least
+    load.
     """
     dealt: list[list[int]] = [[] for _ in range(parts)]
     held = np.zeros(parts)
@@ -25,10 +26,11 @@ def deal(loads: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def in_runs(loads: Sequence[float] | IntArray | FloatArray, parts: int) -> list[list[int]]:
-    """Places of `loads` cut into `parts` runs of neighbours of about equal load: a place goes where its middle lies.
+    """Places of `loads` divided into `parts` runs of neighbours of about equal load. The middle of a load decides its
+    part.
 
-    No part has more than its share and the largest load, and what stands side by side (rollouts of a prompt, of which
-    a part reads the prompt once) is parted at most `parts` - 1 times.
+    No part has more than its share plus the largest load. Neighbours (such as rollouts of a prompt, which a part reads
+    once) are separated at most `parts` - 1 times.
     """
     weights = np.asarray(loads, dtype=np.float64)
     middles = np.cumsum(weights) - weights / 2

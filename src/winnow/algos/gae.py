@@ -1,8 +1,9 @@
-"""Credit per token against a value model: generalized advantage estimation, and what the values are taught.
+"""Advantages per token against a value model: generalized advantage estimation, and the value model's targets.
 
-V_t is what the value model expects before token t is sampled, r_t the reward of that token. Tokens that are not the
-policy's (`Rollout.trainable`) are passed over: behind one that is comes the next that is. They have no reward, no
-advantage and no return. A rollout's end is worth 0, also where it was cut off at its longest.
+V_t is the return that the value model predicts before token t is sampled, r_t the reward of that token. Tokens that the
+policy did not sample (`Rollout.trainable`) are skipped: each sampled token is followed by the next sampled one. Skipped
+tokens have no reward, no advantage and no return. The value after a rollout's end is 0, also where it was cut off at
+its maximum length.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Discount = Annotated[float, Field(gt=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 PerToken = tuple[FloatArray, ...]  # N x [L]
 
-TINY = 1e-8  # added to a standard deviation
+TINY = 1e-8  # added to a standard deviation, against division by 0
 
 
 @register(
@@ -49,42 +50,42 @@ def gae(
     rollouts of the step together get mean 0 and standard deviation 1 (ddof 1); all equal, or one token: 0.
     """
     kept = [group.take(_kept(group)) for group in groups]
-    found = [_estimates(group, gamma, [_lambda(lam, alpha, rollout) for rollout in group.rollouts]) for group in kept]
+    by_group = [_estimates(g, gamma, [_lambda(lam, alpha, rollout) for rollout in g.rollouts]) for g in kept]
     if whiten:
-        found = _whitened(found)
-    return [_scattered(group, advantages) for group, advantages in zip(groups, found, strict=True)]
+        by_group = _whitened(by_group)
+    return [_scattered(group, advantages) for group, advantages in zip(groups, by_group, strict=True)]
 
 
 def value_targets(group: Group, *, gamma: float, lam: float) -> PerToken:
-    """N x [L] what the value model is taught: A_t + V_t, with a `lam` of its own; 1 gives Monte-Carlo returns.
+    """N x [L] targets of the value model: A_t + V_t, with a separate `lam`; 1 gives Monte-Carlo returns.
 
-    They come before any whitening (Dhariwal et al. 2017, openai/baselines, ppo2). A lambda of their own: VC-PPO (Yuan
-    et al. 2025, arXiv 2503.01491); VAPO, section 4.1. NaN where nothing was read, 0 at tokens that are not the
-    policy's.
+    They are computed before any whitening (Dhariwal et al. 2017, openai/baselines, ppo2). The separate lambda: VC-PPO
+    (Yuan et al. 2025, arXiv 2503.01491); VAPO, section 4.1. NaN where no value was read, 0 at tokens that the policy
+    did not sample.
     """
-    found = _estimates(group, gamma, [lam] * len(group.rollouts))
-    targets = tuple(0.0 * values for values in values_of(group))  # what is NaN stays it
-    for target, rollout, values, advantages in zip(targets, group.rollouts, values_of(group), found, strict=True):
-        mine = trainable(rollout)
-        target[mine] = advantages + values[mine]
+    estimates = _estimates(group, gamma, [lam] * len(group.rollouts))
+    targets = tuple(0.0 * values for values in values_of(group))  # NaN stays NaN
+    for target, rollout, values, advantages in zip(targets, group.rollouts, values_of(group), estimates, strict=True):
+        sampled = trainable(rollout)
+        target[sampled] = advantages + values[sampled]
     return targets
 
 
 def monte_carlo_returns(group: Group, *, gamma: float) -> PerToken:
-    """N x [L] the discounted rewards from each token on; 0 at tokens that are not the policy's."""
+    """N x [L] the discounted sum of rewards from each token on; 0 at tokens that the policy did not sample."""
     nothing = tuple(np.zeros(length) for length in group.lengths)
     return value_targets(dataclasses.replace(group, values=nothing), gamma=gamma, lam=1.0)
 
 
 def token_rewards(group: Group) -> PerToken:
-    """N x [L] the reward of each token: the rollout's, on the last token that is the policy's, unless it is filled."""
+    """N x [L] the reward of each token: the rollout's, on its last sampled token, unless `token_rewards` is filled."""
     if group.token_rewards is not None:
         return group.token_rewards
     return tuple(_on_last(rollout, reward) for rollout, reward in zip(group.rollouts, group.rewards, strict=True))
 
 
 def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
-    """N x [L] token rewards, less `coefficient` times log(p / p_reference) at each token of the policy's.
+    """N x [L] token rewards, minus `coefficient` times log(p / p_reference) at each token that the policy sampled.
 
     Ziegler et al. 2019 (arXiv 1909.08593), eq. 2; per token as in Ouyang et al. 2022 (arXiv 2203.02155), section 3.5.
     """
@@ -101,38 +102,38 @@ def explained_variance(returns: FloatArray, values: FloatArray) -> float:
 
 
 def trainable(rollout: Rollout) -> BoolArray:
-    """[L] True where the token was the policy's choice."""
+    """[L] True where the policy sampled the token."""
     mask = rollout.trainable
     return np.ones(len(rollout.tokens), dtype=np.bool_) if mask is None else mask
 
 
 def values_of(group: Group) -> PerToken:
-    """N x [L]. Raises ValueError where no value model has filled them."""
+    """N x [L] values of a group. Raises ValueError where no value model has filled them."""
     if group.values is None:
-        raise ValueError(f"group {group.prompt.id!r} has no values yet: they come before advantages")
+        raise ValueError(f"group {group.prompt.id!r} has no values yet; fill them before advantages")
     return group.values
 
 
 def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
-    """What a critic answered, as float64: per group N x [L], finite at every trained token of a kept rollout.
+    """The result of a critic as float64: per group N x [L], finite at every trained token of a kept rollout.
 
-    Raises ConfigError when it is something else.
+    Raises ConfigError for another form.
     """
-    answers = list(answer) if isinstance(answer, Iterable) else []
-    if len(answers) != len(groups):
+    by_group = list(answer) if isinstance(answer, Iterable) else []
+    if len(by_group) != len(groups):
         raise ConfigError(
             f"the critic returned {reprlib.repr(answer)} for {len(groups)} groups",
             remedy="return for each group one array per rollout",
             key="critic",
             code="config.member_result",
         )
-    return [_checked(values, group) for values, group in zip(answers, groups, strict=True)]
+    return [_checked(values, group) for values, group in zip(by_group, groups, strict=True)]
 
 
 def _checked(answer: Any, group: Group) -> PerToken:
     try:
         values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
-    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor with a gradient
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient
         values = ()
     if [array.shape for array in values] == [(length,) for length in group.lengths.tolist()]:
         kept = zip(values, group.rollouts, _kept(group), strict=True)
@@ -148,28 +149,28 @@ def _checked(answer: Any, group: Group) -> PerToken:
 
 def _kept(group: Group) -> BoolArray:
     if group.keep is None:
-        raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
+        raise ValueError(f"group {group.prompt.id!r} has no keep yet; select before advantages")
     return group.keep
 
 
 def _lambda(lam: float | Literal["length"], alpha: float, rollout: Rollout) -> float:
-    """The one given, or that of the rollout's length."""
+    """The configured lambda, or that of the rollout's length."""
     return max(0.0, 1.0 - 1.0 / (alpha * max(1, int(trainable(rollout).sum())))) if lam == "length" else lam
 
 
 def _estimates(group: Group, gamma: float, lams: Sequence[float]) -> list[FloatArray]:
-    """N x [trained tokens] advantages: with nothing of another hand left between them, each is followed by the next."""
-    found = []
+    """N x [trained tokens] advantages, with tokens that the policy did not sample removed."""
+    estimates = []
     for rollout, reward, values, lam in zip(group.rollouts, token_rewards(group), values_of(group), lams, strict=True):
-        mine = trainable(rollout)
-        expected, following = values[mine], np.zeros(int(mine.sum()))
+        sampled = trainable(rollout)
+        expected, following = values[sampled], np.zeros(int(sampled.sum()))
         following[:-1] = expected[1:]
-        found.append(_decayed_sums(reward[mine] + gamma * following - expected, gamma * lam))
-    return found
+        estimates.append(_decayed_sums(reward[sampled] + gamma * following - expected, gamma * lam))
+    return estimates
 
 
 def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
-    """s_t = x_t + decay s_(t+1), by doubling: a sum of the next `reach` numbers and that of as many behind them."""
+    """s_t = x_t + decay s_(t+1), by doubling: add to each sum of `reach` numbers the sum of the next `reach`."""
     sums, reach = numbers.copy(), 1
     while reach < len(sums):
         sums[:-reach] += decay**reach * sums[reach:]
@@ -177,18 +178,18 @@ def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
     return sums
 
 
-def _whitened(found: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
-    numbers = np.concatenate([advantages for group in found for advantages in group] or [np.zeros(0)])
+def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
+    numbers = np.concatenate([advantages for group in by_group for advantages in group] or [np.zeros(0)])
     if flat(numbers):
-        return [[np.zeros_like(advantages) for advantages in group] for group in found]
+        return [[np.zeros_like(advantages) for advantages in group] for group in by_group]
     mean, scale = float(numbers.mean()), float(numbers.std(ddof=1)) + TINY
-    return [[(advantages - mean) / scale for advantages in group] for group in found]
+    return [[(advantages - mean) / scale for advantages in group] for group in by_group]
 
 
-def _scattered(group: Group, found: Sequence[FloatArray]) -> PerToken:
+def _scattered(group: Group, of_kept: Sequence[FloatArray]) -> PerToken:
     """Advantages of the trained tokens of kept rollouts -> of all tokens of all rollouts, 0 elsewhere."""
     everything = tuple(np.zeros(length) for length in group.lengths)
-    for place, advantages in zip(np.flatnonzero(_kept(group)), found, strict=True):
+    for place, advantages in zip(np.flatnonzero(_kept(group)), of_kept, strict=True):
         everything[place][trainable(group.rollouts[place])] = advantages
     return everything
 

@@ -1,7 +1,7 @@
-"""Confidence intervals of what an evaluation prints. Chosen by simulated coverage: docs/statistics.md.
+"""Confidence intervals of an evaluation's results, chosen by simulated coverage: docs/statistics.md.
 
-Each is for a mean over what was drawn from a population: problems of a benchmark, or training seeds. No interval
-covers what was not drawn anew, such as the prompt's wording. A value that is NaN makes the limits NaN.
+Each is for a mean over a sample from a population: problems of a benchmark, or training seeds. No interval covers what
+was not sampled, such as the prompt's wording. A NaN value makes the limits NaN.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from scipy.special import stdtrit
 
 from winnow.records import FloatArray
 
-# Parts of a problem at each end of the scale, in variances only: few problems can all be alike by chance.
+# Parts of a problem added at each end of the scale, in variances only: few problems can be all equal by chance.
 _PART_OF_VALUE = 0.2
 _PART_OF_DIFFERENCE = 0.05
 
 
 class Interval(NamedTuple):
-    """Where a mean lies, at a level of confidence."""
+    """Limits of a mean at a level of confidence."""
 
     low: float
     high: float
 
 
 def over_problems(values: FloatArray, level: float = 0.95) -> Interval:
-    """Of the mean of [P] numbers in [0, 1], one per problem: accuracy over its samples, pass@k, majority, 0 or 1.
+    """Interval of the mean of [P] numbers in [0, 1], one per problem: accuracy over its samples, pass@k, majority, 0 or
+    1.
 
-    Wilson's score interval (1927) for a share of n_eff = p (1 - p) / se^2 independent trials (Dean and Pagano 2015,
-    J. Survey Stat. Methodol. 3, 484), with Student's t on P - 1 degrees of freedom for the normal quantile, as Korn and
+    Wilson's score interval (1927) for a share of n_eff = p (1 - p) / se^2 independent trials (Dean and Pagano 2015, J.
+    Survey Stat. Methodol. 3, 484), with Student's t on P - 1 degrees of freedom for the normal quantile, as Korn and
     Graubard (1998, Survey Methodology 24, 193) adjust theirs. Never empty; [0, 1] for fewer than two problems.
     """
     if len(values) < 2:
@@ -45,10 +46,11 @@ def over_problems(values: FloatArray, level: float = 0.95) -> Interval:
 
 
 def of_average(benchmarks: Sequence[FloatArray], level: float = 0.95) -> Interval:
-    """Of the unweighted average of several benchmarks' means, each of [P] numbers in [0, 1] as in `over_problems`.
+    """Interval of the unweighted average of several benchmarks' means, each of [P] numbers in [0, 1] as in
+    `over_problems`.
 
-    The distances from each mean to its own limits, added as squares: what Zou and Donner (2008, Statistics in Medicine
-    27, 1693) call the method of variance estimates recovery. NaN without a benchmark.
+    The distances from each mean to its limits are added as squares: the method of variance estimates recovery of Zou
+    and Donner (2008, Statistics in Medicine 27, 1693). NaN without a benchmark.
     """
     if not benchmarks:
         return Interval(math.nan, math.nan)
@@ -59,7 +61,7 @@ def of_average(benchmarks: Sequence[FloatArray], level: float = 0.95) -> Interva
 
 
 def of_difference(first: FloatArray, second: FloatArray, level: float = 0.95) -> Interval:
-    """Of the mean over the same [P] problems of first - second, both numbers in [0, 1] per problem.
+    """Interval of the mean over the same [P] problems of first - second, both numbers in [0, 1] per problem.
 
     Student's t of the paired differences. Never empty; [-1, 1] for fewer than two problems.
     """
@@ -72,7 +74,9 @@ def of_difference(first: FloatArray, second: FloatArray, level: float = 0.95) ->
 
 
 def over_seeds(values: FloatArray, level: float = 0.95) -> Interval:
-    """Of the mean of [S] training runs that differ in their seed: Student's t. NaN for one seed, which says nothing."""
+    """Interval of the mean of [S] training runs with different seeds: Student's t. NaN for one seed, which has no
+    spread.
+    """
     if len(values) < 2:
         return Interval(math.nan, math.nan)
     half = _t(level, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -80,7 +84,7 @@ def over_seeds(values: FloatArray, level: float = 0.95) -> Interval:
 
 
 def of_seed_means(first: FloatArray, second: FloatArray, level: float = 0.95) -> Interval:
-    """Of the mean of [S] training runs minus that of [T] others: Welch's interval (1947, Biometrika 34, 28).
+    """Interval of the mean of [S] training runs minus the mean of [T] others: Welch's (1947, Biometrika 34, 28).
 
     Student's t, with the degrees of freedom that allow for unequal variances. NaN where either has fewer than two runs.
     """
@@ -96,7 +100,9 @@ def of_seed_means(first: FloatArray, second: FloatArray, level: float = 0.95) ->
 
 
 def _widened(values: FloatArray, low: float, high: float, part: float) -> tuple[float, float]:
-    """Mean, and squared standard error of the mean, of the values and a part of a problem at each end of the scale."""
+    """Mean, and squared standard error of the mean, of the values with a part of a problem added at each end of the
+    scale.
+    """
     size = len(values) + 2 * part
     mean = (values.sum() + part * (low + high)) / size
     square = (np.square(values).sum() + part * (low**2 + high**2)) / size

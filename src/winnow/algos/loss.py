@@ -1,8 +1,7 @@
-"""Per-token policy losses: (what the policy says, what the rollouts were) -> [T], and per-token diagnostics {name:
-[T]}.
+"""Per-token policy losses: (policy outputs, micro-batch) -> [T], and per-token diagnostics {name: [T]}.
 
-A loss never divides, never masks and never sees a masked token: weights come from `weighting.py`, and `objective.py`
-hands over only tokens that are trained. Where `mb.old_logprobs` is missing, the step has one update and the ratio is 1.
+A loss never divides, never masks and never gets a masked token: weights come from `weighting.py`, and `objective.py`
+passes only trained tokens. Without `mb.old_logprobs` the step has one update, and the ratio is 1.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def clip(
 def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 0.2, clip_high: Width = 0.28) -> Loss:
     """-min(ratio, clamp(ratio, 1 - clip_low, 1 + clip_high)) A where A > 0, else 0: RAFT with a ratio and a clip.
 
-    RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a
-    correct rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass
-    clip-higher on.
+    RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as in GVM (arXiv 2505.02391, eq. 8) with the indicator of a correct
+    rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass clip-higher on.
     """
     positive = dataclasses.replace(mb, advantages=mb.advantages.clamp(min=0.0))
     return clip(out, positive, clip_low=clip_low, clip_high=clip_high)
@@ -72,7 +70,7 @@ def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 0.2, 
 def cispo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 1.0, clip_high: Width = 4.0) -> Loss:
     """-sg(clamp(ratio, 1 - clip_low, 1 + clip_high)) A log p: the weight of a token is clipped, its gradient never.
 
-    MiniMax-M1 (2025, arXiv 2506.13585, eq. 4). By default only the upper bound acts, at a ratio of 5.
+    MiniMax-M1 (2025, arXiv 2506.13585, eq. 4). By default only the upper bound has an effect, at a ratio of 5.
     """
     ratio = probability_ratio(out, mb).detach()
     weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
@@ -89,6 +87,7 @@ def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high
     ratio = probability_ratio(out, mb)
     tokens = torch.bincount(mb.sequence_index).to(ratio.dtype)
     sums = torch.zeros_like(tokens).index_add(0, mb.sequence_index, ratio.detach().log())
+    # ratio / ratio.detach() is 1, and gives every token the gradient of its own log-prob (eq. 11).
     sequence_ratio = (sums / tokens).exp()[mb.sequence_index] * ratio / ratio.detach()
     free = sequence_ratio * mb.advantages
     gain = torch.minimum(free, sequence_ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * mb.advantages)

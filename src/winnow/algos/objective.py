@@ -1,6 +1,6 @@
 """The scalar that is optimised: sum over trained tokens of weight * (importance * loss + sum(coefficient * term)).
 
-The value loss of a value head on the policy's backbone is one more such term.
+The value loss of a value head on the policy's backbone is another such term.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand beside the loss."""
+    """A summand beside the loss."""
 
     name: str
     coefficient: float
@@ -40,9 +40,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What `policy.backward` gets: `objective(out, mb).total`.
+    """The function whose result is differentiated: `objective(out, mb).total`.
 
-    Raises ConfigError when the loss or a term does not answer one number per trained token.
+    Raises ConfigError where the loss or a term does not return one number per trained token.
     """
 
     loss: Loss
@@ -60,7 +60,7 @@ class Objective:
             per_token = per_token + term.coefficient * value
             diagnostics = {**diagnostics, term.name: value.detach()}
         if self.value_loss is not None:
-            assert out.values is not None, "forward computes them: the value loss declares the need"
+            assert out.values is not None, "forward computes them, because the value loss declares the need"
             value, seen = self.value_loss(out.values, mb)
             per_token = per_token + self.value_loss.coefficient * value
             diagnostics = {**diagnostics, **seen}
@@ -68,13 +68,13 @@ class Objective:
 
     @property
     def teaches_all(self) -> bool:
-        """Whether a rollout without an advantage teaches: what stands beside the loss reads every kept one."""
+        """Whether rollouts without an advantage are trained on: terms and the value loss read every kept rollout."""
         return bool(self.terms) or self.value_loss is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLoss:
-    """The loss of a value model, with what it has seen; see value_loss.py."""
+    """The loss of a value model, with its diagnostics; see value_loss.py."""
 
     clip_range: float
     coefficient: float = 1.0
@@ -84,7 +84,7 @@ class ValueLoss:
         return loss, {VALUE_LOSS: loss.detach(), **seen}
 
     def of_own_model(self, values: Tensor, mb: MicroBatch) -> Value:
-        """What a value model of its own gets: sum over trained tokens of weight * loss. `values` are [T]."""
+        """Objective of a separate value model: sum over trained tokens of weight * loss. `values` are [T]."""
         trained = _trained_only(mb, mb.mask)
         loss, seen = self(values[mb.mask], trained)
         return Value((trained.weights * loss).sum(), seen)

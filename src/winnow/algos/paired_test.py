@@ -1,4 +1,4 @@
-"""Do two models differ on the same problems? Chosen by simulated false alarms and power: docs/statistics.md."""
+"""Test whether two models differ on the same problems. docs/statistics.md has simulated false alarms and power."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from winnow.records import FloatArray, IntArray
 from winnow.seeds import generator
 
-_FINEST = 1024  # the finest steps, per 1, in which differences are counted exactly
+_FINEST = 1024  # steps per 1, at most, for which the distribution is exact
 _DRAWS = 100_000
 _AT_ONCE = 2_000
 _ROUNDING = 1e-9
 
 
 class PairedTest(NamedTuple):
-    """What the problems say about a difference, the first model's mean less the second's."""
+    """Result of a test on the problems; the difference is the first model's mean minus the second's."""
 
     p_value: float  # two-sided
     difference: float
@@ -26,14 +26,16 @@ class PairedTest(NamedTuple):
 
 
 def paired_test(first: FloatArray, second: FloatArray, *, seed: int) -> PairedTest:
-    """Test whether two models' means over the same [P] problems differ; a number in [0, 1] each per problem.
+    """Test whether two models' means over the same [P] problems differ; a number in [0, 1] per problem and model.
 
     If they do not, each problem's difference is as likely to have the other sign (Fisher 1935). The p-value is the
-    chance that random signs give a sum at least as far from 0, where as far counts half (the mid-p-value: Lancaster
-    1961, JASA 56, 223); 1 where there is no difference. With one sample a problem it is McNemar's mid-p test (Fagerland
-    et al. 2013, BMC Med. Res. Methodol. 13, 91). The distribution is exact where the differences are multiples of one
-    step, 1/1024 or coarser, as they are for the same number of samples everywhere; else it is drawn, seeded. Raises
-    ValueError where the problems are not the same number or a value is no number.
+    probability that random signs give a sum at least as far from 0, where equally far counts half (the mid-p-value:
+    Lancaster 1961, JASA 56, 223); 1 where there is no difference. With one sample per problem it is McNemar's mid-p
+    test (Fagerland et al. 2013, BMC Med. Res. Methodol. 13, 91).
+
+    The distribution is exact where the differences are multiples of one step, 1/1024 or coarser, as with equal numbers
+    of samples. Otherwise it is drawn at random from `seed`. Raises ValueError for different numbers of problems, and
+    for values that are not finite.
     """
     if first.shape != second.shape or not np.isfinite(first - second).all():
         raise ValueError("paired_test compares finite numbers of the same problems")
@@ -62,9 +64,9 @@ def _steps(differences: FloatArray) -> IntArray | None:
 
 
 def _exact(steps: IntArray) -> float:
-    """The mid-p-value from the distribution of the sum over all signs, built up problem by problem."""
+    """The mid-p-value from the distribution of the sum over all signs, computed problem by problem."""
     sizes = np.abs(steps[steps != 0])
-    chance = np.zeros(int(sizes.sum()) + 1)  # of each sum of those with a plus
+    chance = np.zeros(int(sizes.sum()) + 1)  # probability of each sum of the sizes with a plus sign
     chance[0] = 1.0
     for size in sizes:
         chance[size:] = (chance[size:] + chance[:-size]) / 2
@@ -75,7 +77,7 @@ def _exact(steps: IntArray) -> float:
 
 
 def _drawn(differences: FloatArray, seed: int) -> float:
-    """The same from random signs; those seen count as one of the draws, so that it is never 0 (Phipson, Smyth 2010)."""
+    """The mid-p-value from random signs; the observed signs count as a draw, so it is never 0 (Phipson, Smyth 2010)."""
     sizes, seen, rng = np.abs(differences), abs(float(differences.sum())), generator("paired_test", seed)
     farther, same = 0, 1
     for _ in range(_DRAWS // _AT_ONCE):

@@ -1,6 +1,6 @@
-"""How often the prompts of a run are solved: a Beta distribution, fitted to the pass counts of its groups.
+"""Distribution of the prompts' pass rates: a Beta distribution, fitted to the pass counts of a run's groups.
 
-The number of right rollouts among n of a prompt that was drawn at random is then beta-binomial (docs/planner.md).
+The number of correct rollouts among n of a randomly drawn prompt is then beta-binomial (docs/planner.md).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scipy.special import betaincinv, betaln, expit, gammaln, logit, xlog1py, xl
 
 from winnow.records import FloatArray, IntArray
 
-LEAST, MOST = 1e-3, 1e3  # of both parameters: beyond these the distribution is two points, or one
-POINTS = 200  # that stand for a shifted distribution, all of one weight
+LEAST, MOST = 1e-3, 1e3  # bounds of both parameters: beyond these it is practically two points, or one
+POINTS = 200  # equally weighted points that represent a shifted distribution
 FARTHEST = 40.0  # shift of log-odds
 
 
@@ -27,11 +27,11 @@ class Rates(Protocol):
     def mean(self) -> float: ...
 
     def of_counts(self, n: int) -> FloatArray:
-        """[n + 1] the probability that k of n rollouts are right."""
+        """[n + 1] the probability that k of n rollouts are correct."""
         ...
 
     def given(self, n: int) -> tuple[FloatArray, FloatArray]:
-        """2 x [n + 1] the mean of the pass rate, and that of its square, where k of n rollouts are right."""
+        """2 x [n + 1] the mean of the pass rate, and of its square, given that k of n rollouts are correct."""
         ...
 
 
@@ -47,23 +47,25 @@ class PassRates:
         return self.a / (self.a + self.b)
 
     def of_counts(self, n: int) -> FloatArray:
-        """[n + 1] the probability that k of n rollouts are right."""
+        """[n + 1] the probability that k of n rollouts are correct."""
         return np.exp(_log_probability(np.arange(n + 1), np.full(n + 1, n), self.a, self.b))
 
     def given(self, n: int) -> tuple[FloatArray, FloatArray]:
-        """2 x [n + 1] the mean of the pass rate, and that of its square, where k of n rollouts are right."""
+        """2 x [n + 1] the mean of the pass rate, and of its square, given that k of n rollouts are correct."""
         a: FloatArray = self.a + np.arange(n + 1, dtype=np.float64)
         total = self.a + self.b + n
         return a / total, a * (a + 1) / (total * (total + 1))
 
     def shifted(self, by: float) -> RatePoints:
-        """Every prompt's log-odds plus a number."""
+        """The distribution with `by` added to every prompt's log-odds."""
         rates = betaincinv(self.a, self.b, (np.arange(POINTS) + 0.5) / POINTS)
         return RatePoints(np.asarray(expit(logit(rates) + by), dtype=np.float64))
 
     def towards(self, mean: float, stages: int) -> list[RatePoints]:
-        """The distribution while the mean pass rate goes to `mean`: so many, in equal steps of the log-odds, the first
-        half a step from here, the last half a step from there. Raises ValueError where no shift leads there.
+        """Distributions while the mean pass rate moves to `mean`, in `stages` equal steps of the log-odds.
+
+        The first is half a step from this distribution, the last half a step from the end. Raises ValueError where no
+        shift reaches `mean`.
         """
         if not self.mean < mean < self.shifted(FARTHEST).mean:
             raise ValueError(f"no training leads from a mean pass rate of {self.mean:.3f} to {mean:g}")
@@ -73,7 +75,7 @@ class PassRates:
 
 @dataclass(frozen=True, eq=False)
 class RatePoints:
-    """So many pass rates, all as likely."""
+    """Equally probable pass rates."""
 
     rates: FloatArray  # [Q]
 
@@ -97,16 +99,17 @@ class RatePoints:
 
 
 def flat_share(rates: Rates, n: int) -> float:
-    """The share of groups of n rollouts that are all right or all wrong."""
+    """The share of groups of n rollouts that are all correct or all wrong."""
     counts = rates.of_counts(n)
     return float(counts[0] + counts[-1])
 
 
 def fit_pass_rates(right: Sequence[int] | IntArray, of: Sequence[int] | IntArray) -> PassRates:
-    """The most likely Beta distribution: [G] right rollouts of [G] verified ones. Groups without rollouts do not count.
+    """The maximum-likelihood Beta distribution of [G] right rollouts of [G] verified ones. Groups without rollouts are
+    ignored.
 
-    Both parameters are kept within LEAST and MOST, as no number of rollouts says that all prompts are alike. Raises
-    ValueError where no group has a rollout.
+    Both parameters are kept within LEAST and MOST, because no number of rollouts proves that all prompts are alike.
+    Raises ValueError where no group has a rollout.
     """
     k, n = np.asarray(right, dtype=np.int64), np.asarray(of, dtype=np.int64)
     k, n = k[n > 0], n[n > 0]
@@ -114,14 +117,14 @@ def fit_pass_rates(right: Sequence[int] | IntArray, of: Sequence[int] | IntArray
         raise ValueError("no group has a verified rollout: there is no pass rate to fit")
     pairs, times = np.unique(np.stack([k, n]), axis=1, return_counts=True)
 
-    def surprise(logs: FloatArray) -> float:
+    def negative_log_likelihood(logs: FloatArray) -> float:
         a, b = np.exp(logs)
         return -float(times @ _log_probability(pairs[0], pairs[1], a, b))
 
     limits = [(np.log(LEAST), np.log(MOST))] * 2
-    mean = (k.sum() + 0.5) / (n.sum() + 1)
+    mean = (k.sum() + 0.5) / (n.sum() + 1)  # strictly between 0 and 1, so that both logarithms are finite
     starts = [np.log([scale * mean, scale * (1 - mean)]) for scale in (0.5, 2.0, 20.0)]
-    fits = [minimize(surprise, start, method="L-BFGS-B", bounds=limits) for start in starts]
+    fits = [minimize(negative_log_likelihood, start, method="L-BFGS-B", bounds=limits) for start in starts]
     a, b = np.exp(min(fits, key=lambda fit: float(fit.fun)).x)
     return PassRates(float(a), float(b))
 

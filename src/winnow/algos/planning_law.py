@@ -1,12 +1,12 @@
-"""What n sampled rollouts of a prompt, of which m are trained on, and P prompts in an update are worth to a step.
+"""The planner's model of a step's progress: n sampled rollouts of a prompt, of which m are trained on, and P prompts.
 
 Rewards have two values. A prompt that is solved with probability p has a gradient of its log-odds, delta. The rewards
-of its n rollouts decide which m are kept and what their advantages are; averaged over the rest, the m rollouts add
-phi * delta to the update (docs/planner.md derives it):
+of its n rollouts decide which m are kept and their advantages. Averaged over the rest, the m rollouts add phi * delta
+to the update (docs/planner.md derives it):
 
     phi = share * A_right * (1 - p) - (1 - share) * A_wrong * p
 
-`share` is that of right rollouts among the kept. All sizes below are in units of |mean delta| over prompts.
+`share` is the share of correct rollouts among the kept ones. All sizes below are in units of |mean delta| over prompts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from winnow.algos.pass_rates import Rates
 from winnow.records import FloatArray, IntArray
 
 CreditName = Literal["grpo", "dr_grpo", "rloo"]
-Law = Literal["fixed", "tuned"]  # the learning rate stays, or is tuned for each candidate
+Law = Literal["fixed", "tuned"]  # one learning rate for all candidates, or tuned for each
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The advantage, with its options."""
+    """The advantage with its options."""
 
     credit: CreditName
     statistics: Statistics = "kept"
-    eps: float = 1e-4  # of grpo
+    eps: float = 1e-4  # only of grpo
 
     @classmethod
     def of(cls, credit: CreditName, options: Mapping[str, Any]) -> Rule:
@@ -41,15 +41,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Noise:
-    """What scatters in the update, over |mean delta|^2."""
+    """Variance of the update, in units of |mean delta|^2."""
 
-    rollout: float  # the trace of the covariance of one rollout's gradient, among those of equal reward
-    between: float  # mean |delta|^2 over prompts, less |mean delta|^2
+    rollout: float  # trace of the covariance of a rollout's gradient, given its reward
+    between: float  # mean |delta|^2 over prompts, minus |mean delta|^2
 
 
 @dataclass(frozen=True)
 class GroupSignal:
-    """What a prompt's group adds to an update, averaged over prompts and over which rollouts are right."""
+    """Contribution of a prompt's group to an update, averaged over prompts and over which rollouts are correct."""
 
     kept: int  # m
     signal: float  # mean of phi
@@ -59,13 +59,13 @@ class GroupSignal:
 
 
 def kept_right(n: int, m: int) -> IntArray:
-    """[n + 1] how many of the m kept rollouts are right where k of n are: those that `max_variance` keeps."""
+    """[n + 1] how many of the m kept rollouts are correct, if k of n are and `max_variance` selects."""
     k = np.arange(n + 1)
     return np.minimum(np.maximum(m // 2, m - (n - k)), np.minimum(k, m)).astype(np.int64)
 
 
 def group_signal(rates: Rates, n: int, m: int, rule: Rule) -> GroupSignal:
-    """Of `max_variance`, which keeps m of n rollouts; m >= n keeps all. 0 everywhere for fewer than two kept."""
+    """Signal under `max_variance`, which keeps m of n rollouts; m >= n keeps all. All 0 for fewer than two kept."""
     m = min(n, m)
     c = kept_right(n, m)
     right, wrong = _advantages(np.arange(n + 1), c, n, m, rule)
@@ -82,7 +82,7 @@ def group_signal(rates: Rates, n: int, m: int, rule: Rule) -> GroupSignal:
 
 
 def _advantages(k: IntArray, c: IntArray, n: int, m: int, rule: Rule) -> tuple[FloatArray, FloatArray]:
-    """2 x [n + 1] the advantage of a right and of a wrong rollout; 0 where the statistics are flat."""
+    """2 x [n + 1] the advantage of a correct and of a wrong rollout; 0 where the statistics are flat."""
     right, of = (c, m) if rule.statistics == "kept" else (k, n)
     mean = right / of
     mixed = (right > 0) & (right < of)
@@ -96,9 +96,9 @@ def _advantages(k: IntArray, c: IntArray, n: int, m: int, rule: Rule) -> tuple[F
 
 
 def second_moment(group: GroupSignal, prompts: float, noise: Noise) -> float:
-    """The mean squared norm of an update's gradient over so many prompts."""
-    own = group.square * (1 + noise.between) - group.signal**2 + noise.rollout * group.credit / group.kept
-    return group.signal**2 + own / prompts
+    """The mean squared norm of an update's gradient over `prompts` prompts."""
+    variance = group.square * (1 + noise.between) - group.signal**2 + noise.rollout * group.credit / group.kept
+    return group.signal**2 + variance / prompts
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,18 @@ class UpdateBounds:
 
 
 def progress(group: GroupSignal, prompts: float, noise: Noise, *, law: Law, optimizer: UpdateBounds) -> float:
-    """Of one update, in units that compare settings of one run and one law.
+    """Progress of one update, in units that compare settings of one run and one law.
 
-    "fixed": how far AdamW moves along mean delta at a learning rate that stays. Where all groups are flat there is no
-    update, and the second moment that AdamW divides by is that of the others. "tuned": what an update gains at the
-    learning rate that is best for it (McCandlish et al. 2018, arXiv 1812.06162).
+    "fixed": how far AdamW moves along mean delta at a constant learning rate. Where all groups are flat there is no
+    update, and the second moment that AdamW divides by is that of the other updates. "tuned": the gain of an update at
+    the learning rate that is best for it (McCandlish et al. 2018, arXiv 1812.06162).
     """
     moment = second_moment(group, prompts, noise)
     if moment <= 0 or group.signal <= 0:
         return 0.0
     if law == "tuned":
         return group.signal**2 / moment
-    taken = 1 - (1 - group.learning) ** prompts  # the share of updates that have a group to learn from
+    taken = 1 - (1 - group.learning) ** prompts  # share of updates with a group that has an advantage
     norm = float(np.sqrt(moment / taken))
     clipped = min(1.0, optimizer.clip / norm)
     return clipped * group.signal / (clipped * norm + optimizer.eps)

@@ -1,8 +1,7 @@
 """Which rollouts of a group are trained on.
 
-A selector takes a group whose verdicts are all valid (a step hides failed rollouts) and answers [N] bool. It sees
-one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by
-position.
+A selector gets a group whose verdicts are all valid (a step removes failed rollouts) and returns [N] bool. It gets one
+prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by position.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ Share = Annotated[float, Field(gt=0.0, le=1.0, strict=True)]
 Keep = Count | Share
 Selector = Callable[[Group, Rng], BoolArray]
 
-# Variances closer than this, relative to the spread of the rewards, are one variance: the scan must not choose by
-# rounding.
+# Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
 _SAME = 1e-12
 
 
@@ -40,9 +38,9 @@ def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolAr
     """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
 
     Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
-    highest rewards for some k (their Lemma 3.1), so one sort and one scan over k with prefix sums find it in O(N log
-    N). Ours centres the rewards first (cancellation) and of equal variances takes the smallest k, where their code goes
-    through k = m, 0, 1, ...; both are optimal. m >= N keeps all; a flat group keeps any m.
+    highest rewards for some k (their Lemma 3.1). So one sort and one scan over k with prefix sums find it in O(N log
+    N). Ours centres the rewards first (against cancellation) and of equal variances takes the smallest k; their code
+    tries k = m, 0, 1, ... in that order. Both are optimal. m >= N keeps all; a flat group keeps any m.
     """
     rewards = group.rewards
     size = kept_size(keep_per_prompt, len(rewards))
@@ -54,7 +52,9 @@ def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolAr
 
 @register("selector")
 def max_reward(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses: it never shows a failure."""
+    """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses because it never trains on
+    failures.
+    """
     order = _ascending(group.rewards, rng.uniforms(group.ids))
     return _mask(len(order), order[len(order) - kept_size(keep_per_prompt, len(order)) :])
 
@@ -70,7 +70,7 @@ def random(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
 def percentile(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """m rollouts spread evenly over the ranks of the rewards: those at rank (i - 1/2) N / m, i = 1..m.
 
-    Our extension; nothing of the name is published.
+    Our extension; no published method has this name.
     """
     order = _ascending(group.rewards, rng.uniforms(group.ids))
     size = kept_size(keep_per_prompt, len(order))
@@ -80,7 +80,7 @@ def percentile(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArra
 
 @register("selector", size="varies")
 def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
-    """Rollouts whose reward is in [low, high]; maybe none. RAFT's filter is low = 1."""
+    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1."""
     rewards = group.rewards
     return (rewards >= low) & (rewards <= high)
 
@@ -91,19 +91,19 @@ def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = m
     instead_of={"mask_truncated_completions": "TRL's option of this name; advantage.statistics = 'group' goes with it"},
 )
 def finished(group: Group, rng: Rng) -> BoolArray:
-    """Rollouts that ended by themselves: one that was cut off at max_new_tokens is not trained on; maybe none is kept.
+    """Rollouts that ended by themselves, without those cut off at max_new_tokens; possibly none.
 
-    Overlong filtering (DAPO: Yu et al. 2025, arXiv 2503.14476, section 3.4): what a cut rollout would have answered is
-    not known, so its reward is noise. By default it is not in the baseline either, which is over kept rollouts;
-    advantage.statistics = "group" has it there.
+    Overlong filtering (DAPO: Yu et al. 2025, arXiv 2503.14476, section 3.4): the answer of a rollout that was cut off
+    is unknown, so its reward is noise. By default such a rollout is not in the baseline either, which is over kept
+    rollouts; advantage.statistics = "group" includes it.
     """
     return np.array([rollout.finish == "stop" for rollout in group.rollouts], dtype=np.bool_)
 
 
 def chain(selectors: Sequence[Selector]) -> Selector:
-    """One selector from several: each sees only what its predecessor kept, while anything is left.
+    """One selector from several: each gets only the rollouts that its predecessor kept, while any are left.
 
-    The selector raises ConfigError when one of the several does not answer [N] bool.
+    The selector raises ConfigError when one of them does not return [N] bool.
     """
 
     def select(group: Group, rng: Rng) -> BoolArray:
@@ -117,14 +117,14 @@ def chain(selectors: Sequence[Selector]) -> Selector:
 
 
 def kept_size(keep_per_prompt: Keep, n: int) -> int:
-    """How many of n rollouts: a count, or a share (a float up to 1.0, rounded, at least one)."""
+    """How many of n rollouts to keep: a count, or a share (a float up to 1.0, rounded, at least one rollout)."""
     if isinstance(keep_per_prompt, float):
         return min(n, max(1, round(keep_per_prompt * n)))
     return min(n, keep_per_prompt)
 
 
 def checked_mask(answer: object, n: int) -> BoolArray:
-    """What a selector answered. Raises ConfigError where it is not [N] bool."""
+    """A selector's result. Raises ConfigError where it is not [N] bool."""
     mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""What is added to the policy loss, each with a coefficient: (what the policy says, what the rollouts were) -> [T].
+"""Terms that are added to the policy loss, each with a coefficient: (policy outputs, micro-batch) -> [T].
 
-A term is minimised. It is never multiplied by the importance correction, and it teaches from every kept rollout, the
-ones with advantage zero included.
+A term is minimised. It is never multiplied by the importance correction, and every kept rollout is trained on,
+including those with advantage zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def kl(out: PolicyOutput, mb: MicroBatch, *, estimator: Literal["k1", "k2", "k3"
     2402.03300, eq. 4).
     k1 and k3 estimate the value without bias; as losses, k2 has the exact gradient on fresh rollouts, k1 only noise.
     """
-    assert mb.ref_logprobs is not None, "compute_logprobs fills it: the term declares the need"
+    assert mb.ref_logprobs is not None, "compute_logprobs fills it, because the term declares the need"
     d = mb.ref_logprobs - out.logprobs
     match estimator:
         case "k1":
@@ -36,8 +36,6 @@ def kl(out: PolicyOutput, mb: MicroBatch, *, estimator: Literal["k1", "k2", "k3"
 
 @register("term", needs=("entropy",))
 def entropy(out: PolicyOutput, mb: MicroBatch) -> Tensor:
-    """Minus the entropy of the next token over the whole vocabulary: a positive coefficient keeps the policy
-    exploring.
-    """
-    assert out.entropy is not None, "forward computes it: the term declares the need"
+    """Minus the entropy of the next token over the whole vocabulary: a positive coefficient rewards exploration."""
+    assert out.entropy is not None, "forward computes it, because the term declares the need"
     return -out.entropy

@@ -1,8 +1,8 @@
-"""What "mean" means: one weight per sequence, which multiplies the loss of each of its tokens.
+"""The meaning of "mean": one weight per sequence, which multiplies the loss of each of its tokens.
 
-A weighting sees every kept rollout of one step before anything is split, so no loss, update, micro-batch or rank ever
-divides. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it; a step of several updates
-optimises that many times as much in all.
+A weighting gets every kept rollout of one step before anything is divided into updates, micro-batches or ranks. So none
+of those ever divides by a count. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it.
+A step of several updates optimises that many times as much in all.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def prompt(kept: KeptRollouts) -> FloatArray:
 
 @register("weighting", total="constant")
 def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
-    """1 / (B `tokens`), by default max_new_tokens: a length earns no discount (Dr. GRPO, Liu et al. 2025,
-    arXiv 2503.20783, section 3.2).
+    """1 / (B `tokens`), by default max_new_tokens: length gives no discount (Dr. GRPO, Liu et al. 2025, arXiv
+    2503.20783, section 3.2).
     """
     return _everywhere(kept, 1.0 / (len(kept.lengths) * (tokens or kept.max_new_tokens)))
 
@@ -50,11 +50,13 @@ def unbiased(kept: KeptRollouts) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
     Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
-    known before anything is sampled: a prompt of which nothing is kept is counted, and one that dynamic sampling adds
-    is not, or the weight of a prompt would depend on what becomes of the others. n_i counts verified rollouts; p_i is
-    the plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i
-    is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite. All of it holds
-    where every correct rollout is kept: a selector that drops some of them shrinks the gradient by their share.
+    fixed before sampling: a prompt without kept rollouts counts, and one that dynamic sampling adds does not. Otherwise
+    the weight of a prompt would depend on the results of the others.
+
+    n_i counts verified rollouts. p_i is the plan's pass rate, measured before these rollouts and independent of them.
+    Where the plan has none, or 0, p_i is estimated from these rollouts and the weight becomes that of `accepted`:
+    biased, but finite. All of this requires that every correct rollout is kept: a selector that drops some shrinks the
+    gradient by their share.
     """
     known = np.nan_to_num(kept.pass_rate) > 0
     accepted_rollouts = np.where(known, kept.valid * kept.pass_rate, np.maximum(kept.accepted, 1))
@@ -66,8 +68,8 @@ def accepted(kept: KeptRollouts) -> FloatArray:
     """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one, where all are kept.
 
     The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over the G prompts of the step's plan instead of their sum, as
-    `unbiased` counts them. No correct rollout: 1 / G. The correct rollouts are counted before selection: where a
-    selector drops some of them, the kept ones count as their share of one.
+    `unbiased` counts them. No correct rollout: 1 / G. Correct rollouts are counted before selection: where a selector
+    drops some, the kept ones count as their share of one.
     """
     return _per_prompt(kept, np.maximum(kept.accepted, 1))
 

@@ -23,7 +23,7 @@ def test_below_its_first_point_a_curve_never_takes_less_than_nothing():
     assert steep.at(1, 1.0) == 0.0
 
 
-def test_longer_rollouts_take_proportionally_more_where_the_length_is_known():
+def test_longer_rollouts_cost_proportionally_more_at_a_known_length():
     assert SAMPLING.at(10, 100.0) == pytest.approx(4.0)
     assert UPDATE.at(4, 1e9) == pytest.approx(1.0)
 

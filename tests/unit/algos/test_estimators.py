@@ -26,7 +26,7 @@ def test_pass_at_k_is_what_all_subsets_give():
         assert pass_at_k(np.array([correct]), np.array([rollouts]), k) == pytest.approx([expected], nan_ok=True)
 
 
-def test_fewer_rollouts_than_k_say_nothing():
+def test_fewer_rollouts_than_k_give_nan():
     assert np.isnan(pass_at_k(np.array([1]), np.array([2]), 3)).all()
 
 

@@ -38,7 +38,7 @@ def test_over_three_seeds_it_is_students_t():
     )
 
 
-def test_one_seed_says_nothing():
+def test_one_seed_gives_nan():
     assert np.isnan(over_seeds(np.array([0.7]))).all()
 
 
@@ -49,7 +49,7 @@ def test_problems_that_are_all_alike_still_leave_room(value):
     assert 0.03 < high - low < 0.2
 
 
-def test_one_problem_says_nothing():
+def test_one_problem_gives_the_widest_interval():
     assert over_problems(np.array([0.4])) == (0, 1)
     assert of_difference(np.array([0.4]), np.array([0.1])) == (-1, 1)
     assert np.isnan(of_average([])).all()

@@ -43,9 +43,9 @@ def test_differences_without_a_common_step_are_drawn_by_the_seed():
     assert drawn.p_value != paired_test(first, second, seed=1).p_value
 
 
-def test_what_cannot_be_compared():
+def test_values_that_cannot_be_compared_are_refused():
     for second in ([1.0, 0.0, 1.0], [1.0, np.nan], [1.0]):
-        with pytest.raises(ValueError, match="the same problems"):
+        with pytest.raises(ValueError, match="paired_test"):
             paired_test(np.array([1.0, 0.0]), np.array(second), seed=0)
 
 

@@ -50,7 +50,7 @@ def test_extremes_stay_within_the_bounds(right):
 
 
 def test_without_a_rollout_there_is_nothing_to_fit():
-    with pytest.raises(ValueError, match="no group"):
+    with pytest.raises(ValueError, match="group"):
         fit_pass_rates([0], [0])
 
 
@@ -77,6 +77,6 @@ def test_a_way_goes_by_equal_steps_of_the_log_odds():
 
 
 @pytest.mark.parametrize("mean", [0.3, 0.5, 1.0])
-def test_no_way_leads_down_or_to_certainty(mean):
-    with pytest.raises(ValueError, match="no training leads"):
+def test_a_shift_down_or_to_certainty_is_refused(mean):
+    with pytest.raises(ValueError, match=r"0\.500"):
         PassRates(500.0, 500.0).towards(mean, 4)
