@@ -1,1 +1,1 @@
-"""Memory: what a run will take, part by part, and what it takes."""
+"""Memory: plan what a run needs, part by part, and measure what it uses."""

@@ -1,4 +1,4 @@
-"""The control groups of this process (Linux), in both versions of their interface, and the processors they leave it."""
+"""The Linux control groups of this process, in both versions of their interface, and its CPU quota."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ ROOT, OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def control_groups(controller: str, root: Path = ROOT, of_process: Path = OF_PROCESS) -> list[Path]:
-    """The folders of this process's groups that have a controller ("cpu", "memory"), and of those around them; inside a
-    container the paths may not exist, and the root then is the container's own.
+    """Folders of this process's groups with a controller ("cpu", "memory"), and of the groups that contain them.
+
+    Some may not exist: inside a container the root folder is the container's own group.
     """
-    found = {root, root / controller}
+    folders = {root, root / controller}
     with suppress(OSError):
         for line in of_process.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers or controller in controllers.split(","):
-                own = root / controllers / path.lstrip("/")
-                found |= {root / controllers, own, *(around for around in own.parents if around.is_relative_to(root))}
-    return sorted(found)
+                group = root / controllers / path.lstrip("/")
+                folders |= {root / controllers, group, *(p for p in group.parents if p.is_relative_to(root))}
+    return sorted(folders)
 
 
 def cpu_quota(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float | None:
-    """The cores' worth of time that the control groups of this process leave it; None where none limits it."""
-    found = []
+    """Number of cores whose time this process may use, by its control groups; None without a limit."""
+    limits = []
     for folder in control_groups("cpu", root, of_process):
-        with suppress(OSError, ValueError):  # "max" is no number, and no limit
+        with suppress(OSError, ValueError):  # "max" means no limit and is no number
             quota, period = (folder / "cpu.max").read_text().split()
-            found.append(int(quota) / int(period))
-        with suppress(OSError, ValueError):  # the older interface, where -1 is no limit
+            limits.append(int(quota) / int(period))
+        with suppress(OSError, ValueError):  # version 1, where -1 means no limit
             quota_us = int((folder / "cpu.cfs_quota_us").read_text())
             if quota_us > 0:
-                found.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
-    return min(found, default=None)
+                limits.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
+    return min(limits, default=None)

@@ -1,8 +1,8 @@
-"""Memory as it will be: what training a model takes, from its shapes alone, so a module on the meta device will do.
+"""Memory that training a model needs, computed from its shapes alone; a module on the meta device is enough.
 
-Masters, gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's
-(norm, attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture
-has another factor before its largest matrices, and is estimated all the same.
+Masters, gradients and moments are exact. The memory of a micro-batch is an estimate for decoders like Llama's and
+Qwen2's (norm, attention, norm, gated MLP) whose attention kernel never allocates a [tokens, tokens] matrix. Other
+architectures have another factor before their largest matrices, and get the same estimate.
 """
 
 from __future__ import annotations
@@ -18,51 +18,54 @@ from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
 
-CHUNK_TOKENS = 4096  # whose logits exist at once, at most
-CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
-EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
-PACKED = torch.uint8  # two numbers of 4 bits
-ROUNDING_COPIES = 5  # of a parameter, while its update is rounded at random
-STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
-LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
-ENTROPY_COPIES = 5  # with p and p log p
-FORWARD_COPIES = 2  # without gradients: logits and log-probs
+CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
+CHUNK_LOGITS = 2**26  # maximum number of logits at once: 441 tokens of a vocabulary of 151,936
+EXACT_BYTES = 4  # per float32 number: the precision of masters, gradient sums and logits
+PACKED = torch.uint8  # contains two 4-bit numbers
+ROUNDING_COPIES = 5  # float32 copies of a parameter during stochastic rounding
+STEP_BYTES = 4  # AdamW counts updates per parameter, in float32
+LOGIT_COPIES = 3  # in a chunk's backward: log-probs, their gradient, and the logits' gradient
+ENTROPY_COPIES = 5  # as LOGIT_COPIES, with p and p log p
+FORWARD_COPIES = 2  # without backward: logits and log-probs
 
 
 def chunk_tokens(model: nn.Module) -> int:
-    """Whose logits exist at once, when log-probs or gradient norms are computed."""
+    """Number of tokens whose logits exist at once, when log-probs or gradient norms are computed."""
     return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // head(model).shape[0]))
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Of every parameter, in its own precision, or, of 4 bits, in that it computes in; tied ones count once."""
-    item: int = 2 * plain_model(model).dtype.itemsize
+    """Bytes of all parameters. 4-bit ones count in the precision that they compute in; tied ones count once."""
+    item: int = 2 * plain_model(model).dtype.itemsize  # of the two numbers in a byte
     return sum(p.numel() * (item if p.dtype == PACKED else p.element_size()) for p in model.parameters())
 
 
 def unpacked_bytes(model: nn.Module) -> int:
-    """Of the largest matrix of 4 bits, in the precision it computes in: one at a time exists in it."""
+    """Bytes of the largest 4-bit matrix in the precision that it computes in. Only one is unpacked at a time."""
     item: int = 2 * plain_model(model).dtype.itemsize
     return item * max((p.numel() for p in model.parameters() if p.dtype == PACKED), default=0)
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """One number per trained one, in its precision, in float32 at least."""
+    """Bytes of all gradients: one number per trained number, in float32 or float64."""
     return sum(p.numel() * max(EXACT_BYTES, p.element_size()) for p in model.parameters() if p.requires_grad)
 
 
 def master_bytes(model: nn.Module) -> int:
-    """A float32 copy of every trained parameter of 16 bits."""
+    """Bytes of a float32 copy of every trained 16-bit parameter."""
     return sum(p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model))
 
 
 def exact_bytes(model: nn.Module) -> int:
-    """Of every trained parameter, in float32."""
+    """Bytes of every trained parameter in float32."""
     return sum(p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad)
 
 
 def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
-    """AdamW's two moments: as exact as the gradients, or, in tensors large enough, of 8 bits and a scale per block."""
+    """Bytes of AdamW's two moments: in the gradients' precision, or in 8 bits with a scale per block.
+
+    Small tensors keep float32 moments either way.
+    """
     trained = [p for p in model.parameters() if p.requires_grad]
     if not eight_bit:
         return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
@@ -70,25 +73,30 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
 
 
 def unsummed_bytes(model: nn.Module) -> int:
-    """The gradient of the largest trained parameter of 16 bits, before it is added to its float32 sum."""
+    """Bytes of the largest 16-bit gradient, before it is added to its float32 sum."""
     return max((p.numel() * p.element_size() for p in _trained_in_16_bits(model)), default=0)
 
 
 def rounding_bytes(model: nn.Module) -> int:
-    """The largest trained parameter of 16 bits in float32 and, of as many bytes, noise, sums and comparisons."""
+    """Bytes for stochastic rounding of the largest trained 16-bit parameter: it in float32, noise, sums and
+    comparisons.
+    """
     return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
 def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
-    """On the disk: every parameter once, with an adapter also merged, the optimizer's moments, and `masters`."""
+    """Bytes of a checkpoint: all parameters once, a merged adapter also alone, the optimizer's moments, and masters."""
     saved = parameter_bytes(model) + optimizer_bytes(model, eight_bit=eight_bit)
     return saved + (master_bytes(model) if masters else 0)
 
 
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
-    """What forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden states;
-    the most it can be, as rows that share their prompt save less. With checkpointing, what a layer keeps: all of it,
-    its input and what its matrices and attention gave, or its input alone. `frozen`: backward ends at the embeddings.
+    """Bytes that forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden
+    states.
+
+    This is an upper bound: rows that share their prompt save less. With checkpointing it counts what a layer keeps.
+    "none" is everything, "selective" its input and the results of matrices and attention, "full" its input. With
+    `frozen`, backward ends at the embeddings and no parameter gets a gradient.
     """
     sizes = _Sizes.of(model)
     if frozen:
@@ -98,8 +106,9 @@ def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpoint
 
 
 def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing) -> int:
-    """What comes on top while backward is in a layer: gradients of the widest activations, and what checkpointing
-    computes again. Never while there are logits.
+    """Further bytes while backward is in a layer: gradients of the widest activations, and recomputed activations.
+
+    The logits do not exist at that time.
     """
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
@@ -107,23 +116,26 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
 
 
 def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
-    """Whether the norm of the head's gradient, of a rollout of so many completion tokens, is taken of that gradient
-    itself: where it takes fewer multiplications than inner products of any two chunks do, by the V of both.
+    """Whether the norm of the head's gradient, for a rollout of `tokens` completion tokens, is computed from the
+    gradient.
+
+    That is so where it takes fewer multiplications (counted per V) than the inner products of all pairs of chunks.
     """
     chunks = -(-tokens // chunk)
-    own, other = min(tokens, chunk) ** 2, chunk * (hidden + chunk)
-    return tokens * hidden < chunks * own + chunks * (chunks - 1) // 2 * other
+    same, other = min(tokens, chunk) ** 2, chunk * (hidden + chunk)  # of a chunk with itself, and with another
+    return tokens * hidden < chunks * same + chunks * (chunks - 1) // 2 * other
 
 
 def head_gradient_bytes(model: nn.Module) -> int:
-    """Of the head's gradient, in float32 at least."""
+    """Bytes of the head's gradient, in float32 or float64."""
     weight = head(model)
     return weight.numel() * max(weight.element_size(), EXACT_BYTES)
 
 
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
-    """What comes on top while the output layer's logits of `tokens` (one chunk of them) are turned into gradients,
-    and while that layer's own gradient, where it is trained, is summed over the chunks, in float32 at least.
+    """Further bytes while the output layer turns the logits of `tokens` (one chunk) into gradients.
+
+    Where that layer is trained, they include its gradient, summed over the chunks in float32 or float64.
     """
     weight = head(model)
     copies = ENTROPY_COPIES if entropy else LOGIT_COPIES
@@ -133,25 +145,25 @@ def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
 
 
 def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
-    """Of the logits of `tokens`, so many times, in float32 at least."""
+    """Bytes of `copies` copies of the logits of `tokens`, in float32 or float64."""
     weight = head(model)
     return tokens * weight.shape[0] * max(weight.element_size(), EXACT_BYTES) * copies
 
 
 def key_value_bytes(model: nn.Module, tokens: int) -> int:
-    """Keys and values of every layer, which a pass over shared prompts holds."""
+    """Bytes of the keys and values of every layer, for a pass over shared prompts."""
     sizes = _Sizes.of(model)
     return 2 * sizes.layers * sizes.keys * sizes.item * tokens
 
 
 def forward_bytes(model: nn.Module, tokens: int) -> int:
-    """What a forward pass without gradients holds at its widest, in an MLP: its three branches, and four states."""
+    """Bytes of a forward pass without gradients at its widest point, in an MLP: its three branches, and four states."""
     sizes = _Sizes.of(model)
     return tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
 
 
 def value_input_bytes(model: nn.Module, tokens: int) -> int:
-    """The copy of hidden states that a value head reads, of a model of 16 bits: it multiplies in float32 at least."""
+    """Bytes of the float32 copy of hidden states that a value head reads, of a 16-bit model; else 0."""
     sizes = _Sizes.of(model)
     return tokens * sizes.hidden * EXACT_BYTES if sizes.item < EXACT_BYTES else 0
 
@@ -167,21 +179,21 @@ def _trained_in_16_bits(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _moment_bytes(numbers: int) -> int:
-    """Of an 8-bit moment of a tensor."""
+    """Bytes of an 8-bit moment of a tensor with this many numbers."""
     return EXACT_BYTES * numbers if numbers < LEAST_8BIT else numbers + EXACT_BYTES * -(-numbers // MOMENT_BLOCK)
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a decoder, in numbers; `item` are the bytes of one of its weights."""
+    """Sizes of a decoder, as counts of numbers; `item` is the bytes of one weight."""
 
     layers: int
     hidden: int
     intermediate: int
-    queries: int  # all heads together
-    keys: int  # and as many values
+    queries: int  # of all heads
+    keys: int  # of all heads; values have the same size
     item: int
-    trained: bool  # the base weights, not an adapter
+    trained: bool  # whether base weights are trained, and not only an adapter
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
@@ -201,31 +213,33 @@ class _Sizes:
 
 
 def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *, frozen: bool) -> float:
-    """Per token and layer, between forward and backward."""
+    """Bytes per token and layer that are kept between forward and backward."""
     state = sizes.hidden * sizes.item
     if checkpointing == "full":
         return state
-    if checkpointing == "selective":  # also what q, k, v, attention, o, gate, up and down gave
+    if checkpointing == "selective":  # also the results of q, k, v, attention, o, gate, up and down
         low = 0.0 if frozen else _low_bytes(model, sizes)
         return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
     return _layer_bytes(sizes) + (0.0 if frozen else _given_bytes(model, sizes))
 
 
 def _layer_bytes(sizes: _Sizes) -> int:
-    """Per token: two norms; queries, keys, values and attention's result; the MLP's gate, that activated, and its other
-    branch.
+    """Bytes per token: two norms; queries, keys, values and attention's result; the MLP's gate before and after
+    activation, and its other branch.
     """
     return 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
 
 
 def _norm_bytes(sizes: _Sizes) -> int:
-    """Per token: a norm's input, which it makes float32, and, where its weight is trained, that normalised."""
+    """Bytes per token: a norm's input in float32, and its normalised input where the norm's weight is trained."""
     return sizes.hidden * (4 + sizes.trained * sizes.item)
 
 
 def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
-    """Per token and layer: the inputs of matrices that nothing else keeps. Adapters in more precision than the weights
-    keep a copy each instead, and every adapter what its A makes of it.
+    """Bytes per token and layer of matrix inputs that no other operation keeps.
+
+    Adapters in a higher precision than the weights keep a copy of their input instead. Every adapter also keeps the
+    result of its A.
     """
     down = down_projections(model)  # each [rank, width]
     copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
@@ -233,5 +247,5 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
 
 
 def _low_bytes(model: nn.Module, sizes: _Sizes) -> float:
-    """Per token and layer: what the A of adapters make of their inputs."""
+    """Bytes per token and layer of the results of the adapters' A matrices."""
     return sum(p.shape[0] * p.element_size() for p in down_projections(model)) / sizes.layers

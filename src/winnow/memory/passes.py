@@ -1,5 +1,6 @@
-"""What the policy's passes take besides weights and moments: those of an update, those for old and reference log-probs,
-and those for gradient norms. Never two of them at once.
+"""Memory of the policy's passes besides weights and moments: an update, old and reference log-probs, gradient norms.
+
+No two of these passes run at once.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from winnow.memory import footprint, shares
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
 
-NORM_COPIES = 3  # of a chunk's logits: the gradients of one chunk, another's logits and theirs
+NORM_COPIES = 3  # of a chunk's logits: one chunk's gradients, another chunk's logits and their gradients
 
 
 def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    """`needs` are the extra log-probs that loss and terms read, and "entropy"."""
+    """Parts of all passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
     yield from _update(demand, entropy="entropy" in needs)
     if needs & {"old_logprobs", "ref_logprobs"}:
         yield from _logprobs(demand, copied="ref_logprobs" in needs and demand.config.model.lora is None)
@@ -35,15 +36,18 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
     layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
     if demand.sharded:
         layer += shares.unscattered_bytes(model, demand.ranks) + shares.waiting_bytes(model)
-    if logits >= layer:  # never both at once
+    if logits >= layer:  # they do not coincide, so the larger counts
         yield MemoryPart("output layer", logits, "update", device)
     else:
         yield MemoryPart("a layer's backward", layer, "update", device, remedies[:1])
 
 
 def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
-    """Rollouts of a prompt are read on top of its keys and values, which are then held for every one. Where the
-    reference is a copy (`copied`), its passes follow those of the policy, whose embedding and head stay gathered.
+    """Parts of the pass for log-probs. Rollouts of a prompt attend to its keys and values, which each rollout then
+    holds.
+
+    Where the reference is a copy (`copied`), its passes follow those of the policy, whose embedding and head stay
+    gathered.
     """
     model, device = demand.model, demand.device
     rollouts = step_rollouts(demand.config, demand.ranks)
@@ -60,8 +64,10 @@ def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
 
 
 def _norms(demand: Demand) -> Iterator[MemoryPart]:
-    """Of the embedding: backward down to it, without a parameter's gradient; and, where the head is tied to it, a
-    vector for every token. Of long rollouts the head's whole gradient.
+    """Parts of the pass for gradient norms.
+
+    For the embedding, backward runs down to it without parameter gradients, and stores a vector per token for a tied
+    head. For long rollouts the head's whole gradient is stored.
     """
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing
@@ -84,13 +90,13 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _gathered(demand: Demand, phase: Phase) -> Iterator[MemoryPart]:
-    """Of a sharded policy, what a pass needs of the other ranks' shares."""
+    """The other ranks' shares that a pass gathers, where the policy is sharded."""
     if demand.sharded:
         yield MemoryPart("gathered weights", shares.gathered_bytes(demand.model, demand.ranks), phase, demand.device)
 
 
 def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
-    """Of the largest one that so many rollouts are cut into: at least one sequence, however long."""
+    """Tokens of the largest micro-batch of `rollouts` rollouts: at least one sequence, however long."""
     longest = _longest(demand)
     return max(longest, min(demand.config.update.tokens_per_micro_batch, rollouts * longest))
 
@@ -100,16 +106,16 @@ def _longest(demand: Demand) -> int:
 
 
 def _chunk(demand: Demand, tokens: int, rollouts: int) -> int:
-    """Completion tokens whose logits exist at once, in a micro-batch of `tokens` and among so many rollouts."""
+    """Completion tokens whose logits exist at once, in a micro-batch of `tokens` tokens and `rollouts` rollouts."""
     return min(footprint.chunk_tokens(demand.model), tokens, rollouts * trained_tokens(demand.config))
 
 
 def fewer_tokens(config: Config) -> tuple[str, ...]:
-    """The remedy for what grows with a micro-batch."""
+    """Advice for memory that grows with a micro-batch."""
     return (f"lower update.tokens_per_micro_batch, now {config.update.tokens_per_micro_batch}",)
 
 
 def fewer_activations(config: Config) -> tuple[str, ...]:
-    """The remedies for what backward needs."""
+    """Advice for memory that backward needs."""
     how = {"none": "'selective' or 'full'", "selective": "'full'", "full": ""}[config.model.gradient_checkpointing]
     return (*fewer_tokens(config), *([f"set model.gradient_checkpointing = {how}"] if how else []))

@@ -1,4 +1,4 @@
-"""Memory that a run will take, part by part: printed in a few lines, and refused where a device has less."""
+"""The memory plan of a run, part by part: displayed in a few lines, and refused where a device has less."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ PHASES: dict[Phase, str] = {
     "norms": "for gradient norms",
     "generate": "while sampling",
 }
-FreeBytes = Callable[[str], int | None]  # of a device: "cpu", "cuda", "cuda:1"; None where that is not known
+FreeBytes = Callable[[str], int | None]  # device ("cpu", "cuda", "cuda:1") -> free bytes; None where unknown
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """Something that takes memory: `MemoryPart("gradients", 250_000, "update", "cpu")`."""
+    """One use of memory: `MemoryPart("gradients", 250_000, "update", "cpu")`."""
 
     name: str
     bytes: int
     phase: Phase
     device: str
-    remedies: tuple[str, ...] = ()  # what a user can do to make it smaller
-    least: int | None = None  # of keys and values: what one rollout of full length takes
-    wanted: int | None = None  # where there is room for less than they could use: so much
-    takes_rest: bool = False  # makes do with `least`, and takes what the rest leaves
-    writer: bool = False  # of rank 0 alone, and beside its `need`
+    remedies: tuple[str, ...] = ()  # advice on how to make it smaller
+    least: int | None = None  # minimum: the keys and values of one rollout of full length
+    wanted: int | None = None  # bytes that it could use, where it gets less
+    takes_rest: bool = False  # needs only `least`, and gets the memory that other parts leave
+    writer: bool = False  # on rank 0 only, in addition to its `need`
 
 
 def free(device: str) -> int | None:
-    """Bytes that this machine has left on "cpu", "cuda" or "cuda:1"; None where that is not known."""
+    """Free bytes of "cpu", "cuda" or "cuda:1" on this machine; None where unknown."""
     return free_bytes(torch.device(device))
 
 
 def assumed(memory: int, kind: str) -> FreeBytes:
-    """As if every device of a kind ("cuda") had so many bytes free; of others, what this machine has."""
+    """A function that reports `memory` free bytes for devices of a kind ("cuda"), and this machine's for others."""
     return lambda device: memory if device.partition(":")[0] == kind else free(device)
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The parts of a run, on every device that it uses."""
+    """The parts of a run on all devices that it uses."""
 
-    jobs: str  # which device does what, in words
+    jobs: str  # description of which device does what
     parts: tuple[MemoryPart, ...]
-    checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
-    ranks: int = 1  # that compute the run together, all with these parts
-    ranks_here: int = 1  # of them on this machine, which share its CPU's memory
-    exact_evaluation: bool = True  # there is room to evaluate in the precision that the policy is trained in
+    checkpoint: int = 0  # bytes of a checkpoint on disk, without its tokenizer
+    ranks: int = 1  # of the run, each with these parts
+    ranks_here: int = 1  # on this machine, sharing its CPU's memory
+    exact_evaluation: bool = True  # memory suffices to evaluate in the policy's training precision
 
     @property
     def adjusted(self) -> int | None:
-        """Bytes of the part that takes what the rest leaves, where there is one."""
+        """Bytes of the part that takes the remaining memory, where one exists."""
         return next((part.bytes for part in self.parts if part.takes_rest), None)
 
     @property
@@ -76,47 +76,47 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Bytes at a rank's worst moment: what is always there and the largest of the phases, which never coincide; or
-        what is there while the policy is loaded.
+        """Maximum bytes of a rank: those that exist at all times and those of the largest phase; or those while the
+        policy is loaded. Phases never coincide.
         """
         return sum(self._sum(device, phase) for phase in self._worst(device))
 
     def need_here(self, device: str) -> int:
-        """Of all ranks that share the device: those of this machine its CPU."""
+        """Bytes of all ranks that share the device: on a CPU the ranks of this machine."""
         return self.writer_bytes(device) + self.need(device) * (self.ranks_here if device == "cpu" else 1)
 
     def writer_bytes(self, device: str) -> int:
-        """What rank 0 has there beside its `need`."""
+        """Bytes that rank 0 needs there besides its `need`."""
         return sum(part.bytes for part in self.parts if part.writer and part.device == device)
 
     def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
-        """For a person: the jobs, then a block per device."""
+        """Lines of the display: the jobs, then a block per device."""
         yield f"{'devices':<13}{self.jobs}"
         for device in self.devices:
-            left = free_on(device)
-            known = "how much is free there is not known" if left is None else f"{readable(left)} are free"
-            yield f"{'memory':<13}{device}: {readable(self.need_here(device))} at most{self._each(device)}; {known}"
+            available = free_on(device)
+            known = "the free memory is unknown" if available is None else f"{readable(available)} are free"
+            yield f"{'memory':<13}{device}: {readable(self.need_here(device))} at most{self._per_rank(device)}; {known}"
             yield from (f"{'':<13}{text}" for text in self._phases(device))
-            yield from (f"{'':<13}{text}" for text in self._held(device))
+            yield from (f"{'':<13}{text}" for text in self._cache_notes(device))
 
     def check(self, free_on: FreeBytes = free) -> None:
-        """Raise ConfigError where a device has less free than its parts need."""
+        """Raise ConfigError where a device has less free memory than its parts need."""
         for device in self.devices:
-            left, need = free_on(device), self.need_here(device)
-            if left is not None and need > left:
+            available, need = free_on(device), self.need_here(device)
+            if available is not None and need > available:
                 parts = self._largest(device)
                 several = device == "cpu" and self.ranks_here > 1
                 fewer = [f"start fewer ranks on this machine, now {self.ranks_here}"] if several else []
-                found = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
+                remedies = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
                 raise ConfigError(
-                    f"the run does not fit: at its worst moment {device} needs {readable(need)}{self._each(device)}, "
-                    f"and {readable(left)} are free. Most of it: {_listed(parts)}",
-                    remedy="; ".join(found) or "choose a smaller model",
+                    f"the run does not fit: at its worst moment {device} needs {readable(need)}"
+                    f"{self._per_rank(device)}, and {readable(available)} are free. Most of it: {_listed(parts)}",
+                    remedy="; ".join(remedies) or "choose a smaller model",
                     code="config.memory",
                 )
 
-    def _each(self, device: str) -> str:
-        """Which ranks need it: " for 2 ranks (1.5 GiB each)"."""
+    def _per_rank(self, device: str) -> str:
+        """The ranks that need the memory: " for 2 ranks (1.5 GiB each)"."""
         if self.ranks == 1:
             return ""
         if device != "cpu":
@@ -134,7 +134,7 @@ class MemoryPlan:
         if alone:
             yield f"on rank 0 also {readable(sum(part.bytes for part in alone))}: {_listed(alone)}"
 
-    def _held(self, device: str) -> Iterator[str]:
+    def _cache_notes(self, device: str) -> Iterator[str]:
         for part in self.parts:
             if part.device == device and part.least and part.wanted:
                 fits = part.bytes // part.least
@@ -144,7 +144,7 @@ class MemoryPlan:
                 )
 
     def _largest(self, device: str) -> list[MemoryPart]:
-        """Of the worst moment: the parts that are a tenth of it or more, largest first."""
+        """Parts of at least a tenth of the maximum, largest first."""
         alone = [part for part in self.parts if part.writer and part.device == device]
         parts = [part for phase in self._worst(device) for part in self._of(device, phase)] + alone
         by_size = sorted(parts, key=lambda part: part.bytes, reverse=True)

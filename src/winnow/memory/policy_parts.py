@@ -1,4 +1,6 @@
-"""The policy's memory parts apart from its passes: what it is, what it is trained by, and what ranks exchange of it."""
+"""The policy's memory parts apart from its passes: weights, optimizer, gradients, and buffers of exchanges between
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from winnow.models.precision import keeps_masters
 
 
 def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    """`needs` are the extra log-probs that loss and terms read: "ref_logprobs" asks for a reference."""
+    """Parts of the policy. `needs` are the additional log-probs that loss and terms read: "ref_logprobs" needs a
+    reference.
+    """
     if demand.sharded:
         yield from sharded_parts(demand, needs)
         return
@@ -27,11 +31,11 @@ def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
 
 
 def _whole(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    """Of a rank that has all of the policy."""
+    """Parts of a rank that holds the whole policy."""
     config, model, device = demand.config, demand.model, demand.device
     weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
     adapter = () if config.model.lora else ("train a model.lora",)
-    divided = in_shares(demand)
+    divided = sharding_advice(demand)
     smaller = (*_smaller_weights(config), *divided)
     yield MemoryPart("weights", weights, "always", device, smaller)
     if config.model.quantization is not None:
@@ -44,23 +48,23 @@ def _whole(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     fewer = () if eight_bit or config.model.dtype == "float64" else ("set optimizer.moments = '8bit'",)
     moments = footprint.optimizer_bytes(model, eight_bit=eight_bit)
     yield MemoryPart("optimizer", moments, "always", device, (*adapter, *fewer, *divided))
-    if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
+    if "ref_logprobs" in needs:  # with an adapter: a second adapter, after a reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
     yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
     if config.optimizer.stochastic_rounding:
         yield MemoryPart("one parameter's rounding", footprint.rounding_bytes(model), "update", device)
 
 
-def in_shares(demand: Demand) -> tuple[str, ...]:
-    """The remedy of several devices for what each rank has all of."""
+def sharding_advice(demand: Demand) -> tuple[str, ...]:
+    """Advice for state that every rank holds whole: shard it over ranks."""
     config = demand.config
     bits = config.model.quantization is not None or config.optimizer.moments == "8bit"
-    if bits or config.optimizer.stochastic_rounding:  # which shares cannot have (training/combinations.py)
+    if bits or config.optimizer.stochastic_rounding:  # combinations.py refuses these for a sharded learner
         return ()
     if demand.ranks > 1:
         return ("set ranks.learner = 'sharded', for a share on each rank",)
-    own = demand.device.startswith("cuda")  # the ranks of a CPU would share its memory
-    return ("divide it among ranks with ranks.learner = 'sharded'",) if own else ()
+    separate = demand.device.startswith("cuda")  # ranks on one CPU share its memory, so dividing saves nothing
+    return ("divide it among ranks with ranks.learner = 'sharded'",) if separate else ()
 
 
 def _smaller_weights(config: Config) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""The policy's memory parts on a rank that has a share of it (FSDP2): while it is loaded whole, at all times, and while
-gradients are summed.
+"""The policy's memory parts on a rank that holds a share of it (FSDP2): while it is loaded whole, at all times, and
+while gradients are summed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from winnow.models.precision import keeps_masters
 
 
 def sharded_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    """`needs` are the extra log-probs that loss and terms read: "ref_logprobs" asks for a reference."""
-    copied = "ref_logprobs" in needs and demand.config.model.lora is None  # of an adapter it is one more adapter
+    """Parts of the policy. `needs` are the additional log-probs that loss and terms read: "ref_logprobs" needs a
+    reference.
+    """
+    copied = (
+        "ref_logprobs" in needs and demand.config.model.lora is None
+    )  # with an adapter the reference is a second adapter
     yield from _loading(demand, copied)
     yield from _held(demand, needs, copied)
     yield from _summing(demand)
@@ -24,7 +28,7 @@ def sharded_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
 
 
 def _loading(demand: Demand, copied: bool) -> Iterator[MemoryPart]:
-    """All of it is read, and copied for reference and engine, before it is divided."""
+    """Parts before the policy is divided: it is read whole, and copied for reference and engine."""
     config, model, device = demand.config, demand.model, demand.device
     weights = weight_bytes(model)
     smaller = () if config.model.lora else ("train a model.lora",)
@@ -37,18 +41,18 @@ def _loading(demand: Demand, copied: bool) -> Iterator[MemoryPart]:
 
 
 def _held(demand: Demand, needs: frozenset[str], copied: bool) -> Iterator[MemoryPart]:
-    """The float32 shares are AdamW's parameters: there is no copy of 16 bits."""
+    """Parts at all times. AdamW updates the float32 shares themselves, so no 16-bit copy exists."""
     model, device, ranks, smaller = demand.model, demand.device, demand.ranks, _smaller(demand)
     yield MemoryPart("share of the weights", shares.share_bytes(model, ranks), "always", device, smaller)
     yield MemoryPart("share of the optimizer", shares.moment_share_bytes(model, ranks), "always", device, smaller)
     if copied:
         yield MemoryPart("share of the reference", shares.frozen_share_bytes(model, ranks), "always", device, smaller)
-    elif "ref_logprobs" in needs:  # every rank has all of an adapter that is frozen
+    elif "ref_logprobs" in needs:  # every rank holds a frozen adapter whole
         yield MemoryPart("reference", footprint.gradient_bytes(model), "always", device)
 
 
 def _summing(demand: Demand) -> Iterator[MemoryPart]:
-    """Gradients of a rank's share, and at the end of backward what is summed last."""
+    """Gradients of a rank's share, and those that are summed last, at the end of backward."""
     model, device, ranks, smaller = demand.model, demand.device, demand.ranks, _smaller(demand)
     gradients = shares.gradient_share_bytes(model, ranks)
     yield MemoryPart("share of the gradients", gradients, "update", device, smaller)
@@ -58,10 +62,10 @@ def _summing(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _smaller(demand: Demand) -> tuple[str, ...]:
-    return (more_ranks(demand), *(() if demand.config.model.lora else ("train a model.lora",)))
+    return (rank_advice(demand), *(() if demand.config.model.lora else ("train a model.lora",)))
 
 
-def more_ranks(demand: Demand) -> str:
-    """The remedy for a share: on a CPU only the ranks of other machines bring memory of their own."""
+def rank_advice(demand: Demand) -> str:
+    """Advice for a share: use more ranks. On a CPU only ranks of other machines add memory."""
     where = "" if demand.device.startswith("cuda") else " on more machines"
     return f"use more ranks{where}, now {demand.ranks}"

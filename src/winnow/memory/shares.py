@@ -1,9 +1,8 @@
-"""What a rank holds of a policy that is sharded by FSDP2: its share of every parameter, and what of the others' shares
-is gathered for a moment (Zhao et al. 2023, arXiv 2304.11277, sections 3.2 and 3.3; torch's `fully_shard`).
+"""Memory of a rank of a policy that is sharded by FSDP2: its shares of all parameters, and others that it gathers.
 
-A group of parameters is gathered and scattered as one: each layer, and what stands in none of them (embedding, last
-norm, output layer), which stays gathered for a whole pass. Shares are of a parameter's rows, rounded up: the first rank
-has most.
+See Zhao et al. 2023 (arXiv 2304.11277), sections 3.2 and 3.3, and torch's `fully_shard`. Parameters are gathered and
+scattered in groups: one per layer, and one of all others (embedding, last norm, output layer), which stays gathered for
+a whole pass. A share is a number of rows, rounded up, so the first rank has most.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from winnow.memory import footprint
 from winnow.memory.footprint import EXACT_BYTES
 from winnow.models.adapter import plain_model
 
-BUCKET = 2**25  # numbers that replicated learners sum at once, in a copy unless they are of one parameter
-AT_ONCE = 2  # layers that are gathered together: the one that computes, and the next
+BUCKET = 2**25  # numbers that replicated learners sum at once; gradients of several parameters are copied for it
+AT_ONCE = 2  # layers gathered at a time: the one that computes, and the next
 
 
 def bucket_bytes(model: nn.Module) -> int:
-    """Of the flat copy in which the gradients of replicated learners are summed, one bucket at a time: the largest."""
+    """Bytes of the largest flat copy in which the gradients of replicated learners are summed, one bucket at a time."""
     most = parts = numbers = 0
     for parameter in _trained(model.parameters()):
         if numbers + parameter.numel() > BUCKET:
@@ -32,30 +31,32 @@ def bucket_bytes(model: nn.Module) -> int:
 
 
 def share_bytes(model: nn.Module, ranks: int) -> int:
-    """Of the parameters, trained ones in float32 at least, frozen ones as they are; and of every table, whole."""
+    """Bytes of the parameters' share, trained ones in float32 or float64, frozen ones as they are; and of all buffers,
+    whole.
+    """
     tables = sum(b.numel() * b.element_size() for b in model.buffers())
     return tables + _sum(model.parameters(), ranks, lambda p: _exact(p) if p.requires_grad else p.element_size())
 
 
 def frozen_share_bytes(model: nn.Module, ranks: int) -> int:
-    """Of a second policy that is not trained, every parameter in its own precision."""
+    """Bytes of the share of a second policy that is not trained, each parameter in its own precision."""
     return _sum(model.parameters(), ranks, lambda p: p.element_size())
 
 
 def gradient_share_bytes(model: nn.Module, ranks: int) -> int:
-    """One number per trained one of the share, in float32 at least."""
+    """Bytes of the share's gradients: one number per trained number, in float32 or float64."""
     return _sum(_trained(model.parameters()), ranks, _exact)
 
 
 def moment_share_bytes(model: nn.Module, ranks: int) -> int:
-    """AdamW's two moments of the share, and its count of updates per parameter."""
+    """Bytes of AdamW's two moments of the share, and of its update counts per parameter."""
     counts = footprint.STEP_BYTES * len(_trained(model.parameters()))
     return 2 * gradient_share_bytes(model, ranks) + counts
 
 
 def gathered_bytes(model: nn.Module, ranks: int) -> int:
-    """Of the parameters that no layer has, and of the largest layers as many as are gathered at once, in the precision
-    that computes.
+    """Bytes of the gathered parameters: those outside the layers, and the AT_ONCE largest layers, in the computing
+    precision.
     """
     root, layers = _groups(model)
     whole = sorted((_whole(layer, ranks, lambda p: p.element_size()) for layer in layers), reverse=True)
@@ -63,36 +64,38 @@ def gathered_bytes(model: nn.Module, ranks: int) -> int:
 
 
 def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
-    """Of the parameters that no layer has."""
+    """Bytes of the gathered parameters outside the layers."""
     return _whole(_groups(model)[0], ranks, lambda p: p.element_size())
 
 
 def unscattered_bytes(model: nn.Module, ranks: int) -> int:
-    """While backward is in the layers: the gradients of one, as computed and as they are summed."""
+    """Bytes of one layer's gradients during backward, as computed and as summed."""
     _, layers = _groups(model)
     return max((_scattered(layer, ranks) for layer in layers), default=0)
 
 
 def waiting_bytes(model: nn.Module) -> int:
-    """Meanwhile: the output layer's gradient as computed, which waits for the embedding's."""
+    """Bytes of the output layer's gradient as computed: it exists until the embedding's is computed too."""
     head = footprint.head(model)
     return head.numel() * head.element_size() if head.requires_grad else 0
 
 
 def unscattered_root_bytes(model: nn.Module, ranks: int) -> int:
-    """At the end of backward: the gradients of the parameters that no layer has, as computed and as they are summed."""
+    """Bytes, at the end of backward, of the gradients of parameters outside the layers, as computed and as summed."""
     return _scattered(_groups(model)[0], ranks)
 
 
 def _scattered(group: Iterable[nn.Parameter], ranks: int) -> int:
-    """Gradients of a group in the precision that computes, all of them in that of the sums, and the rank's share."""
+    """Bytes of a group's gradients in the computing precision, of all of them in the precision of the sums, and of the
+    share.
+    """
     trained = _trained(group)
     computed = sum(p.numel() * p.element_size() for p in trained)
     return computed + _whole(trained, ranks, _exact) + _sum(trained, ranks, _exact)
 
 
 def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[list[nn.Parameter]]]:
-    """The parameters that no layer has, and those of each layer; one that several parts share is there once."""
+    """The parameters outside the layers, and those of each layer. A parameter that several parts share appears once."""
     count = plain_model(model).config.get_text_config().num_hidden_layers
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
     layers = [list(layer.parameters()) for layer in lists[0]] if lists else []
@@ -113,11 +116,11 @@ def _sum(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Para
 
 
 def _whole(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
-    """As many shares as there are ranks: rows that are rounded up are gathered with the others."""
+    """Bytes of `ranks` shares: the rows of rounding up are gathered too."""
     return ranks * _sum(parameters, ranks, item)
 
 
 def _share(parameter: nn.Parameter, ranks: int) -> int:
-    """Numbers of a parameter that the first rank has."""
+    """Number of a parameter's numbers that the first rank has."""
     rows = parameter.shape[0] if parameter.ndim else 1
     return -(-rows // ranks) * (parameter.numel() // max(1, rows))

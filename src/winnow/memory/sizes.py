@@ -1,4 +1,4 @@
-"""Sizes of memory as a person reads and writes them."""
+"""Sizes of memory, formatted for people and parsed from their input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 
 
 def readable(size: int) -> str:
-    """Bytes for a person: "3.9 MiB", "12.3 GiB"."""
+    """A size in a readable unit: "3.9 MiB", "12.3 GiB"."""
     for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= of:
             return f"{size / of:.1f} {unit}" if size < 100 * of else f"{size / of:.0f} {unit}"
@@ -18,7 +18,7 @@ def readable(size: int) -> str:
 
 
 def in_bytes(text: str) -> int:
-    """A size that a person wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for anything else."""
+    """Bytes of a size that a user wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for other text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
     if match is None or match[2] not in UNITS:
         raise ConfigError(

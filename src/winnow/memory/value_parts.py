@@ -1,6 +1,4 @@
-"""What a value model takes apart from its passes: what it holds and what it is trained by, on a rank that has all of it
-or a share.
-"""
+"""Memory parts of a value model apart from its passes: weights, optimizer and gradients, whole or as a share."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from winnow.config import Config, CriticSection, OptimizerSection
 from winnow.memory import footprint, shares
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart, Phase
-from winnow.memory.policy_parts import in_shares
-from winnow.memory.sharded_parts import more_ranks
+from winnow.memory.policy_parts import sharding_advice
+from winnow.memory.sharded_parts import rank_advice
 from winnow.memory.value_passes import value_passes
 from winnow.memory.value_shapes import ValueShapes
 from winnow.models.meta import weight_bytes
@@ -19,7 +17,7 @@ from winnow.models.precision import keeps_value_masters
 
 
 def value_parts(demand: Demand) -> Iterator[MemoryPart]:
-    """Of a value model and its passes; none where no value model is trained."""
+    """Parts of a value model and its passes; none where no value model is trained."""
     critic, shapes = demand.config.critic, demand.value_model
     if critic is None or shapes is None:
         return
@@ -28,18 +26,18 @@ def value_parts(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def value_checkpoint_bytes(demand: Demand) -> int:
-    """Of what it has trained and is trained by, as it is saved; a frozen base is not."""
+    """Bytes of a value model in a checkpoint: trained parameters and optimizer state, without a frozen base."""
     critic, shapes = demand.config.critic, demand.value_model
     if critic is None or shapes is None:
         return 0
     masters, moments = _master_bytes(demand.config, shapes), _moment_bytes(demand.config, critic, shapes)
-    if masters and critic.form != "shared":  # from which its parameters can be rounded
+    if masters and critic.form != "shared":  # its parameters are not saved, as they are rounded from the masters
         return masters + moments
     return sum(p.numel() * p.element_size() for p in shapes.held.parameters() if p.requires_grad) + masters + moments
 
 
-def learners_in_words(demand: Demand) -> str:
-    """What is trained, for the sentence about its device."""
+def describe_learners(demand: Demand) -> str:
+    """Description of the trained models for the display's line about devices."""
     form = None if demand.config.critic is None else demand.config.critic.form
     return {
         None: "policy",
@@ -51,7 +49,7 @@ def learners_in_words(demand: Demand) -> str:
 
 def _whole(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterator[MemoryPart]:
     config, device, held = demand.config, demand.device, shapes.held
-    optimizer, divided = _optimizer(config, critic), in_shares(demand)
+    optimizer, divided = _optimizer(config, critic), sharding_advice(demand)
     smaller = (*_smaller(config, critic), *divided)
     yield MemoryPart("value model weights", weight_bytes(held), "always", device, smaller)
     if critic.form == "model" and critic.lora is not None and config.model.quantization is not None:
@@ -74,9 +72,9 @@ def _whole(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterat
 
 
 def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterator[MemoryPart]:
-    """A model of its own is loaded whole, beside the policy, before both are divided."""
+    """Parts of a rank that holds a share. A separate model is loaded whole, beside the policy, before it is divided."""
     device, ranks, held = demand.device, demand.ranks, shapes.held
-    smaller = (*_smaller(demand.config, critic), more_ranks(demand))
+    smaller = (*_smaller(demand.config, critic), rank_advice(demand))
     yield MemoryPart("value model weights", weight_bytes(held), "load", device, smaller)
     if masters := _master_bytes(demand.config, shapes):
         yield MemoryPart("value model master weights", masters, "load", device, smaller)
@@ -85,7 +83,7 @@ def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iter
     gradients = shares.gradient_share_bytes(held, ranks)
     yield MemoryPart("share of the value model gradients", gradients, _updating(critic), device, smaller)
     yield MemoryPart("share of the value model gradients", gradients, _summing(critic), device, smaller)
-    if critic.form == "adapter":  # beside the policy's, in the copy that checkpoints are written from
+    if critic.form == "adapter":  # in the copy that checkpoints are written from
         yield MemoryPart("value model's adapter in that copy", weight_bytes(held), "always", "cpu", writer=True)
     if critic.form == "model":
         root = shares.gathered_root_bytes(shapes.reads, ranks)
@@ -95,7 +93,7 @@ def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iter
 
 
 def _optimizer(config: Config, critic: CriticSection) -> OptimizerSection:
-    """What trains it: a head on the policy's backbone, the policy's."""
+    """Settings of the value model's optimizer: the policy's, for a head on the policy's backbone."""
     return config.optimizer if critic.form == "shared" else critic.optimizer
 
 
@@ -112,12 +110,12 @@ def _moment_bytes(config: Config, critic: CriticSection, shapes: ValueShapes) ->
 
 
 def _master_bytes(config: Config, shapes: ValueShapes) -> int:
-    """Of everything trained: its head is float32, and has a master all the same."""
+    """Bytes of the masters of all trained parameters; the float32 head has one too."""
     return footprint.exact_bytes(shapes.held) if keeps_value_masters(config) else 0
 
 
 def _smaller(config: Config, critic: CriticSection) -> tuple[str, ...]:
-    """What makes a value model smaller; a head cannot be."""
+    """Advice on how to make a value model smaller; a head cannot be smaller."""
     if critic.form == "shared":
         return ()
     adapter = ("train a critic.lora",) if critic.form == "model" and critic.lora is None else ()

@@ -1,7 +1,7 @@
-"""What the passes of a value model take besides what it holds: one over a step's rollouts, and those of its updates.
+"""Memory of a value model's passes besides its weights: one over a step's rollouts, and those of its updates.
 
-They come before the policy's updates, and no two passes at once. A head on the policy's backbone learns in the
-policy's updates, where it adds what it reads.
+They run before the policy's updates, and no two passes run at once. A head on the policy's backbone is trained in the
+policy's updates, and adds only its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from winnow.memory.value_shapes import ValueShapes
 
 
 def value_passes(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterator[MemoryPart]:
-    """Each for the largest micro-batch that a step's rollouts are cut into."""
+    """Parts of the passes, for the largest micro-batch of a step's rollouts."""
     tokens = micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
     yield from _values(demand, shapes, tokens)
     if critic.form == "shared":
@@ -27,7 +27,7 @@ def value_passes(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> 
 
 
 def _values(demand: Demand, shapes: ValueShapes, tokens: int) -> Iterator[MemoryPart]:
-    """Without gradients. Rollouts of a prompt are read on top of its keys and values."""
+    """Parts of the pass that computes values, without gradients. Rollouts of a prompt attend to its keys and values."""
     reads, device = shapes.reads, demand.device
     yield from _gathered(demand, shapes, "values")
     read = footprint.forward_bytes(reads, tokens) + footprint.key_value_bytes(reads, tokens)
@@ -48,7 +48,7 @@ def _update(demand: Demand, shapes: ValueShapes, tokens: int) -> Iterator[Memory
 
 
 def _gathered(demand: Demand, shapes: ValueShapes, phase: Phase) -> Iterator[MemoryPart]:
-    """Of a model that is divided, what a pass needs of the other ranks' shares."""
+    """The other ranks' shares that a pass gathers, where the model is sharded."""
     if demand.sharded:
         gathered = shares.gathered_bytes(shapes.reads, demand.ranks)
         yield MemoryPart("gathered weights", gathered, phase, demand.device)

@@ -1,4 +1,4 @@
-"""A value model as shapes: what its passes go through, and what it holds beside the policy."""
+"""Shapes of a value model: the model that its passes go through, and what it holds beside the policy."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ValueShapes:
-    """On the meta device. Trained of `held` is what takes gradients, and all of it is there at all times."""
+    """Modules on the meta device. All of `held` is in memory at all times; its trained parameters get gradients."""
 
-    reads: MetaModel  # the policy, its base with another adapter, or a model of its own: without logits
-    held: nn.Module  # a head alone, an adapter and a head, or a model and a head
+    reads: MetaModel  # policy, its base with another adapter, or a separate model; computes no logits
+    held: nn.Module  # a head, an adapter and a head, or a model and a head
 
 
 def value_shapes(config: Config, policy: MetaModel) -> ValueShapes | None:
-    """Of the configuration's value model, where it asks for one; `policy` with its adapter, where one is trained.
+    """Shapes of the configured value model, None without one. `policy` includes its adapter, where one is trained.
 
-    Raises DataError where there are no settings of its model, ConfigError for adapters that do not fit it.
+    Raises DataError where the settings of its model do not exist, ConfigError for adapters that do not fit it.
     """
     critic = config.critic
     if critic is None:
@@ -42,9 +42,9 @@ def value_shapes(config: Config, policy: MetaModel) -> ValueShapes | None:
 
 
 def _adapter(config: Config, critic: CriticSection, policy: MetaModel) -> ValueShapes:
-    """On the layers that the policy's adapter is on; of its rank it has its shapes."""
+    """An adapter on the layers of the policy's adapter; with equal ranks the shapes are equal."""
     lora = config.model.lora
-    assert lora is not None, "check_combinations has seen to it"
+    assert lora is not None, "check_combinations refuses a run without it"
     rank, reads = (critic.lora or lora).rank, policy
     if rank != lora.rank:
         bits = config.model.quantization
@@ -55,7 +55,7 @@ def _adapter(config: Config, critic: CriticSection, policy: MetaModel) -> ValueS
 
 
 def _model(config: Config, critic: CriticSection) -> MetaModel:
-    """Its output layer is not kept, unless the embedding is the same matrix."""
+    """A separate model without its output layer, unless the embedding is the same matrix."""
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path
@@ -69,7 +69,7 @@ def _model(config: Config, critic: CriticSection) -> MetaModel:
 
 
 def _value_head(model: MetaModel) -> nn.ParameterList:
-    """[1, H] and a bias, in float32 at least. torch's own layer would draw numbers, as in models/skeleton.py."""
+    """[1, H] and a bias, in float32 or float64. torch's linear layer would draw random numbers (models/skeleton.py)."""
     causal = plain_model(model)
     width, dtype = causal.config.get_text_config().hidden_size, torch.promote_types(causal.dtype, torch.float32)
     shapes = ((1, width), (1,))

@@ -1,4 +1,4 @@
-"""What is free and taken on this machine, and what a model is said to take against what it takes."""
+"""Free and used memory of this machine, and the estimated memory of a model against the memory that it uses."""
 
 from __future__ import annotations
 
@@ -121,24 +121,24 @@ def test_weights_masters_gradients_and_moments_are_exact(kept, lora):
 def test_activations_are_what_autograd_saves_to_a_twentieth(dtype, lora):
     real, drawn = bundled(dtype, lora=lora)
     batch = Batch(epoch=0, sequences=rows(8, prompt=20, length=45))
-    said = activation_bytes(drawn, 8 * (20 + 45 - 1), checkpointing="none")
-    assert said == pytest.approx(saved_bytes(policy(real), batch), rel=0.05)
+    estimate = activation_bytes(drawn, 8 * (20 + 45 - 1), checkpointing="none")
+    assert estimate == pytest.approx(saved_bytes(policy(real), batch), rel=0.05)
 
 
 @pytest.mark.parametrize(("prompt", "length"), [(20, 45), (60, 8)])
-def test_a_prompt_that_rows_share_makes_activations_less_than_is_said(prompt, length):
+def test_a_shared_prompt_needs_fewer_activations_than_estimated(prompt, length):
     real, drawn = bundled()
     batch = Batch(epoch=0, sequences=rows(8, prompt=prompt, length=length, shared=True))
-    said = activation_bytes(drawn, 8 * (prompt + length), checkpointing="none")
+    estimate = activation_bytes(drawn, 8 * (prompt + length), checkpointing="none")
     for packed in (False, True):
-        assert said / 4 < saved_bytes(policy(real, packed=packed), batch) < said
+        assert estimate / 4 < saved_bytes(policy(real, packed=packed), batch) < estimate
 
 
 def test_with_checkpointing_layers_save_their_input_alone():
     real, drawn = bundled()
     batch = Batch(epoch=0, sequences=rows(8, prompt=20, length=45))
-    said = activation_bytes(drawn, 8 * 64, checkpointing="full")
-    assert said == pytest.approx(saved_bytes(policy(real, gradient_checkpointing="full"), batch), rel=0.2)
+    estimate = activation_bytes(drawn, 8 * 64, checkpointing="full")
+    assert estimate == pytest.approx(saved_bytes(policy(real, gradient_checkpointing="full"), batch), rel=0.2)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -153,7 +153,7 @@ def test_between_none_and_full_is_selective(lora):
     assert selective - full == 10 * config.num_hidden_layers * 4 * numbers
 
 
-def test_a_layer_s_backward_is_wider_than_forward_by_what_is_computed_again():
+def test_a_layer_s_backward_exceeds_forward_by_recomputed_activations():
     _, drawn = bundled()
     layers, ways = drawn.config.num_hidden_layers, ("none", "selective", "full")
     wide = [layer_backward_bytes(drawn, 10, checkpointing=how) for how in ways]
@@ -164,14 +164,14 @@ def test_a_layer_s_backward_is_wider_than_forward_by_what_is_computed_again():
 
 @pytest.mark.parametrize("how", ["none", "selective", "full"])
 @pytest.mark.parametrize("lora", [False, True])
-def test_norms_of_the_embedding_save_no_more_than_is_said(lora, how):
+def test_norms_of_the_embedding_save_no_more_than_estimated(lora, how):
     real, drawn = bundled(lora=lora)
     sequences = rows(8, prompt=20, length=45)
     of = policy(real, gradient_checkpointing=how)
     saved = held_for_backward(of, lambda: of.gradient_norms(sequences, of="embedding"))
-    said = activation_bytes(drawn, 8 * 64, checkpointing=how, frozen=True)
-    assert saved < 1.05 * said
-    assert how == "selective" or saved > 0.75 * said  # of selective checkpointing autograd's hooks see the inputs alone
+    estimate = activation_bytes(drawn, 8 * 64, checkpointing=how, frozen=True)
+    assert saved < 1.05 * estimate
+    assert how == "selective" or saved > 0.75 * estimate  # with selective checkpointing the hooks get only the inputs
 
 
 def test_the_output_layer_takes_its_chunk_and_its_gradient_twice():
@@ -190,7 +190,7 @@ def test_this_machine_has_some_memory_and_not_all_of_it_is_free():
     assert 0 < free_bytes(CPU) < capacity(CPU)
 
 
-def test_of_a_device_that_is_not_there_nothing_is_known():
+def test_a_missing_device_has_no_memory():
     assert free_bytes(torch.device("cuda:77")) is None
     assert capacity(torch.device("cuda:77")) is None
 
@@ -222,7 +222,7 @@ def test_a_control_group_leaves_its_limit_less_what_cannot_give_way(tmp_path):
     assert list(left_in_groups([second, first, unlimited, endless, tmp_path / "gone"])) == [1000 - 700 + 150, 0]
 
 
-def test_a_gauge_sees_what_a_phase_left_behind():
+def test_a_gauge_measures_memory_that_a_phase_leaves():
     gauge = Gauge()
     gauge.start()
     gauge.read("generate")
@@ -291,20 +291,20 @@ for checkpointing in ("full", "selective", "none"):  # the largest one last: the
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the C library to give memory back at once")
-def test_a_process_grows_by_what_is_said_of_an_update():
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's settings for returning memory at once")
+def test_a_process_grows_by_the_estimate_of_an_update():
     """Where memory that is freed goes back to the system; by default the C library keeps some."""
     at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     code = [sys.executable, "-c", PEAK.format(folder=str(Path(__file__).parent))]
     done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **at_once})
     assert done.returncode == 0, done.stderr
     _, drawn = bundled()
-    said = [
+    estimate = [
         activation_bytes(drawn, 8 * 512, checkpointing=how)
         + max(logits_bytes(drawn, 8 * 64, entropy=False), layer_backward_bytes(drawn, 8 * 512, checkpointing=how))
         for how in ("full", "selective", "none")
     ]
     grown = [float(line) for line in done.stdout.split()]
-    assert grown == [pytest.approx(most / MIB, abs=16) for most in said]
-    assert said[2] - said[1] > 20 * MIB
-    assert said[1] - said[0] > 20 * MIB
+    assert grown == [pytest.approx(most / MIB, abs=16) for most in estimate]
+    assert estimate[2] - estimate[1] > 20 * MIB
+    assert estimate[1] - estimate[0] > 20 * MIB
