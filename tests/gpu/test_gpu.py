@@ -1,4 +1,4 @@
-"""The same policy on a GPU: it samples what it samples on the CPU, says what it said, learns, and repeats itself.
+"""The same policy on a GPU: it samples and computes as on the CPU, learns, and is repeatable.
 
 WINNOW_TEST_GPU=cpu runs all of it on the CPU, which shows that the tests themselves still run.
 """
@@ -203,7 +203,7 @@ def test_stochastic_rounding_is_right_on_average() -> None:
 
 @pytest.fixture
 def repeatable() -> Iterator[None]:
-    """torch is told to repeat itself, and told otherwise again."""
+    """torch's deterministic mode is switched on, and off again."""
     set_deterministic(torch.device(DEVICE), deterministic=True)
     yield
     set_deterministic(torch.device(DEVICE), deterministic=False)
@@ -269,7 +269,7 @@ def test_a_deterministic_run_repeats_itself_and_resumes_to_the_bit(
     assert found["straight"] == found["again"] == found["resumed"]
 
 
-def test_the_manifest_says_on_what_the_bits_depend(smallest: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_the_manifest_records_what_the_bits_depend_on(smallest: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     winnow.train(**smallest(device=DEVICE, steps=1), progress=False)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert ("gpu" in manifest) == CUDA

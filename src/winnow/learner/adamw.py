@@ -1,14 +1,13 @@
-"""AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name, in the ways in which weights of a
-precision are trained.
+"""AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name, one variant per way to keep the weights.
 
-    AdamW          on the parameters themselves, float32 or more
-    MasterAdamW    on float32 copies of 16-bit parameters, which are then rounded from them
-    RoundedAdamW   on 16-bit parameters without a copy, each update rounded up or down at random
-    ShardedAdamW   on this rank's share of parameters of float32 or more
+    AdamW          on the parameters themselves, in float32 or float64
+    MasterAdamW    on float32 copies of 16-bit parameters; the parameters are rounded from the copies
+    RoundedAdamW   on 16-bit parameters without a copy; each update is rounded stochastically
+    ShardedAdamW   on this rank's share of float32 or float64 parameters
 
-bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate: at 1e-6 next to all of
-them would be rounded away. Gradients of 16-bit parameters are summed over micro-batches in float32 for the same reason,
-and the moments are float32, or, where 8 bits are asked for, computed in float32 (moments.py).
+bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate. Next to most weights an
+update of 1e-6 would be rounded away. For the same reason gradients of 16-bit parameters are summed over micro-batches
+in float32. The moments are float32, or 8-bit blocks that are updated in float32 (moments.py).
 """
 
 from __future__ import annotations
@@ -22,55 +21,55 @@ from torch import Tensor, nn
 from winnow import seeds
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import from_tensors, to_tensors
-from winnow.learner.sharding import share_of
+from winnow.learner.sharding import shard_like
 from winnow.seeds import SeedName
 
-State = dict[str, dict[str, Tensor]]  # by the parameter's name and the moment's
+State = dict[str, dict[str, Tensor]]  # parameter name -> moment name -> tensor
 
 
 class AdamW:
-    """torch's or bitsandbytes', on parameters of float32 or float64."""
+    """AdamW of torch or bitsandbytes, on parameters of float32 or float64."""
 
-    saves_masters = False  # whether its state has a master of every parameter
+    saves_masters = False  # whether `state` contains a float32 master of every parameter
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
-        """`make` is given a list of parameters, and makes the optimizer that changes them; it may be given an `lr`."""
+        """`make(parameters, lr=...)` returns a torch optimizer of a list of parameters; `lr` is optional."""
         self._weights = dict(parameters)
         self._adamw = make(list(self._weights.values()))
 
     def shape(self, name: str) -> torch.Size | None:
-        """Of a parameter; None where it is not trained."""
+        """Shape of a parameter; None where it is not trained."""
         return self._weights[name].shape if name in self._weights else None
 
     def gradients(self) -> list[Tensor]:
-        """Of the parameters that have one."""
+        """Gradients of the parameters that have one."""
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:
-        """What holds the gradient of each parameter, and the parameter."""
+        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
         return [(weight, weight) for weight in self._weights.values()]
 
     def clip(self, norm: Tensor, most: float) -> None:
-        """Scale the gradients, whose norm is `norm`, down to `most`."""
+        """Scale the gradients, whose total norm is `norm`, down to the norm `most`."""
         torch.nn.utils.clip_grads_with_norm_(self._weights.values(), most, norm)
 
     def step(self, learning_rate: float, update: int) -> None:
-        """Change every parameter by its gradient; `update` is the number of the update, from 0."""
+        """Update every parameter from its gradient; `update` is the number of the update, from 0."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
 
     def clear_gradients(self) -> None:
-        """Before the next update's first micro-batch."""
+        """Clear all gradients before the next update's first micro-batch."""
         self._adamw.zero_grad(set_to_none=True)
 
     def reset(self) -> None:
-        """Forget the moments."""
+        """Discard the moments."""
         self._adamw.state.clear()
 
     def state(self) -> State:
-        """What a resume needs besides the parameters; masters too, where it `saves_masters`. The tensors are the live
-        ones.
+        """State that a resume needs besides the parameters, with masters where `saves_masters` is true. Tensors are not
+        copied.
         """
         state = {name: to_tensors(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
         if self.saves_masters:
@@ -79,8 +78,8 @@ class AdamW:
         return state
 
     def load_state(self, state: State) -> None:
-        """Continue where `state` was taken."""
-        numbers = {name: number for number, name in enumerate(self._weights)}
+        """Continue from a state that `state` returned."""
+        numbers = {name: number for number, name in enumerate(self._weights)}  # torch's state goes by position
         saved = {
             numbers[name]: from_tensors(moments, self._weights[name].device)
             for name, moments in state.items()
@@ -90,12 +89,12 @@ class AdamW:
 
 
 class MasterAdamW(AdamW):
-    """On float32 masters of 16-bit parameters (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1).
+    """AdamW on float32 masters of 16-bit parameters (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1).
 
-    What computes are the parameters, and they are the masters rounded to nearest, at the start and after each update.
+    The model computes with the parameters. They are the masters rounded to nearest, at the start and after each update.
     """
 
-    saves_masters = True  # from them the parameters can be rounded, but not the other way round
+    saves_masters = True  # parameters can be restored from masters, but not masters from parameters
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class MasterAdamW(AdamW):
         make: Callable[..., torch.optim.Optimizer],
         masters: Mapping[str, Tensor],
     ) -> None:
-        """`masters` are taken over, not copied."""
+        """The optimizer updates `masters` in place; it makes no copy."""
         super().__init__({name: nn.Parameter(masters[name]) for name in parameters}, make)
         self._parameters = dict(parameters)
         for name, parameter in parameters.items():
@@ -128,8 +127,10 @@ class MasterAdamW(AdamW):
 
 
 class ShardedAdamW(AdamW):
-    """On this rank's shares (sharding.py), each rank for itself; moments are shares alike. What is saved is what one
-    process would save, the parameters as masters where 16-bit ones are rounded from them.
+    """AdamW on this rank's shares (sharding.py), whose moments are shares too. Each rank updates its shares separately.
+
+    A saved state equals that of one process. It contains the parameters as masters where 16-bit weights are rounded
+    from them.
     """
 
     def __init__(
@@ -143,27 +144,27 @@ class ShardedAdamW(AdamW):
         self.saves_masters = saves_masters
 
     def clip(self, norm: Tensor, most: float) -> None:
-        """See `AdamW`. The factor is a number, as torch multiplies no share by a plain tensor."""
-        torch._foreach_mul_(self.gradients(), min(1.0, most / (norm.item() + 1e-6)))
+        """See `AdamW`. The factor is a Python number, because torch cannot multiply a DTensor by a plain tensor."""
+        torch._foreach_mul_(self.gradients(), min(1.0, most / (norm.item() + 1e-6)))  # 1e-6 as in torch's clipping
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:
-        """See `AdamW`; from whole tensors, which every rank has."""
+        """See `AdamW`. Every rank passes whole tensors and keeps its shares of them."""
         for name, moments in state.items():
             if self.saves_masters:
-                self._weights[name].copy_(share_of(moments[MASTER], self._weights[name]))
+                self._weights[name].copy_(shard_like(moments[MASTER], self._weights[name]))
         super().load_state({name: self._shares(name, moments) for name, moments in state.items()})
 
     def _shares(self, name: str, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = self._weights[name]
-        return {key: share_of(v, like) if v.shape == like.shape else v for key, v in _without_master(moments).items()}
+        return {key: shard_like(v, like) if v.shape == like.shape else v for key, v in _without_master(moments).items()}
 
 
 class RoundedAdamW:
-    """On 16-bit parameters without masters: each update is computed in float32 and rounded up or down at random, so
-    that it is right on average (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
+    """AdamW on 16-bit parameters without masters. Each update is computed in float32 and rounded up or down at random,
+    so that its expectation is exact (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
 
-    One parameter at a time is float32. Its random numbers are a function of seed, update and name.
+    Only one parameter at a time is copied to float32. Its random numbers are a function of seed, update and name.
     """
 
     saves_masters = False
@@ -176,8 +177,8 @@ class RoundedAdamW:
     ) -> None:
         self._parameters = dict(parameters)
         self._make, self._seed = make, seed
-        self._sums = {name: Summed() for name in parameters}
-        self._state: dict[str, dict[str, Any]] = {}  # by name, as the optimizer has it
+        self._sums = {name: GradientSum() for name in parameters}
+        self._state: dict[str, dict[str, Any]] = {}  # by name, in the optimizer's own form
         for name, parameter in parameters.items():
             _sum_into(self._sums[name], parameter)
 
@@ -233,27 +234,27 @@ class RoundedAdamW:
         self._state[name] = adamw.state[weight]
         number = seeds.derive(*self._seed, update, name) % 2**63
         random = torch.Generator(device=parameter.device).manual_seed(number)
-        rounded = parameter.dtype.itemsize < weight.dtype.itemsize  # and not a value head, which is float32
+        rounded = parameter.dtype.itemsize < weight.dtype.itemsize  # false for a value head, which is float32
         parameter.copy_(stochastically_rounded(weight, random) if rounded else weight)
 
 
-Rule = AdamW | RoundedAdamW
+AdamWVariant = AdamW | RoundedAdamW
 
-MASTER = "master"  # the name of a master among the moments of a saved state
+MASTER = "master"  # key of a parameter's master beside its moments in a saved state
 
 
-class Summed:
-    """Where the float32 sum of a parameter's gradients lies, where there is no float32 parameter that could have it."""
+class GradientSum:
+    """Holder of a parameter's float32 gradient sum, where no float32 parameter exists whose `grad` could hold it."""
 
     grad: Tensor | None = None
 
 
 def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
-    """float32 values as bfloat16, each one of its two neighbours: the nearer it is to one, the more probable that one,
-    so that the mean is the value. What bfloat16 can express stays as it is, and so do infinities and NaN.
+    """Round float32 values to bfloat16, up or down at random. The nearer neighbour is proportionally more probable, so
+    the mean is the value. Numbers that bfloat16 can represent, infinities and NaN stay unchanged.
 
-    The 16 bits that bfloat16 lacks are a number from 0 to 2^16 - 1 in units of its last place: a uniform one of as many
-    bits is added, and the sum cut.
+    The 16 bits that bfloat16 lacks are a number from 0 to 2^16 - 1 in units of its last place. A uniform random number
+    of 16 bits is added, and the sum is truncated.
     """
     bits = values.detach().view(torch.int32)
     noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, device=bits.device, generator=random)
@@ -261,9 +262,9 @@ def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
     return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
 
 
-def _sum_into(total: nn.Parameter | Summed, parameter: nn.Parameter) -> None:
-    """Move a 16-bit parameter's gradient into a float32 sum as soon as a backward has made it: only the sums of all
-    parameters are in memory together.
+def _sum_into(total: nn.Parameter | GradientSum, parameter: nn.Parameter) -> None:
+    """Add a 16-bit parameter's gradient to a float32 sum as soon as backward has computed it, and free it. So only the
+    sums of all parameters are in memory together.
     """
 
     def add(parameter: Tensor) -> None:

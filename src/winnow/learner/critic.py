@@ -1,4 +1,4 @@
-"""A value model of its own and the optimizer that changes it: what a training step asks of them."""
+"""The separate value model (critic) and its optimizer, as a training step uses them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from winnow.models.adapter import add_value_adapter
 from winnow.models.load import Loaded, padding
 from winnow.records import MicroBatch, TrainingSequence
 
-PARAMETER, MOMENT = "parameter/", "optimizer/"  # what the names of its tensors go on with, behind VALUE_MODEL
+PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor's name, after VALUE_MODEL
 
 
 class Critic(Trained[ValueModel]):
-    """Reads values before any update of a step, and learns before the policy does."""
+    """A value model with its optimizer. A step reads its values before any update, and updates it before the policy."""
 
     def values(self, sequences: Sequence[TrainingSequence]) -> Found:
-        """[L] of each sequence by its key, as the value model is now."""
-        (found,) = per_token(self.model, [sequences], self.model.forward, what="values")
-        return found
+        """Values [L] of each sequence by its key, under the present weights."""
+        (values,) = per_token(self.model, [sequences], self.model.forward, what="values")
+        return values
 
     def forward(self, mb: MicroBatch) -> Tensor:
         """Values [T] before each completion token is sampled."""
@@ -40,8 +40,10 @@ class Critic(Trained[ValueModel]):
             super().backward(scalar)
 
     def state(self) -> dict[str, Tensor]:
-        """What it has trained, and the moments, by name, for safetensors. The tensors are the live ones, or this rank's
-        shares of them: write them before the next `step`. Parameters that are rounded from masters are left out.
+        """Trained parameters and moments by name, for safetensors. Parameters that are rounded from masters are
+        omitted.
+
+        The tensors are not copied, and may be this rank's shares: write them before the next `step`.
         """
         rounded = self._optimizer.saves_masters
         parameters = {} if rounded else {f"{PARAMETER}{name}": p.detach() for name, p in self.parameters.items()}
@@ -49,15 +51,15 @@ class Critic(Trained[ValueModel]):
         return {f"{VALUE_MODEL}{name}": tensor for name, tensor in {**parameters, **moments}.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue where `state` and `counts` were taken. Raises RunFolderError when they are of other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
         self._set(_exact(tensors))
         moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
         self._optimizer.load_state(moments, counts)
 
     def start(self, tensors: Mapping[str, Tensor]) -> None:
-        """Become the value model of another run's checkpoint, without its moments. Raises RunFolderError as `restore`.
+        """Load the value model of another run's checkpoint, without its moments. Raises RunFolderError like `restore`.
 
-        What that run kept in float32 is read in float32, whatever it computed in.
+        Float32 masters of that run are read as float32, whatever precision it computed in.
         """
         exact = _exact(tensors)
         self._set(exact)
@@ -69,7 +71,7 @@ class Critic(Trained[ValueModel]):
 
 
 def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters of a saved value model by name: their masters, where it had any."""
+    """Parameters of a saved value model by name. Their masters replace them where the state contains any."""
     parameters, _ = split(tensors, f"{VALUE_MODEL}{PARAMETER}")
     moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
     masters = {name.removesuffix(f"/{MASTER}"): value for name, value in moments.items() if name.endswith(f"/{MASTER}")}
@@ -77,15 +79,15 @@ def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def make_critic(config: Config, critic: CriticSection, learner: Learner, loaded: Loaded) -> Critic:
-    """A value model of its own beside the learner; `loaded` is what it is made of: a model that is nobody else's, or
-    the policy's own with an adapter, to whose base one more is added.
+    """The separate value model beside a learner. `loaded` is its model: a model of its own, or the policy's model, to
+    whose base a second adapter is added.
     """
     policy = learner.model
     if critic.form == "adapter":
         lora = critic.lora or config.model.lora
-        assert lora is not None, "check_combinations has seen to it"
+        assert lora is not None, "check_combinations refuses a run without it"
         add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
-    module = policy.module if critic.form == "adapter" else _own_module(config, loaded)
+    module = policy.module if critic.form == "adapter" else _critic_module(config, loaded)
     model = ValueModel(
         module,
         pad_token=padding(loaded.tokenizer, config.model.pad_token),
@@ -96,13 +98,13 @@ def make_critic(config: Config, critic: CriticSection, learner: Learner, loaded:
 
 
 def shard_critic(critic: Critic, config: Config, loaded: Loaded) -> None:
-    """Give every rank its share; an adapter's base has been divided with the policy."""
-    assert config.critic is not None, "there is no value model without its table"
+    """Divide the value model and its optimizer among the ranks. An adapter's base has been divided with the policy."""
+    assert config.critic is not None, "a value model exists only where [critic] is set"
     section, masters = config.critic, {} if critic.model.on_policy else loaded.masters
     critic.shard(masters, lambda model: _optimizer(config, section, model, {}, saves_masters=bool(masters)))
 
 
-def _own_module(config: Config, loaded: Loaded) -> PolicyModule:
+def _critic_module(config: Config, loaded: Loaded) -> PolicyModule:
     module = PolicyModule(
         loaded.model,
         gradient_checkpointing=config.model.gradient_checkpointing,

@@ -1,14 +1,17 @@
-"""The gradient norm of a rollout, || grad log P(rollout | prompt) ||_2, by which GVM allocates rollouts.
+"""The gradient norm of a rollout, || grad log P(rollout | prompt) ||_2, from which GVM allocates rollouts.
 
 log P is the sum over the completion's trained tokens, at the sampling temperature, without length normalisation. The
-gradient is the one with respect to a single [V, H] matrix, and for one rollout that is a sum of outer products a b':
+gradient is taken with respect to a single [V, H] matrix. For one rollout it is a sum of outer products a b':
 
     output head      d_t h_t'            d_t = (onehot(y_t) - p_t) / temperature, h_t the hidden state that predicts y_t
     input embedding  onehot(x_s) g_s'    g_s = the gradient at the embedded token x_s
 
-The first is found as head_gradient.py says. The second has one row per distinct token, the sum of its g_s. Where the
-model ties the two, the gradient is that of the shared matrix, W + E for the sums of both roles, and || W + E ||^2 =
-|| W ||^2 + || E ||^2 + 2 sum_s W[x_s] . g_s. Nothing but attention grows faster than the number of tokens.
+head_gradient.py computes the first. The second has one row per distinct token, the sum of its g_s. Where the model ties
+the two, the gradient is that of the shared matrix, W + E, with W and E the sums of the two roles:
+
+    || W + E ||^2 = || W ||^2 + || E ||^2 + 2 sum_s W[x_s] . g_s
+
+Only attention costs more than linear time in the number of tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from winnow.learner.head_gradient import Chunk, HeadGradient, head_gradient, log
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.rank_shares import dealt, passes_short, shortest
+from winnow.learner.rank_shares import deal_parts, missing_passes, shortest
 from winnow.learner.sharding import is_sharded, reshard
 from winnow.records import FloatArray
 
@@ -47,39 +50,40 @@ def gradient_norms(
     chunk: int,
     even: bool = False,
 ) -> FloatArray:
-    """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, as the sequences come.
+    """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, in the order of
+    `sequences`.
 
-    Each rank computes those of its share, and all get all; with `even`, they make as many passes on every rank. No
-    parameter's own gradient changes. At most three times [chunk, V] exist at once. Raises ConfigError where the
-    embedding is more than a table.
+    Each rank computes its share, and every rank gets all norms. With `even`, all ranks make the same number of passes.
+    No parameter's `grad` changes. At most three [chunk, V] tensors exist at once. Raises ConfigError where the
+    embedding does more than look up a row.
     """
 
     def compute(part: Sequence[AnySequence]) -> list[float]:
         rollouts = _Rollouts.of(part, pad_token, temperature, chunk, module.device)
-        # Rounding may leave the square of a vanishing norm below 0.
+        # Rounding can make the square of a tiny norm negative.
         return NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
 
-    every = dealt(sequences, partial(cut, tokens=tokens_per_micro_batch))
-    own = dict[int, float]()
+    every = deal_parts(sequences, partial(cut, tokens=tokens_per_micro_batch))
+    local = dict[int, float]()
     for part in every[ranks.rank()]:
-        own.update(zip(part, compute([sequences[i] for i in part]), strict=True))
+        local.update(zip(part, compute([sequences[i] for i in part]), strict=True))
     if even:
-        for _ in range(passes_short(every)):
+        for _ in range(missing_passes(every)):
             compute([shortest(sequences)])
     reshard(module)
     norms = np.zeros(len(sequences), dtype=np.float64)
-    for found in ranks.each(own, what="norms"):
-        norms[list(found)] = list(found.values())
+    for of_rank in ranks.each(local, what="norms"):
+        norms[list(of_rank)] = list(of_rank.values())
     return norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rollouts:
-    """R rollouts as the model reads them, and what their log P is the sum of."""
+    """R rollouts as model input, and the completion tokens whose log-probs log P sums."""
 
     given: ModelInput
     targets: Tensor  # [T] completion tokens, rollout after rollout
-    mask: Tensor  # [T] bool, False where log P leaves a token out
+    mask: Tensor  # [T] bool, False where log P omits a token
     lengths: list[int]  # [R] completion tokens
     temperature: float
     chunk: int
@@ -98,13 +102,13 @@ class _Rollouts:
         )
 
     def split(self, hidden: Tensor) -> Iterator[list[Chunk]]:
-        """Every rollout's chunks, from the hidden states [T, H] that predict the completion tokens."""
+        """Chunks of every rollout, from the hidden states [T, H] that predict the completion tokens."""
         each = (torch.split(whole, self.lengths) for whole in (hidden, self.targets, self.mask))
         for rollout in zip(*each, strict=True):
             yield [Chunk(*chunk) for chunk in zip(*(torch.split(part, self.chunk) for part in rollout), strict=True)]
 
     def head_gradient(self, head: nn.Module, row: int) -> HeadGradient:
-        """Of one rollout."""
+        """Accumulator for the head gradient of one rollout."""
         return head_gradient(
             head, self.given.tokens[row], self.lengths[row], chunk=self.chunk, temperature=self.temperature
         )
@@ -112,7 +116,7 @@ class _Rollouts:
 
 @torch.no_grad()
 def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
-    """[R] squares, with respect to the output head's weight alone, tied or not. Forward only."""
+    """[R] squared norms with respect to the output head's weight alone, tied or not. Runs no backward pass."""
 
     def compute(backbone: nn.Module, head: nn.Module) -> Tensor:
         hidden = predictors(
@@ -124,7 +128,7 @@ def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
         gradient = rollouts.head_gradient(head, row)
         for chunk in chunks:
             gradient.add(chunk, logit_gradients(head(chunk.hidden), chunk, rollouts.temperature))
-        return gradient.found()[0]
+        return gradient.result()[0]
 
     squares: Tensor = module(compute)
     return squares
@@ -132,10 +136,11 @@ def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
 
 @torch.enable_grad()
 def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
-    """[R] squares, with respect to the input embedding, in both its roles where the head is tied to it.
+    """[R] squared norms with respect to the input embedding, with both roles of the matrix where the head is tied to
+    it.
 
-    One backward for all rollouts: what they are embedded as is kept apart, so each finds its own gradient there, and no
-    parameter gets one. Raises ConfigError where the embedding is more than a table.
+    One backward pass serves all rollouts: each rollout has its own embedded tokens, whose gradient is its own. No
+    parameter gets a gradient. Raises ConfigError where the embedding does more than look up a row.
     """
     tied = module.parts.head.weight is _table(module.parts.backbone).weight
 
@@ -145,8 +150,8 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
         return embedded, hidden, *_through_head(head, hidden.detach(), rollouts, tied=tied)
 
     with _frozen(module):
-        answer: tuple[Tensor, ...] = module(compute)
-        embedded, hidden, above, *roles = answer
+        outputs: tuple[Tensor, ...] = module(compute)
+        embedded, hidden, above, *roles = outputs
         (inputs,) = torch.autograd.grad(hidden, embedded, above)
     squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
     if not tied:
@@ -156,10 +161,10 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
 
 
 def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
-    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and [R, S, H] the
-    rows of its gradients for the tokens that are embedded.
+    """d log P / d hidden [T, H]. If `tied`, also [R] the head's part of the squares, and [R, S, H] the rows of the
+    head's gradient for the embedded tokens.
     """
-    above, found = list[Tensor](), list[tuple[Tensor, Tensor]]()
+    above, results = list[Tensor](), list[tuple[Tensor, Tensor]]()
     for row, chunks in enumerate(rollouts.split(hidden)):
         role = rollouts.head_gradient(head, row) if tied else None
         for chunk in chunks:
@@ -167,12 +172,12 @@ def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied:
             logits = head(below)
             gradients = logit_gradients(logits.detach(), chunk, rollouts.temperature)
             above += torch.autograd.grad(logits, below, gradients.to(logits.dtype))
-            del logits
+            del logits  # [chunk, V]: free it before `role.add` computes another chunk's logits
             if role is not None:
                 role.add(chunk, gradients)
-        found += [] if role is None else [role.found()]
+        results += [] if role is None else [role.result()]
     yield torch.cat(above)
-    yield from map(torch.stack, zip(*found, strict=True))
+    yield from map(torch.stack, zip(*results, strict=True))
 
 
 NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], Tensor]] = {
@@ -189,12 +194,12 @@ def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _table(backbone: nn.Module) -> nn.Embedding:
-    """The input embedding, if what it answers is a row of its weight and nothing more."""
+    """The input embedding, where it returns rows of its weight and does nothing else."""
     embedding = backbone.get_input_embeddings()  # type: ignore[operator]
     if type(embedding) is not nn.Embedding:
         raise ConfigError(
-            f"the gradient norm of the embedding cannot be computed: {type(embedding).__name__} is more than a table "
-            f"(it scales its rows, or an adapter is on it)",
+            f"the gradient norm of the embedding cannot be computed: {type(embedding).__name__} does more than look up "
+            f"rows (it scales them, or has an adapter)",
             remedy="set probe.gradient_norm to 'output_head'",
             key="probe.gradient_norm",
             code="config.unsupported",
@@ -204,8 +209,9 @@ def _table(backbone: nn.Module) -> nn.Embedding:
 
 @contextmanager
 def _frozen(module: nn.Module) -> Iterator[None]:
-    """No parameter needs a gradient here, so that forward keeps no activations for the sake of one. What is gathered
-    from shares needs one for good if it did at first, so sharded parameters stay as they are.
+    """Parameters require no gradient in this context, so that forward keeps no activations for them.
+
+    Sharded parameters stay as they are: FSDP2 fixes `requires_grad` of a gathered parameter at the first gathering.
     """
     parameters = [p for p in module.parameters() if p.requires_grad and not is_sharded(p)]
     for p in parameters:

@@ -1,4 +1,4 @@
-"""The gradients of all ranks, summed and never averaged: the weights of the sequences already say what each counts."""
+"""Gradients are summed over ranks and never averaged: the sequence weights already include every normalisation."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from winnow.memory.shares import BUCKET
 
 
 class HasGradient(Protocol):
-    """A parameter, or what sums its gradients in more precision."""
+    """A parameter, or the object that sums its gradients in higher precision."""
 
     grad: Tensor | None
 
 
 def sum_over_ranks(holders: Sequence[tuple[HasGradient, Tensor]]) -> None:
-    """Add up what every rank has in `grad`, for each parameter beside it; a rank without one has added nothing to it.
+    """Sum every rank's `grad` for each parameter in the pairs; a rank without a gradient contributes zero.
 
-    A parameter that got a gradient on no rank keeps none. The ranks get the same bits, and the same at every launch.
+    A parameter without a gradient on every rank keeps None. All ranks get the same bits, and the same bits at every
+    launch.
     """
     if ranks.count() == 1:
         return
-    there = ranks.each([holder.grad is not None for holder, _ in holders])
-    found = [pair for pair, *on in zip(holders, *there, strict=True) if any(on)]
-    for holder, parameter in found:
+    present = ranks.each([holder.grad is not None for holder, _ in holders])
+    pairs = [pair for pair, *on in zip(holders, *present, strict=True) if any(on)]
+    for holder, parameter in pairs:
         if holder.grad is None:
             dtype = torch.promote_types(parameter.dtype, torch.float32)
             holder.grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
-    for bucket in _buckets([holder.grad for holder, _ in found if holder.grad is not None]):
+    for bucket in _buckets([holder.grad for holder, _ in pairs if holder.grad is not None]):
         _sum(bucket)
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """In their order, of one precision each."""
+    """Consecutive gradients of one dtype, at most BUCKET numbers at a time."""
     bucket = list[Tensor]()
     for gradient in gradients:
         size = sum(g.numel() for g in bucket) + gradient.numel()
@@ -51,8 +52,8 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 def _sum(bucket: Sequence[Tensor]) -> None:
     flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([gradient.reshape(-1) for gradient in bucket])
-    given = 2 * (ranks.count() - 1) * flat.nbytes // ranks.count()  # of a ring: each share goes round twice but once
-    with ranks.spent.on("gradients", given):
+    sent = 2 * (ranks.count() - 1) * flat.nbytes // ranks.count()  # of a ring all-reduce
+    with ranks.spent.on("gradients", sent):
         torch.distributed.all_reduce(flat)
     if len(bucket) > 1:
         for gradient, total in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):

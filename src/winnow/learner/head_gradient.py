@@ -1,11 +1,11 @@
 """The gradient of one rollout's log P with respect to the output head, W = sum_t d_t h_t' [V, H], without autograd.
 
-d_t = (onehot(y_t) - p_t) / temperature are [V] each and exist for `chunk` tokens at a time. What is asked of W is its
-squared norm, and its rows for the tokens of the prompt and the rollout. There are two ways, equal but for rounding:
+d_t = (onehot(y_t) - p_t) / temperature are [V] each and exist for `chunk` tokens at a time. The results are the squared
+norm of W, and its rows for the tokens of the prompt and the rollout. Two methods give them, equal but for rounding:
 
-    in pairs   sum_ij (d_i . d_j) (h_i . h_j): W is never made, and any two chunks meet, one of them through the head
-               once more, so what it takes grows with the square of the number of chunks
-    as matrix  W itself, in float32 at least, the chunks' shares added up: linear in tokens, and 4 V H bytes
+    in pairs   sum_ij (d_i . d_j) (h_i . h_j): W is never formed. Every pair of chunks is multiplied, and one chunk of
+               a pair passes through the head again, so the cost is quadratic in the number of chunks
+    as matrix  W itself, in float32 or float64, summed over chunks: linear in tokens, and 4 V H bytes
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from winnow.memory.footprint import sums_head_gradient
 
 
 class Chunk(NamedTuple):
-    """Of one rollout, at most `chunk` completion tokens."""
+    """At most `chunk` completion tokens of one rollout."""
 
-    hidden: Tensor  # [c, H] what predicts them
-    targets: Tensor  # [c] they themselves
-    mask: Tensor  # [c] bool, False where log P leaves a token out
+    hidden: Tensor  # [c, H] hidden states that predict the tokens
+    targets: Tensor  # [c] the tokens
+    mask: Tensor  # [c] bool, False where log P omits a token
 
 
 def logit_gradients(logits: Tensor, chunk: Chunk, temperature: float) -> Tensor:
-    """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
+    """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P omits."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
@@ -37,18 +37,19 @@ def logit_gradients(logits: Tensor, chunk: Chunk, temperature: float) -> Tensor:
 
 
 class HeadGradient(Protocol):
-    """W of one rollout, from its chunks."""
+    """Accumulates W of one rollout from its chunks."""
 
     def add(self, chunk: Chunk, gradients: Tensor) -> None:
-        """One more chunk, with its d log P / d logits [c, V]."""
+        """Add a chunk with its d log P / d logits [c, V]."""
 
-    def found(self) -> tuple[Tensor, Tensor]:
-        """|| W ||^2 in float64, and the rows [S, H] of W that belong to the rollout's `tokens`. Called once."""
+    def result(self) -> tuple[Tensor, Tensor]:
+        """|| W ||^2 in float64, and the rows [S, H] of W for the rollout's `tokens`. Call it once."""
 
 
 def head_gradient(head: nn.Module, tokens: Tensor, length: int, *, chunk: int, temperature: float) -> HeadGradient:
-    """The way that takes fewer multiplications, of a rollout of `length` completion tokens in chunks of `chunk`. Rows
-    are found for `tokens` [S].
+    """The method with fewer multiplications for a rollout of `length` completion tokens in chunks of `chunk`.
+
+    `tokens` [S] are those whose rows of W the result includes.
     """
     size, hidden = cast(Tensor, head.weight).shape
     if sums_head_gradient(length, chunk=chunk, hidden=hidden):
@@ -57,7 +58,7 @@ def head_gradient(head: nn.Module, tokens: Tensor, length: int, *, chunk: int, t
 
 
 class InPairs:
-    """By inner products."""
+    """Squared norm by inner products of chunk pairs."""
 
     def __init__(self, head: nn.Module, tokens: Tensor, temperature: float) -> None:
         self._head, self._tokens, self._temperature = head, tokens, temperature
@@ -66,24 +67,25 @@ class InPairs:
 
     @torch.no_grad()
     def add(self, chunk: Chunk, gradients: Tensor) -> None:
-        own = chunk.hidden.to(gradients)
-        self._squares.append(((gradients @ gradients.T) * (own @ own.T)).sum(dtype=torch.float64))
+        hidden = chunk.hidden.to(gradients)
+        self._squares.append(((gradients @ gradients.T) * (hidden @ hidden.T)).sum(dtype=torch.float64))
         for other in self._chunks:
+            # Each pair of different chunks occurs twice in the double sum.
             theirs = logit_gradients(self._head(other.hidden), other, self._temperature)
             self._squares.append(
-                2 * ((gradients @ theirs.T) * (own @ other.hidden.to(theirs).T)).sum(dtype=torch.float64)
+                2 * ((gradients @ theirs.T) * (hidden @ other.hidden.to(theirs).T)).sum(dtype=torch.float64)
             )
         self._chunks.append(chunk)
-        rows = gradients[:, self._tokens].T @ own
+        rows = gradients[:, self._tokens].T @ hidden
         self._rows = rows if self._rows is None else self._rows.add_(rows)
 
-    def found(self) -> tuple[Tensor, Tensor]:
+    def result(self) -> tuple[Tensor, Tensor]:
         assert self._rows is not None
         return torch.stack(self._squares).sum(), self._rows
 
 
 class AsMatrix:
-    """As a matrix."""
+    """Squared norm of W as a matrix."""
 
     def __init__(self, tokens: Tensor, size: int, hidden: int) -> None:
         self._tokens, self._shape = tokens, (size, hidden)
@@ -95,7 +97,7 @@ class AsMatrix:
             self._total = gradients.new_zeros(self._shape)
         self._total.addmm_(gradients.T, chunk.hidden.to(gradients))
 
-    def found(self) -> tuple[Tensor, Tensor]:
+    def result(self) -> tuple[Tensor, Tensor]:
         assert self._total is not None
         rows = self._total[self._tokens]
         return self._total.square_().sum(dim=-1).sum(dtype=torch.float64), rows

@@ -1,4 +1,4 @@
-"""The learner: policy, optimizer and reference behind one interface."""
+"""The learner: policy, optimizer and reference model behind one interface."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
 from winnow.learner.shares_to_writer import SharesToWriter
 from winnow.learner.trained import VALUE_MODEL, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.models.adapter import trained_parameters
-from winnow.models.device import beside, on_host
+from winnow.models.device import on_host, side_stream
 from winnow.models.load import Loaded, load, padding
 from winnow.models.save import write_model_folder
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, TrainingSequence
 
-PARAMETER = "parameter/"  # what the names of parameters begin with, among those of `Learner.shares`
+PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
 HEAD_OF: dict[str, Literal["trained", "lent"] | None] = {"shared": "trained", "adapter": "lent", "model": None}
-REFERENCE = "reference/"  # what the names of the reference's tensors begin with, among those of `Learner.state`
+REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
 
 
 class Learner(Trained[Policy]):
-    """What a training step asks of the policy, which it trains."""
+    """The trained policy with the operations that a training step needs."""
 
     def __init__(self, policy: Policy, optimizer: Optimizer, reference: Reference | None = None) -> None:
         super().__init__(policy, optimizer)
         self._reference = reference
-        self._to_save = policy.model  # what a checkpoint's model folder is written from
+        self._to_save = policy.model  # model that a checkpoint's model folder is written from
 
     def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Policy], Optimizer]) -> None:
-        """See `Trained`. The writer keeps the policy as it is now, on the host, to write checkpoints from; before each
-        the trained parameters are copied into it.
+        """See `Trained`. The writer keeps a copy of the present policy on the host and writes checkpoints from it.
+        Before each checkpoint the trained parameters are copied into it.
         """
         if ranks.is_writer():
             self._to_save = on_host(self.model.model)
@@ -53,45 +53,49 @@ class Learner(Trained[Policy]):
         super().shard(masters, make_optimizer)
 
     def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
-        """The batches with old and reference log-probs, as far as in `needs`; see old_logprobs.py."""
+        """The batches with the old and reference log-probs that `needs` contains; see old_logprobs.py."""
         return compute_logprobs(self.model, batches, needs, reference=self._reference)
 
     def values(self, sequences: Sequence[TrainingSequence]) -> Found:
-        """[L] of each sequence by its key, from the value head on the policy's backbone, as it is now."""
-        (found,) = per_token(self.model, [sequences], self.model.values, what="values")
-        return found
+        """Values [L] of each sequence by its key, from the value head on the policy's backbone under the present
+        weights.
+        """
+        (values,) = per_token(self.model, [sequences], self.model.values, what="values")
+        return values
 
     def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> Found:
-        """[L] of each sequence by its key, under the reference."""
-        assert self._reference is not None, "the configuration asks for a reference"
+        """Log-probs [L] of each sequence by its key, under the reference model."""
+        assert self._reference is not None, "make_learner was called with reference=True"
         with self._reference.active() as module:
-            (found,) = logprobs(self.model, [sequences], module)
-        return found
+            (reference,) = logprobs(self.model, [sequences], module)
+        return reference
 
     def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
         """Log-probs [T] of the completion tokens; entropy [T] and values [T] if in `needs`."""
         return self.model.forward(mb, needs)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """What an engine must copy after an update: the trained parameters, by name, not copied yet. Of a sharded
-        policy each is gathered when it is read: see `GatheredWeights`.
+        """Weights that an engine copies after an update: the trained parameters by name, not copied yet.
+
+        A sharded policy gathers each parameter when it is read; see `GatheredWeights`.
         """
         return self.model.weights()
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
-        """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
+        """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
         return self.model.gradient_norms(sequences, of=of)
 
     def reset(self, what: Literal["none", "optimizer", "reference", "both"]) -> None:
-        """Forget the optimizer's moments, measure distances from the policy as it is now, or both."""
+        """Discard the optimizer's moments, make the present policy the reference, or both."""
         if what in ("optimizer", "both"):
             self._optimizer.reset()
         if what in ("reference", "both") and self._reference is not None:
             self._reference.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments, reference and value head by name, for safetensors. The tensors are the live ones, or this rank's
-        shares of them: write them before the next `step` or `reset`.
+        """Moments, reference model and value head by name, for safetensors.
+
+        The tensors are not copied, and may be this rank's shares: write them before the next `step` or `reset`.
         """
         reference = {} if self._reference is None else self._reference.state()
         head = {f"{VALUE_MODEL}{name}": p.detach() for name, p in self.model.value_head.items()}
@@ -102,7 +106,7 @@ class Learner(Trained[Policy]):
         }
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue where `state` and `counts` were taken. Raises RunFolderError when they are of other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
         head, rest = split(tensors, VALUE_MODEL)
         reference, moments = split(rest, REFERENCE)
         check_saved(head, self.model.value_head)
@@ -112,15 +116,15 @@ class Learner(Trained[Policy]):
             self._reference.load_state(reference)
 
     def shares(self, more: Mapping[str, Tensor] = MappingProxyType({})) -> SharesToWriter:
-        """What a checkpoint of the policy as it is now reads: the parameters, `state`, and `more`; see
+        """Tensors that a checkpoint of the present policy reads: parameters, `state`, and `more`; see
         shares_to_writer.py.
         """
         parameters = {f"{PARAMETER}{name}": parameter for name, parameter in self.parameters.items()}
         return SharesToWriter({**parameters, **self.state(), **more})
 
     def write_model(self, path: Path, files: Mapping[str, bytes], shares: SharesToWriter) -> dict[str, str]:
-        """Write the policy as a folder that any Hugging Face program loads, and return the digests of its large files;
-        see models/save.py.
+        """Write the policy as a Hugging Face model folder, and return the digests of its large files; see
+        models/save.py.
         """
         if self.model.sharded:
             self._gather_into(self._to_save, shares)
@@ -133,20 +137,20 @@ class Learner(Trained[Policy]):
 
     def beside(self) -> AbstractContextManager[object]:
         """A context in which another thread may read the tensors as they are now; see models/device.py."""
-        return beside(self.model.device)
+        return side_stream(self.model.device)
 
 
 def shard_learner(learner: Learner, config: Config, loaded: Loaded) -> None:
-    """Give every rank its share; what `make_learner` was given has made the learner."""
+    """Divide a learner among the ranks; `config` and `loaded` are those that `make_learner` was called with."""
     learner.shard(loaded.masters, lambda policy: _optimizer(config, policy, {}, saves_masters=bool(loaded.masters)))
 
 
 def make_learner(
     config: Config, loaded: Loaded, *, needs: Collection[str], resumed: bool, reference: bool = False
 ) -> Learner:
-    """The learner of a loaded model; `resumed` says that its parameters are no longer those the run started with.
+    """The learner of a loaded model. `resumed` is true where its parameters are no longer those the run started with.
 
-    It has a reference where one is in `needs`, or asked for.
+    It has a reference model where "ref_logprobs" is in `needs` or `reference` is true.
     """
     policy = Policy(
         loaded.model,
@@ -158,12 +162,12 @@ def make_learner(
         packed=config.update.layout == "packed",
         value_head=None if config.critic is None else HEAD_OF[config.critic.form],
     )
-    measured_from = _reference(config, policy.module, resumed) if reference or "ref_logprobs" in needs else None
-    return Learner(policy, _optimizer(config, policy, loaded.masters), measured_from)
+    frozen = _reference(config, policy.module, resumed) if reference or "ref_logprobs" in needs else None
+    return Learner(policy, _optimizer(config, policy, loaded.masters), frozen)
 
 
 def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference:
-    """What a KL term measures from: the policy that the run started with."""
+    """The reference model of a KL term: the policy that the run started with."""
     if config.model.lora is not None:
         return FrozenAdapter(policy)
     start = load(config.model.path, dtype=config.model.dtype, device=str(policy.device)).model if resumed else None
@@ -174,13 +178,13 @@ def _optimizer(
     config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
 ) -> Optimizer:
     per_step = config.update.epochs * config.update.updates_per_step
-    held = 0 if config.critic is None else config.critic.pretraining_steps
+    pretraining = 0 if config.critic is None else config.critic.pretraining_steps  # steps without a policy update
     return make_optimizer(
         config,
         config.optimizer,
         policy.parameters,
         masters,
         updates_per_step=per_step,
-        steps=max(1, config.steps - held),
+        steps=max(1, config.steps - pretraining),
         saves_masters=saves_masters,
     )

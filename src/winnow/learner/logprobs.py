@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens from hidden states, without the logits of the whole micro-batch in memory."""
+"""Log-probabilities of given tokens from hidden states, without the logits of a whole micro-batch in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-_Found = tuple[Tensor, ...]  # log-probs, and the entropy where it is asked for
+_Outputs = tuple[Tensor, ...]  # log-probs, and the entropy where it is requested
 
 
 def token_logprobs(
@@ -19,8 +19,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """log p of `targets` [T] under softmax(head(`hidden` [T, H]) / temperature), and on request the entropy [T].
 
-    Works through `chunk` tokens at a time; backward computes each chunk's logits again, so no more than [chunk, V]
-    exists at once. The softmax is taken in float32, in float64 for float64 logits.
+    Logits are computed for `chunk` tokens at a time, and again in backward, so at most one [chunk, V] tensor exists.
+    The softmax is taken in float32, or in float64 for float64 logits.
     """
     compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)
     weights = _trained(head)
@@ -29,13 +29,15 @@ def token_logprobs(
 
 
 class _InChunks(torch.autograd.Function):
-    """`compute` chunk by chunk, and again in backward. The gradients that the chunks give the head are summed in
-    float32 at least: autograd would round their sum to the weight's own precision after every chunk.
+    """Run `compute` chunk by chunk, and again in backward.
+
+    The head's gradients are summed over chunks in float32 or float64. Autograd would round the sum to the weight's
+    precision after every chunk.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, compute: Callable[..., _Found], chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
+        ctx: Any, compute: Callable[..., _Outputs], chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.compute, ctx.chunk = compute, chunk
         ctx.save_for_backward(hidden, targets)
@@ -49,12 +51,12 @@ class _InChunks(torch.autograd.Function):
         weights = _trained(ctx.compute.keywords["head"])
         above, sums = torch.empty_like(hidden), list[Tensor]()
         pieces = zip(*(torch.split(t, ctx.chunk) for t in (above, hidden, targets, *gradients)), strict=True)
-        for out, read, tokens, *given in reversed(list(pieces)):  # in autograd's order
+        for out, read, tokens, *given in reversed(list(pieces)):  # autograd's order of summation
             with torch.enable_grad():
                 read = read.detach().requires_grad_()
-                found = ctx.compute(read, tokens)
-            gradient, *shares = torch.autograd.grad(found, (read, *weights), given)
-            del found
+                outputs = ctx.compute(read, tokens)
+            gradient, *shares = torch.autograd.grad(outputs, (read, *weights), given)
+            del outputs  # frees [chunk, V] before the next chunk
             out.copy_(gradient)
             sums = [s.add_(share) for s, share in zip(sums, shares, strict=True)] if sums else list(map(_exact, shares))
         rounded = (total.to(weight.dtype) for total, weight in zip(sums, weights, strict=True))
@@ -66,13 +68,13 @@ def _trained(head: nn.Module) -> list[nn.Parameter]:
 
 
 def _exact(numbers: Tensor) -> Tensor:
-    """In float32, if not in more."""
+    """The numbers in float32, or in float64 where they are float64."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
 
 
-def _chunk(hidden: Tensor, targets: Tensor, *, head: nn.Module, temperature: float, with_entropy: bool) -> _Found:
+def _chunk(hidden: Tensor, targets: Tensor, *, head: nn.Module, temperature: float, with_entropy: bool) -> _Outputs:
     logits = _exact(head(hidden))
-    if temperature != 1.0:  # at 1 the division would only copy [chunk, V]
+    if temperature != 1.0:  # dividing by 1 would only copy [chunk, V]
         logits = logits / temperature
     if not with_entropy:
         return (-functional.cross_entropy(logits, targets, reduction="none"),)

@@ -1,7 +1,8 @@
-"""From a batch's sequences to micro-batches that fit in memory. Where the cuts fall never changes a gradient.
+"""Divide a batch's sequences into micro-batches that fit in memory. The division never changes a gradient.
 
-Among several ranks each gets those of its share. Where the policy is sharded every forward is an exchange of all ranks:
-they get equally many micro-batches, some perhaps of nothing, and read those of one number in one layout.
+Each of several ranks gets the micro-batches of its share. Where the policy is sharded, every forward pass is an
+exchange of all ranks. All ranks then get equally many micro-batches, some without trained tokens, and read those of the
+same number in the same layout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from winnow import ranks
 from winnow.algos.estimators import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, shares, trained
-from winnow.learner.rank_shares import dealt, idle, passes_short, shortest
+from winnow.learner.rank_shares import deal_parts, missing_passes, shortest, without_training
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
 
@@ -31,25 +32,28 @@ def micro_batches(
     max_importance: float = 0.0,
     even: bool = False,
 ) -> Iterator[MicroBatch]:
-    """This rank's share of the sequences, cut as `cut` says, to be packed as `fill` does, flat over their completion
-    tokens, made one at a time; with `even`, as many on every rank, and each read in one layout everywhere.
+    """This rank's micro-batches, flat over their completion tokens, made one at a time.
 
-    Floats come as `dtype`. With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
+    The layout decides how the share is divided: by `fill` where it is "packed", else by `cut`. With `even`, every rank
+    gets the same number, and all ranks use the same layout for each.
+
+    Floats have dtype `dtype`. Where `max_importance` is not 0, `importance` is min(p_old / p_behaviour,
+    max_importance); else it is 1.
     """
-    every = dealt(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
+    every = deal_parts(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
     parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
     if even:
-        parts += [[idle(shortest(sequences))] for _ in range(passes_short(every))]
+        parts += [[without_training(shortest(sequences))] for _ in range(missing_passes(every))]
     for number, part in enumerate(parts):
-        read = agreed(layout, sequences, every, number) if even else None
-        yield _flatten(part, read, device, dtype, max_importance)
+        common = common_layout(layout, sequences, every, number) if even else None
+        yield _flatten(part, common, device, dtype, max_importance)
 
 
-def agreed(
+def common_layout(
     layout: Layout, sequences: Sequence[AnySequence], every: Sequence[Sequence[Sequence[int]]], number: int
 ) -> Layout:
-    """How all ranks read their micro-batches of a number: each prompt once only where that pays on every rank, for it
-    takes two passes of the backbone.
+    """The layout in which all ranks read their micro-batches of this number. "shared" takes two passes of the backbone,
+    so it is used only where every rank makes both.
     """
     if layout != "shared":
         return layout
@@ -59,13 +63,13 @@ def agreed(
 
 
 def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
-    """Positions of sequences, bucketed by length: a part's number of sequences x its longest is at most `tokens`,
-    prompt, completion and padding counted.
+    """Positions of sequences in parts, bucketed by length: number of sequences x longest sequence is at most `tokens`.
 
-    A sequence longer than `tokens` has a part to itself. Without sequences there are no parts.
+    Prompt, completion and padding count. A sequence longer than `tokens` is a part by itself. Without sequences the
+    list is empty.
     """
     lengths = [length(sequence) for sequence in sequences]
-    left = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)  # stable: equal ones keep their order
+    left = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)  # stable: equal lengths keep order
     parts = []
     while left:
         fitting = max(1, tokens // lengths[left[0]])
@@ -75,11 +79,11 @@ def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
 
 
 def fill(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
-    """Positions of sequences, without padding: a part has at most `tokens` of prompt and completion in all, a prompt
-    counted for each of its sequences, and what is in it but once is saved.
+    """Positions of sequences in parts without padding: prompts and completions of a part total at most `tokens`.
 
-    Sequences of a prompt stand together, and a part is filled until the next one does not fit: what room it leaves
-    costs nothing. A sequence longer than `tokens` has a part to itself. Without sequences there are no parts.
+    A prompt counts once for each of its sequences, although a packed row contains it only once. Sequences of a prompt
+    are adjacent, and a part is filled until the next sequence does not fit. A sequence longer than `tokens` is a part
+    by itself. Without sequences the list is empty.
     """
     of_prompt: dict[int, list[int]] = {}
     for place, sequence in enumerate(sequences):
@@ -131,7 +135,7 @@ def _flatten(
 
 def _importance(sequences: Sequence[TrainingSequence], lengths: IntArray, most: float) -> list[FloatArray]:
     pairs = [(s.old_logprobs, s.rollout.logprobs) for s in sequences if s.old_logprobs is not None]
-    if most == 0.0 or len(pairs) < len(sequences):  # the latter while the old log-probs themselves are computed
+    if most == 0.0 or len(pairs) < len(sequences):  # fewer in the pass that computes the old log-probs
         return [np.ones(lengths.sum())]
     return [truncated_importance(old, behaviour, most=most) for old, behaviour in pairs]
 

@@ -1,10 +1,12 @@
-"""How sequences become model input, and which hidden states predict their completion tokens.
+"""Turn sequences into model input, and select the hidden states that predict their completion tokens.
 
-Side by side: prompt and completion in one row, padded on the right. Under causal attention no token sees what stands to
-its right, so padding needs no mask. Or shared: each prompt is read once, and its completions are read on top of its
-keys and values; rollouts of one prompt make it the cheaper one, unless completions are long, for its attention is over
-a mask. Or packed: prompts once and completions one behind the other, in one row without padding; see packed.py. All
-give the same hidden states.
+There are three layouts, which give the same hidden states:
+
+    padded  prompt and completion in one row, padded on the right. Under causal attention no token attends to its
+            right, so padding needs no mask
+    shared  each prompt is read once, and its completions attend to its keys and values through a mask. This is
+            cheaper for several rollouts of one prompt, unless completions are long
+    packed  all prompts and completions in one row without padding, each prompt once; see packed.py
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from transformers import DynamicCache
 from winnow.learner import packed
 from winnow.records import BoolArray, IntArray, Prompt, Rollout, TrainingSequence
 
-Layout = Literal["padded", "shared", "packed"]  # side by side; shared where that pays, else side by side; packed
+Layout = Literal["padded", "shared", "packed"]  # "shared" falls back to padded where sharing does not pay
 
-WORTHWHILE = 0.9  # of the tokens: two passes that save less are no faster than one
-SHORT = 256  # tokens of a completion whose attention costs little, masked or not
+WORTHWHILE = 0.9  # share of the tokens: two passes that save less are no faster than one
+SHORT = 256  # completion tokens up to which attention is cheap, masked or not
 
 
 class PromptAndRollout(NamedTuple):
-    """A sequence to read, of which nothing is to be learned."""
+    """A sequence that is read and not trained on."""
 
     prompt: Prompt
     rollout: Rollout
@@ -37,23 +39,23 @@ AnySequence = TrainingSequence | PromptAndRollout
 
 
 class ModelInput(NamedTuple):
-    """R sequences side by side, padded on the right to S tokens."""
+    """R sequences in rows, padded on the right to S tokens."""
 
-    tokens: Tensor  # [R, S]; the last token of a completion predicts nothing and is left out
+    tokens: Tensor  # [R, S]; without the last token of each completion, which predicts nothing
     predicting: Tensor  # [T] flat positions that predict a completion token, sequence after sequence
 
 
 def hidden_states(
     backbone: nn.Module, sequences: Sequence[AnySequence], *, pad_token: int, layout: Layout = "padded"
 ) -> Tensor:
-    """[T, H] what predicts each completion token, sequence after sequence.
+    """[T, H] hidden states that predict each completion token, sequence after sequence.
 
-    Raises ValueError for a prompt without tokens, as nothing then predicts the first token after it.
+    Raises ValueError for a prompt without tokens, because nothing then predicts the first completion token.
     """
     for sequence in sequences:
         if len(sequence.prompt.tokens) == 0:
             raise ValueError(
-                f"prompt {sequence.prompt.id!r} has no tokens, so nothing predicts the first of its completion"
+                f"prompt {sequence.prompt.id!r} has no tokens, so nothing predicts its completion's first token"
             )
     if layout == "packed":
         return _packed(backbone, sequences)
@@ -65,12 +67,12 @@ def hidden_states(
 
 
 def predictors(hidden: Tensor, given: ModelInput) -> Tensor:
-    """[T, H] of [R, S, H] hidden states: those that predict a completion token."""
+    """[T, H] those of the [R, S, H] hidden states that predict a completion token."""
     return hidden.flatten(0, 1).index_select(0, given.predicting)
 
 
 def shares(sequences: Sequence[AnySequence]) -> bool:
-    """Whether reading each prompt once pays. Its mask of [R, L, P + L] numbers is quadratic in L, which is bounded."""
+    """Whether reading each prompt once pays. The mask [R, L, P + L] is quadratic in L, so L is bounded."""
     longest = max(len(sequence.rollout.tokens) for sequence in sequences)
     longest_prompt = max(len(sequence.prompt.tokens) for sequence in sequences)
     if longest > min(packed.MASKED, max(SHORT, longest_prompt)):
@@ -84,12 +86,12 @@ def length(sequence: AnySequence) -> int:
 
 
 def tokens_side_by_side(sequences: Sequence[AnySequence]) -> int:
-    """Tokens that are read, padding included."""
+    """Tokens read in the padded layout, with padding."""
     return len(sequences) * max(map(length, sequences))
 
 
 def tokens_shared(sequences: Sequence[AnySequence]) -> int:
-    """Tokens that are read, padding included, when each prompt is read once."""
+    """Tokens read in the shared layout, with padding."""
     prompts = {id(sequence.prompt): len(sequence.prompt.tokens) for sequence in sequences}.values()
     return len(prompts) * max(prompts) + len(sequences) * max(len(sequence.rollout.tokens) for sequence in sequences)
 
@@ -100,12 +102,12 @@ def targets(sequences: Sequence[AnySequence]) -> IntArray:
 
 
 def trained(sequences: Sequence[AnySequence]) -> BoolArray:
-    """[T] False where a completion token was not the policy's choice."""
+    """[T] False where the policy did not sample the completion token."""
     return np.concatenate([_trainable(sequence.rollout) for sequence in sequences])
 
 
 def side_by_side(sequences: Sequence[AnySequence], pad_token: int, device: torch.device) -> ModelInput:
-    """The first way, on a device."""
+    """Input of the padded layout, on a device."""
     tokens = _padded([np.concatenate([s.prompt.tokens, s.rollout.tokens[:-1]]) for s in sequences], pad_token)
     first = np.arange(len(sequences)) * tokens.shape[1] + [len(s.prompt.tokens) - 1 for s in sequences]
     predicting = [start + np.arange(len(s.rollout.tokens)) for start, s in zip(first, sequences, strict=True)]
@@ -142,14 +144,14 @@ def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: in
 
 
 class _Row:
-    """Segments one behind the other."""
+    """A row that segments are appended to."""
 
     def __init__(self) -> None:
         self.tokens, self.positions, self.segments = list[IntArray](), list[IntArray](), list[packed.Segment]()
         self._end = 0
 
     def append(self, tokens: IntArray, prompt: packed.Segment | None = None) -> packed.Segment:
-        """Where they stand now; positions go on from the prompt's."""
+        """Append a segment. Its positions continue those of its prompt."""
         start, self._end = self._end, self._end + len(tokens)
         seen = (start, start) if prompt is None else (prompt.start, prompt.end)
         segment = packed.Segment(start, self._end, *seen)
@@ -165,13 +167,14 @@ def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
     for prompt, completion in ((sequence.prompt, sequence.rollout.tokens) for sequence in sequences):
         if id(prompt) not in prompts:
             prompts[id(prompt)] = row.append(prompt.tokens)
-        own = row.append(completion[:-1], prompts[id(prompt)])
-        predicting.append(np.concatenate([[own.prompt_end - 1], np.arange(own.start, own.end)])[: len(completion)])
-    tokens, positions, places = (
+        segment = row.append(completion[:-1], prompts[id(prompt)])
+        places = np.concatenate([[segment.prompt_end - 1], np.arange(segment.start, segment.end)])
+        predicting.append(places[: len(completion)])
+    tokens, positions, selected = (
         torch.from_numpy(np.concatenate(parts)).to(device) for parts in (row.tokens, row.positions, predicting)
     )
     hidden = packed.read(backbone, tokens, positions, packed.Packing.of(row.segments, device))
-    return hidden.index_select(0, places)
+    return hidden.index_select(0, selected)
 
 
 def _of_owners(read: DynamicCache, owner: Tensor) -> DynamicCache:
@@ -183,7 +186,9 @@ def _of_owners(read: DynamicCache, owner: Tensor) -> DynamicCache:
 
 
 def _mask(lengths: Tensor, prompt: int, completion: int, dtype: torch.dtype) -> Tensor:
-    """[R, 1, L, P + L], 0 where a completion token may look (its prompt's real tokens, and its own up to itself)."""
+    """[R, 1, L, P + L], 0 where a completion token attends: to its prompt's real tokens, and its completion up to
+    itself.
+    """
     on_prompt = (torch.arange(prompt, device=lengths.device) < lengths[:, None])[:, None].expand(-1, completion, -1)
     causal = torch.ones(completion, completion, dtype=torch.bool, device=lengths.device).tril()
     seen = torch.cat([on_prompt, causal.expand(len(lengths), -1, -1)], dim=-1)

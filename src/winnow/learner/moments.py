@@ -1,5 +1,6 @@
-"""AdamW's moments in two precisions: float32 by torch, or 8 bits by bitsandbytes (Dettmers et al. 2022, arXiv
-2110.02861), in blocks of 256 numbers with a scale each; there tensors of fewer than 4,096 numbers keep float32 moments.
+"""AdamW's moments in float32 by torch, or in 8 bits by bitsandbytes (Dettmers et al. 2022, arXiv 2110.02861).
+
+8-bit moments have a scale per block of 256 numbers. Tensors of fewer than 4,096 numbers keep float32 moments.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
 
 Moments = Literal["float32", "8bit"]
 
-FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of torch's state of a parameter
-EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # of bitsandbytes', scales where there are blocks
+FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's state of a parameter
+EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # bitsandbytes'; absmax: scales of blocks
 
 
 def adamw(moments: Moments, **options: Any) -> Callable[..., torch.optim.Optimizer]:
-    """What makes an AdamW of a list of parameters; `options` are torch's."""
+    """A function that makes an AdamW optimizer of a list of parameters; `options` are torch's."""
     if moments == "8bit":
         return partial(bitsandbytes().optim.AdamW8bit, **options, min_8bit_size=LEAST_8BIT)
     return partial(torch.optim.AdamW, **options, fused=True)
 
 
 def to_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """An optimizer's state of one parameter, for safetensors: bitsandbytes counts updates in an integer, and the tables
-    of what its codes mean are the same for all parameters.
+    """An optimizer's state of one parameter as tensors, for safetensors.
+
+    bitsandbytes counts updates in an integer, which becomes a tensor. Its code tables (qmap) are the same for all
+    parameters and are omitted.
     """
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and not key.startswith("qmap")}
     if isinstance(step := state.get("step"), int):
@@ -37,7 +40,7 @@ def to_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
-    """The state that `to_tensors` was given."""
+    """The inverse of `to_tensors`."""
     state: dict[str, Any] = {key: value.to(device) for key, value in tensors.items()}
     if "state1" in state:
         state["step"] = int(state["step"].item())
@@ -47,7 +50,7 @@ def from_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> dict[st
 
 
 def saved_shape(moments: Moments, key: str, shape: torch.Size) -> torch.Size | None:
-    """Of the tensor `key` of a parameter of a shape; None where such moments have no such tensor."""
+    """Shape of the tensor `key` of a parameter of shape `shape`; None where such moments have no such tensor."""
     if key not in (EIGHT_BIT_KEYS if moments == "8bit" else FLOAT32_KEYS):
         return None
     if key == "step":

@@ -1,4 +1,4 @@
-"""Where old and reference log-probs come from: a pass over a step's batches, before its first update."""
+"""Old and reference log-probs: a pass over a step's batches before the step's first update."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ def compute_logprobs(
 ) -> list[Batch]:
     """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first update.
 
-    A batch is passed in the micro-batches of its own update. In 16 bits the log-prob of a token depends on what is
-    computed beside it, so the ratio of new to old starts at exactly 1 only where both are computed alike. In an epoch
-    a rollout is in one batch and is passed once; batches of several epochs share a pass where they are equal, as under
-    one update per step.
+    A batch is passed in the micro-batches of its update: in 16 bits a token's log-prob depends on what is computed
+    beside it. The ratio of new to old starts at exactly 1 only where both passes compute alike. Each batch of an epoch
+    is passed once. Equal batches of several epochs share a pass, as with one update per step.
     """
-    ranks.check_same("choice of rollouts", lambda: _chosen(batches), ranks.SAME_ANSWERS)
+    ranks.check_same("choice of rollouts", lambda: _describe_batches(batches), ranks.SAME_ANSWERS)
     filled = list(batches)
     if "old_logprobs" in needs:
-        filled = _filled(policy, filled, "old_logprobs")
+        filled = _fill(policy, filled, "old_logprobs")
     if "ref_logprobs" in needs and reference is not None:
         with reference.active() as module:
-            filled = _filled(policy, filled, "ref_logprobs", module)
+            filled = _fill(policy, filled, "ref_logprobs", module)
     return filled
 
 
-def _chosen(batches: Sequence[Batch]) -> str:
-    """Which rollouts are trained in which batch and with which weight; machines may round the last digits otherwise."""
+def _describe_batches(batches: Sequence[Batch]) -> str:
+    """Keys and weights of each batch's rollouts, to compare ranks. Weights have 7 digits: machines may round the last
+    ones differently.
+    """
     return str([[(sequence.key, f"{sequence.weight:.6e}") for sequence in batch.sequences] for batch in batches])
 
 
 def logprobs(
     policy: Policy, batches: Sequence[Sequence[TrainingSequence]], module: PolicyModule | None = None
 ) -> list[Found]:
-    """Of each batch's sequences, under the policy or another module."""
+    """Log-probs of each batch's sequences, under the policy or another module."""
     return per_token(
         policy, batches, lambda mb: policy.forward(mb, module=module).logprobs, module=module, what="logprobs"
     )
 
 
-def _filled(policy: Policy, batches: Sequence[Batch], name: str, module: PolicyModule | None = None) -> list[Batch]:
-    """With log-probs under the policy or another module, each distinct batch passed once."""
+def _fill(policy: Policy, batches: Sequence[Batch], name: str, module: PolicyModule | None = None) -> list[Batch]:
+    """Batches with log-probs under the policy or another module. Each distinct batch is passed once."""
     keys = [tuple(sequence.key for sequence in batch.sequences) for batch in batches]
     distinct = {key: batch.sequences for key, batch in zip(keys, batches, strict=True)}
-    found = dict(zip(distinct, logprobs(policy, list(distinct.values()), module), strict=True))
+    logprobs_of = dict(zip(distinct, logprobs(policy, list(distinct.values()), module), strict=True))
     return [
-        dataclasses.replace(batch, sequences=tuple(s.fill(**{name: found[key][s.key]}) for s in batch.sequences))
+        dataclasses.replace(batch, sequences=tuple(s.fill(**{name: logprobs_of[key][s.key]}) for s in batch.sequences))
         for key, batch in zip(keys, batches, strict=True)
     ]

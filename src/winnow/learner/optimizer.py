@@ -1,4 +1,4 @@
-"""The optimizer: AdamW with clipping, a learning-rate schedule, and a state that fits in safetensors and JSON."""
+"""The optimizer: AdamW with clipping, a learning-rate schedule, and a state for safetensors and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import RunFolderError
-from winnow.learner.adamw import MASTER, AdamW, MasterAdamW, RoundedAdamW, Rule, ShardedAdamW, State
+from winnow.learner.adamw import MASTER, AdamW, AdamWVariant, MasterAdamW, RoundedAdamW, ShardedAdamW, State
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import Moments, adamw, saved_shape
 from winnow.learner.sharding import is_sharded, whole
@@ -23,20 +23,20 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What one update did."""
+    """Result of one update."""
 
     grad_norm: float  # before clipping, over all parameters
     learning_rate: float
-    skipped: bool  # True when the parameters were left alone
+    skipped: bool  # True when the parameters did not change
 
 
 class Optimizer:
     """AdamW on parameters by name; see adamw.py.
 
-    `warmup_updates` and `total_updates` count updates, skipped ones included; `total_updates` is where a decaying
-    schedule reaches zero. Of 16-bit parameters float32 `masters` are trained, which are taken over; without them
-    updates are rounded at random, by numbers that `seed` gives. `moments` says what AdamW's are kept in (moments.py).
-    Parameters of which a rank has a share may themselves be the masters: `saves_masters`.
+    `warmup_updates` and `total_updates` count updates, skipped ones included. A decaying schedule reaches zero at
+    `total_updates`. With `masters`, the float32 masters of 16-bit parameters are trained, in place. Without them,
+    updates of 16-bit parameters are rounded at random, from `seed`. `moments` is the precision of AdamW's moments
+    (moments.py). `saves_masters` is for sharded parameters that are the masters.
     """
 
     def __init__(
@@ -58,41 +58,45 @@ class Optimizer:
     ) -> None:
         make = adamw(moments, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)
         self._moments: Moments = moments
-        self._adamw = _rule(parameters, make, masters, seed, saves_masters)
+        self._adamw = _make_variant(parameters, make, masters, seed, saves_masters)
         self._base_rate = learning_rate
         self._max_grad_norm = max_grad_norm
         self._schedule: Schedule = schedule
         self._warmup = warmup_updates
         self._total = total_updates
         self.updates = 0  # so far, skipped ones included
-        self.not_finite = 0  # the last ones in a row that a gradient which is not finite made it skip
-        self.taken = 0  # in this process, begun ones included: as long as it stands, so do parameters and moments
+        self.not_finite = 0  # latest consecutive updates that were skipped for a gradient that is not finite
+        self.taken = 0  # updates started in this process; while it is unchanged, so are parameters and moments
 
     @property
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """Learning rate of the next update."""
         return self._base_rate * rate_factor(self._schedule, self.updates, warmup=self._warmup, total=self._total)
 
     @property
     def saves_masters(self) -> bool:
-        """Whether `state` has float32 masters, which the parameters are rounded from."""
+        """Whether `state` contains the float32 masters that the parameters are rounded from."""
         return self._adamw.saves_masters
 
     def gradients(self) -> list[Tensor]:
-        """Summed over the micro-batches so far, of the parameters that have one; of 16-bit ones, in float32."""
+        """Gradients summed over the micro-batches so far, of the parameters that have one; float32 for 16-bit
+        parameters.
+        """
         return self._adamw.gradients()
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:
-        """What holds the gradient of each parameter, and the parameter."""
+        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
         return self._adamw.sums()
 
     def step(self) -> UpdateResult:
-        """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""
+        """Make one update from the gradients and clear them. For a gradient that is not finite, only the schedule
+        advances.
+        """
         norm = whole(torch.nn.utils.get_total_norm(self.gradients()))
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
-            self.taken += 1
+            self.taken += 1  # before the first change, so that an interrupted update counts
             if result.grad_norm > self._max_grad_norm:
                 self._adamw.clip(norm, self._max_grad_norm)
             self._adamw.step(result.learning_rate, self.updates)
@@ -104,21 +108,21 @@ class Optimizer:
         return self._advance(0.0, skipped=True)
 
     def reset(self) -> None:
-        """Forget the moments; the schedule goes on."""
+        """Discard the moments; the schedule continues."""
         self._adamw.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments, and masters where there are any, by name, for safetensors. The tensors are the live ones: write
-        them now.
+        """Moments by name, with masters where there are any, for safetensors. They are not copied: write them before
+        `step`.
         """
         return {f"{name}/{key}": value for name, of in self._adamw.state().items() for key, value in of.items()}
 
     def counts(self) -> dict[str, Any]:
-        """What else a resume needs, for JSON."""
+        """State that a resume needs besides tensors, for JSON."""
         return {"updates": self.updates, "not_finite": self.not_finite}
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue where `state` and `counts` were taken. Raises RunFolderError when it is of other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
         state: State = {}
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition("/")
@@ -129,7 +133,7 @@ class Optimizer:
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
     def set_masters(self, exact: Mapping[str, Tensor]) -> None:
-        """Give every parameter that has a master these weights, before the first update."""
+        """Set the master of every parameter that has one, before the first update."""
         if self._adamw.saves_masters:
             self._adamw.load_state({name: {MASTER: value} for name, value in exact.items()})
 
@@ -138,12 +142,12 @@ class Optimizer:
         self.updates += 1
         return result
 
-    def _check_masters(self, otherwise: list[str]) -> None:
-        """Weights that were trained in another precision are refused: the old masters, or none, are not these."""
-        if otherwise:
+    def _check_masters(self, misfits: list[str]) -> None:
+        """Refuse weights that were trained in another precision: their masters do not fit this run."""
+        if misfits:
             has = "no float32 master" if self._adamw.saves_masters else "a float32 master"
             raise RunFolderError(
-                f"the saved optimizer has {has} of {otherwise[0]!r}: the run was in another precision",
+                f"the saved optimizer has {has} of {misfits[0]!r}: the run had another precision",
                 remedy="resume with the model.dtype and optimizer.master_weights that it had, or start a new run with "
                 "the checkpoint as model.path",
                 key="optimizer.master_weights",
@@ -167,13 +171,13 @@ class Optimizer:
         )
 
 
-def _rule(
+def _make_variant(
     parameters: Mapping[str, nn.Parameter],
     make: Callable[..., torch.optim.Optimizer],
     masters: Mapping[str, Tensor],
     seed: tuple[SeedName, ...],
     saves_masters: bool,
-) -> Rule:
+) -> AdamWVariant:
     if any(is_sharded(parameter) for parameter in parameters.values()):
         return ShardedAdamW(parameters, make, saves_masters=saves_masters)
     if masters:
@@ -184,8 +188,10 @@ def _rule(
 
 
 def rate_factor(schedule: Schedule, updates: int, *, warmup: int, total: int) -> float:
-    """The learning rate after `updates` updates, as a share of the base: a linear rise over `warmup` of them, then
-    constant, or down to 0 at `total` on a line or half a cosine.
+    """The learning rate after `updates` updates, as a share of the base rate.
+
+    It rises linearly over `warmup` updates. Then it is constant, or falls to 0 at `total`, linearly or as half a
+    cosine.
     """
     if updates < warmup:
         return (updates + 1) / (warmup + 1)

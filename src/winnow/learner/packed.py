@@ -1,5 +1,5 @@
-"""Attention over sequences that stand one behind the other in a single row, for any model that attends through
-transformers' interface: no padding, no mask of [S, S] numbers, and a prompt stands there once for all its rollouts.
+"""Attention over sequences that are concatenated in a single row, for any model that attends through transformers'
+interface. The row has no padding, needs no [S, S] mask, and contains a prompt once for all its rollouts.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "winnow_packed"
-BLOCK = 128  # tokens: flex attention leaves out blocks of so many queries and keys
-MASKED = 1024  # tokens of a completion that attend over a mask, at most: it has as many rows
-GAP, HALF_GAP = 1e-3, 0.5  # in standard deviations of the hidden states; the latter in 16 bits
+BLOCK = 128  # tokens: flex attention skips blocks of this many queries and keys
+MASKED = 1024  # longest completion that attends over a mask, which has a row per token
+GAP, HALF_GAP = 1e-3, 0.5  # tolerance in standard deviations of the hidden states; HALF_GAP for 16 bits
 
 
 class Segment(NamedTuple):
-    """Tokens that follow each other: a prompt, or a completion, which also sees its prompt."""
+    """Adjacent tokens: a prompt, or a completion, which also attends to its prompt."""
 
     start: int
     end: int
-    prompt_start: int  # of what it sees besides itself; for a prompt, nothing: prompt_start = prompt_end
+    prompt_start: int  # of the prompt that it attends to; prompt_start = prompt_end for a prompt itself
     prompt_end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Who sees whom in a row of S tokens: every token its segment up to itself, and all of its segment's prompt."""
+    """The attention of a row of S tokens: each attends to its segment up to itself, and to the segment's prompt."""
 
-    segments: Sequence[Segment]  # they cover the row, in its order
-    blocks: BlockMask | None = None  # for flex attention; without it, sequence by sequence
-    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by (L, P), once for all layers
+    segments: Sequence[Segment]  # the row's tokens in order, without gaps
+    blocks: BlockMask | None = None  # for flex attention; None: attend segment by segment
+    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by (L, P), shared by all layers
 
     @classmethod
     def of(cls, segments: Sequence[Segment], device: torch.device) -> Packing:
-        """On a GPU for flex attention, elsewhere for scaled dot-product attention."""
+        """A packing for flex attention on a GPU, elsewhere for scaled dot-product attention."""
         return cls(segments, block_mask(segments, device) if device.type == "cuda" else None)
 
     def mask(self, length: int, prompt: int, like: Tensor) -> Tensor:
-        """[1, 1, L, P + L], 0 where a completion's token may look: at its prompt, and at its own up to itself."""
+        """[1, 1, L, P + L], 0 where a completion's token attends: to its prompt, and to its completion up to itself."""
         if (length, prompt) not in self.masks:
             hidden = torch.ones(length, prompt + length, dtype=torch.bool, device=like.device).triu_(prompt + 1)
             mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
@@ -64,19 +64,22 @@ class Packing:
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float | None
 ) -> Tensor:
-    """Attention of a row [1, heads, S, D] as `packing` says, [1, S, heads, D]."""
+    """Attention of a row [1, heads, S, D] by its `packing`, [1, S, heads, D]."""
     if packing.blocks is not None:
         output: Tensor = flex_attention_forward(module, query, key, value, packing.blocks, scaling=scaling)[0]
         return output
     places = range(len(packing.segments))
-    return torch.cat([_attended(module, query, key, value, packing, place, scaling) for place in places], 1)
+    return torch.cat([_attend_segment(module, query, key, value, packing, place, scaling) for place in places], 1)
 
 
-def _attended(
+def _attend_segment(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, packing: Packing, place: int, scaling: float | None
 ) -> Tensor:
-    """[1, L, heads, D] of one segment. Behind a longer prompt it attends over a mask [L, P + L]; else its prompt
-    attends once more, for all is causal then, and needs none.
+    """[1, L, heads, D] of one segment.
+
+    A completion of at most MASKED tokens that is no longer than its prompt attends over a mask [L, P + L]. Otherwise
+    prompt and completion attend together, which is plain causal attention without a mask, and the prompt's part is
+    dropped.
     """
     start, end, prompt_start, prompt_end = packing.segments[place]
     length, prompt = end - start, prompt_end - prompt_start
@@ -85,9 +88,9 @@ def _attended(
         return torch.cat([states[:, :, prompt_start:prompt_end], states[:, :, start:end]], 2)
 
     masked = length <= min(prompt, MASKED)
-    asking = query[:, :, start:end] if masked else whole(query)
+    queries = query[:, :, start:end] if masked else whole(query)
     mask = packing.mask(length, prompt, query) if masked else None
-    output: Tensor = sdpa_attention_forward(module, asking, whole(key), whole(value), mask, scaling=scaling)[0]
+    output: Tensor = sdpa_attention_forward(module, queries, whole(key), whole(value), mask, scaling=scaling)[0]
     return output[:, -length:]
 
 
@@ -95,7 +98,7 @@ register(NAME, "packing", attend)
 
 
 def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
-    """What flex attention computes, from the segments' bounds: `create_block_mask` would make [S, S] numbers."""
+    """Flex attention's block mask from the segments' bounds; `create_block_mask` would allocate [S, S] numbers."""
     length = segments[-1].end
     lengths = [segment.end - segment.start for segment in segments]
     start, first, last = (
@@ -117,7 +120,7 @@ def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
 
 
 def _blocks(segments: Sequence[Segment], count: int) -> tuple[BoolArray, BoolArray]:
-    """[count, count] the blocks of queries and keys in which any token is seen, and those in which every one is."""
+    """[count, count] the blocks of queries and keys with any visible pair, and those in which every pair is visible."""
     seen, whole = np.zeros((count, count), dtype=np.bool_), np.zeros((count, count), dtype=np.bool_)
     for segment in segments:
         queries, inside = _touched(segment.start, segment.end), _covered(segment.start, segment.end)
@@ -126,7 +129,7 @@ def _blocks(segments: Sequence[Segment], count: int) -> tuple[BoolArray, BoolArr
         if segment.prompt_end > segment.prompt_start:
             seen[queries, _touched(segment.prompt_start, segment.prompt_end)] = True
             whole[inside, _covered(segment.prompt_start, segment.prompt_end)] = True
-    return np.tril(seen), np.tril(whole, -1)  # a segment stands behind its prompt
+    return np.tril(seen), np.tril(whole, -1)  # a segment follows its prompt; diagonal blocks are only partly causal
 
 
 def _touched(start: int, end: int) -> slice:
@@ -138,19 +141,19 @@ def _covered(start: int, end: int) -> slice:
 
 
 def _listed(blocks: BoolArray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For every block of queries [1, 1, n]: how many blocks of keys, and [1, 1, n, n] which, those first."""
+    """For every block of queries: [1, 1, n] the number of key blocks, and [1, 1, n, n] their indices, those first."""
     counts: IntArray = blocks.sum(axis=1)
     order: IntArray = np.argsort(~blocks, axis=1, kind="stable")
     return tuple(torch.from_numpy(a).to(device=device, dtype=torch.int32)[None, None] for a in (counts, order))  # type: ignore[return-value]
 
 
 def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
-    """Hidden states [S, H] of a row of tokens [S], of a backbone that `attend_packed` has prepared."""
-    nothing = torch.empty((1, 1, 0, 0), device=tokens.device)  # of four dimensions it is taken as it is: none is made
+    """Hidden states [S, H] of a row of tokens [S], from a backbone that `attend_packed` has prepared."""
+    no_mask = torch.empty((1, 1, 0, 0), device=tokens.device)  # transformers passes a 4-d mask on and makes none
     out = backbone(
         input_ids=tokens[None],
         position_ids=positions[None],
-        attention_mask=nothing,
+        attention_mask=no_mask,
         packing=packing,
         use_cache=False,
     )
@@ -159,30 +162,35 @@ def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packin
 
 
 def attend_packed(model: nn.Module) -> None:
-    """Let the model's layers attend through `attend` from now on. Raises ConfigError for a model whose layers do not,
-    or do more than that: a prompt with two completions must have the hidden states that it has in two rows.
+    """Make the model's layers attend through `attend` from now on.
+
+    Raises ConfigError for a model whose layers do not, or do more than full attention. The check: a prompt with two
+    completions in one row must have the hidden states of two separate rows.
     """
     causal: PreTrainedModel = plain_model(model)
     if not reads_in_pieces(model):
-        raise _unfit("layers that do not attend to all earlier tokens, or separate positions")
+        raise _unsupported("layers that do not attend to all earlier tokens, or separate positions")
     before = causal.config._attn_implementation
     try:
         causal.set_attn_implementation(NAME)
-        off = _off(causal.get_decoder())
+        difference = _largest_difference(causal.get_decoder())
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
         causal.set_attn_implementation(before)
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _unfit(f"a forward pass that raises {type(error).__name__}: {error}") from error
-    if not off <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
+        raise _unsupported(f"a forward pass that raises {type(error).__name__}: {error}") from error
+    if not difference <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
         causal.set_attn_implementation(before)
-        raise _unfit(f"layers with a different attention: hidden states are off by {off:.2g} of their spread")
+        raise _unsupported(
+            f"layers with a different attention: hidden states differ by {difference:.2g} of their spread"
+        )
 
 
 @torch.no_grad()
-def _off(backbone: nn.Module) -> float:
-    """The largest difference between both ways, in standard deviations; 0 where weights are broken, which training
-    reports.
+def _largest_difference(backbone: nn.Module) -> float:
+    """Largest difference of hidden states between packed and padded rows, in standard deviations.
+
+    0 where weights give values that are not finite; training reports those.
     """
     device = next(backbone.parameters()).device
     vocabulary = backbone.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
@@ -201,7 +209,7 @@ def _off(backbone: nn.Module) -> float:
     return float((packed - plain).abs().max() / plain.std().clamp(min=1e-9))
 
 
-def _unfit(why: str) -> ConfigError:
+def _unsupported(why: str) -> ConfigError:
     return ConfigError(
         f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}",
         remedy="set it to 'padded'",

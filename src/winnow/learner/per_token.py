@@ -1,4 +1,4 @@
-"""A pass over sequences that gives a number for each of their tokens, without gradients."""
+"""A pass over sequences that computes a number for each of their tokens, without gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import reshard
 from winnow.records import FloatArray, MicroBatch, TrainingSequence
 
-Found = Mapping[tuple[int, int], FloatArray]  # [L] per sequence, by its key
+Found = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]
 
 
 @torch.no_grad()
@@ -27,14 +27,14 @@ def per_token(
     module: PolicyModule | None = None,
     what: str,
 ) -> list[Found]:
-    """Of each batch `forward` [T] of its micro-batches, by sequence. These are the micro-batches of an update of the
-    batch: each is passed by one rank, and all ranks get the results.
+    """`forward` [T] of every batch, by sequence. Batches are divided into the micro-batches of their update. Each is
+    passed by one rank, and all ranks get the results.
 
-    `module` is what computes where it is not the model's own; `what` names the exchange in ranks/bytes_{what}.
+    `module` computes in place of the model's own module. `what` names the exchange in the metric ranks/bytes_{what}.
     """
-    found = [_of_own_share(model, sequences, forward) for sequences in batches]
+    local = [_of_own_share(model, sequences, forward) for sequences in batches]
     reshard(module or model.module)
-    every = ranks.each(found, what=what)
+    every = ranks.each(local, what=what)
     return [
         {key: numbers.astype(np.float64) for of_rank in every for key, numbers in of_rank[place].items()}
         for place in range(len(batches))
@@ -45,10 +45,10 @@ def _of_own_share(
     model: SequenceModel, sequences: Sequence[TrainingSequence], forward: Callable[[MicroBatch], Tensor]
 ) -> Mapping[tuple[int, int], NDArray[np.floating]]:
     """[L] of those sequences of a batch that this rank passes, in the precision that `forward` returns."""
-    found = {}
+    results = {}
     for mb in model.micro_batches(sequences):
         lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
         pieces = torch.split(forward(mb).cpu(), lengths)
-        if mb.mask.any():  # it is not there only to make as many passes as other ranks
-            found.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
-    return found
+        if mb.mask.any():  # else it only makes up the number of passes of other ranks
+            results.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
+    return results

@@ -1,4 +1,4 @@
-"""The policy: the model that is trained, as the distribution that rollouts are sampled from."""
+"""The policy: the trained model as the distribution that rollouts are sampled from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from winnow.records import FloatArray, MicroBatch, PolicyOutput
 
 
 class Policy(SequenceModel):
-    """A transformers model, with an adapter or without, that turns sequences into log-probs and gradient norms; on
-    request, with a value head on its backbone, into values too.
+    """A transformers model, with or without an adapter, that computes log-probs and gradient norms of sequences. With a
+    value head on its backbone it also computes values.
 
     Logits are divided by `temperature`, which is part of the distribution. They exist for `chunk_tokens` tokens at a
-    time, by default as many as `footprint.chunk_tokens` says. A value head is "trained" beside the policy, as one of
-    its parameters, or "lent" to a value model that has its own adapter (value_model.py).
+    time, by default `footprint.chunk_tokens(model)`. A value head is "trained" as one of the policy's parameters, or
+    "lent" to a value model that has its own adapter (value_model.py).
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Policy(SequenceModel):
         self._temperature = temperature
         self._chunk_tokens = footprint.chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens
         self._trains_head = value_head == "trained"
-        self._computes_in: torch.dtype | None = None  # where a rank's shares are kept in more
+        self._computes_in: torch.dtype | None = None  # set where a rank's shares have higher precision
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name: `weights`, and the value head that is part of it."""
+        """Trained parameters by name: `weights`, and the value head where it is trained with the policy."""
         return {**trained_parameters(self.model), **self.value_head}
 
     @property
     def value_head(self) -> dict[str, nn.Parameter]:
-        """The parameters of a value head that is trained beside the policy; none where there is no such head."""
+        """Parameters of a value head that is trained with the policy; empty where there is no such head."""
         return value_head(self.module) if self._trains_head else {}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
@@ -73,24 +73,24 @@ class Policy(SequenceModel):
         super().shard(masters)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
+        """Weights that an engine copies after an update: the trained parameters by name, not copied yet."""
         named = {name: p.detach() for name, p in trained_parameters(self.model).items()}
         return GatheredWeights(named, self._computes_in) if self.sharded else named
 
     def forward(
         self, mb: MicroBatch, needs: Collection[str] = (), *, module: PolicyModule | None = None
     ) -> PolicyOutput:
-        """Log-probs [T] of the completion tokens given what stands before them; entropy [T] and values [T] if in
+        """Log-probs [T] of the completion tokens given the tokens before them; entropy [T] and values [T] if in
         `needs`.
 
-        With `module`, they are those of another module: of a reference.
+        `module` computes in place of the policy's module: a reference model's.
         """
         module = module or self.module
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None, Tensor | None]:
             hidden = self.hidden_states(backbone, mb)
-            found = token_logprobs(
+            outputs = token_logprobs(
                 hidden,
                 head,
                 completions,
@@ -98,18 +98,18 @@ class Policy(SequenceModel):
                 chunk=self._chunk_tokens,
                 with_entropy="entropy" in needs,
             )
-            return *found, module.values(hidden) if "values" in needs else None
+            return *outputs, module.values(hidden) if "values" in needs else None
 
         logprobs, entropy, values = module(compute)
         return PolicyOutput(logprobs=logprobs, entropy=entropy, values=values)
 
     def values(self, mb: MicroBatch) -> Tensor:
-        """[T] of the value head on its backbone, without log-probs."""
-        found: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
-        return found
+        """Values [T] of the value head on the policy's backbone, without log-probs."""
+        values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
+        return values
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
-        """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
+        """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
         return gradient_norms(
             self.module,
             sequences,
@@ -123,6 +123,6 @@ class Policy(SequenceModel):
 
 
 def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
-    """The parameters of a module's value head, by name."""
-    assert module.value_head is not None, "it was made with a value head"
+    """Parameters of a module's value head, by name."""
+    assert module.value_head is not None, "the module was made with a value head"
     return {f"value_head.{name}": p for name, p in module.value_head.named_parameters()}

@@ -1,7 +1,7 @@
-"""What a rank passes through the policy: its share of the sequences that all ranks know.
+"""How sequences are divided among ranks for a pass through the policy.
 
-Every pass of the policy deals the same sequences the same way on every rank, so the shares need no exchange. Where the
-policy itself is sharded, a forward is an exchange of all ranks: each then makes as many as the one that has most.
+Every rank computes the same division from the same sequences, so the division needs no exchange. Where the policy is
+sharded, a forward pass is an exchange of all ranks. Each rank then makes as many passes as the one with most.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from winnow.learner.model_input import AnySequence, length
 from winnow.records import TrainingSequence
 
 S = TypeVar("S", bound=AnySequence)
-Cut = Callable[[Sequence[S]], list[list[int]]]  # sequences -> places of those that go through the policy together
+Cut = Callable[[Sequence[S]], list[list[int]]]  # sequences -> places of those in each micro-batch
 
 
-def dealt(sequences: Sequence[S], cut: Cut[S]) -> list[list[list[int]]]:
-    """[ranks][micro-batches] places of sequences: about as many tokens for each rank, cut as `cut` says."""
+def deal_parts(sequences: Sequence[S], cut: Cut[S]) -> list[list[list[int]]]:
+    """[ranks][micro-batches] places of sequences: `cut` of each rank's share, about equal in tokens."""
     shares = in_runs([length(sequence) for sequence in sequences], ranks.count())
     return [[[share[i] for i in part] for part in cut([sequences[place] for place in share])] for share in shares]
 
 
-def passes_short(every: Sequence[Sequence[object]]) -> int:
-    """How many micro-batches this rank has fewer than the one that has most."""
+def missing_passes(every: Sequence[Sequence[object]]) -> int:
+    """Number of micro-batches that this rank has fewer than the rank with most."""
     return max(map(len, every)) - len(every[ranks.rank()])
 
 
-def idle(sequence: TrainingSequence) -> TrainingSequence:
-    """The sequence as one of which nothing is learned: its weight is 0, and no token of it is trained."""
+def without_training(sequence: TrainingSequence) -> TrainingSequence:
+    """A copy of the sequence with weight 0 and no trained token, which adds nothing to a gradient."""
     nothing = np.zeros(len(sequence.rollout.tokens), dtype=np.bool_)
     return dataclasses.replace(sequence, weight=0.0, rollout=dataclasses.replace(sequence.rollout, trainable=nothing))
 
 
 def shortest(sequences: Sequence[S]) -> S:
-    """The one that costs least to pass."""
+    """The sequence with the fewest tokens, which is cheapest to pass."""
     return min(sequences, key=length)

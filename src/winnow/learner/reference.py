@@ -1,6 +1,4 @@
-"""The reference policy that a KL term measures the distance to: the policy as it was when training (or a window)
-began.
-"""
+"""The reference policy of a KL term: the policy as it was when training (or a window) started."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import is_sharded, shard, share_of, whole
+from winnow.learner.sharding import is_sharded, shard, shard_like, whole
 from winnow.models.adapter import (
     adapter_off,
     adapter_on,
@@ -27,29 +25,29 @@ FROZEN = "reference"  # the second adapter's name
 
 
 class Reference(Protocol):
-    """A frozen policy. `reset` makes it the present one; `state` is what a resume needs to find it again."""
+    """A frozen policy. `reset` makes it the present policy; `state` contains what a resume needs to restore it."""
 
     def active(self) -> AbstractContextManager[PolicyModule]:
-        """A context in which the module that it yields computes as the reference."""
+        """A context whose value is a module that computes as the reference."""
 
     def shard(self) -> None:
-        """Leave every rank its share, as the policy has done."""
+        """Divide it among the ranks, after the policy."""
 
     def reset(self) -> None:
-        """Become the policy as it is now."""
+        """Copy the present policy."""
 
     def state(self) -> dict[str, Tensor]:
-        """By name; empty as long as the reference is the policy that the run started from."""
+        """Tensors by name; empty while the reference is the policy that the run started from."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Become what `state` described."""
+        """Restore what `state` returned."""
 
 
 class FrozenCopy:
-    """A second model beside a policy of which every parameter is trained."""
+    """A second model beside a policy whose parameters are all trained."""
 
     def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
-        """`start` is the policy the run began with, where that is no longer `policy` (a resumed run)."""
+        """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run)."""
         self._policy = policy.model
         self._module = PolicyModule(copy.deepcopy(policy.model) if start is None else start, packed=policy.packed)
         self._module.requires_grad_(False)
@@ -75,14 +73,14 @@ class FrozenCopy:
     @torch.no_grad()
     def _copy(self, source: Mapping[str, Tensor]) -> None:
         for name, parameter in self._module.model.named_parameters():
-            given = source[name]
-            parameter.copy_(given if is_sharded(given) else share_of(given, parameter))
+            value = source[name]
+            parameter.copy_(value if is_sharded(value) else shard_like(value, parameter))
         self._moved = True
 
 
 class FrozenAdapter:
-    """For a policy that trains an adapter: its base with the adapter switched off, or, once reset, with a frozen
-    second one.
+    """The reference of a policy that trains an adapter: its base without the adapter. After a reset: its base with a
+    frozen copy of the adapter.
     """
 
     def __init__(self, policy: PolicyModule) -> None:
@@ -95,11 +93,11 @@ class FrozenAdapter:
             yield self._policy
 
     def shard(self) -> None:
-        """It is part of the policy."""
+        """Do nothing: the base is divided with the policy."""
 
     def reset(self) -> None:
         trained = {name: whole(p) for name, p in trained_parameters(self._policy.model).items()}
-        set_frozen_adapter(self._policy.model, FROZEN, trained)  # every rank has all of it: it is small
+        set_frozen_adapter(self._policy.model, FROZEN, trained)  # whole on every rank, as it is small
 
     def state(self) -> dict[str, Tensor]:
         return frozen_adapter(self._policy.model, FROZEN)

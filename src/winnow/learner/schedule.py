@@ -1,4 +1,4 @@
-"""From a step's groups to its batches: what each kept rollout weighs, and which of them meet in one optimizer step."""
+"""From a step's groups to its batches: the weight of each kept rollout, and the rollouts of each optimizer step."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ def schedule(
     drop_silent: bool = True,
     seed: tuple[seeds.SeedName, ...],
 ) -> list[Batch]:
-    """Weigh a step's kept rollouts, cut them into epochs x `updates_per_step` batches of whole groups, drop the silent.
+    """Weigh a step's kept rollouts, divide them into epochs x `updates_per_step` batches of whole groups, drop silent
+    ones.
 
     A rollout is weighed among all that the step kept, zero-advantage ones included, and multiplied by
-    `updates_per_step`: what a prompt weighs depends on no batch, and a batch weighs on average what a step of one
-    update would. Silent rollouts leave afterwards, unless `drop_silent` is off (a KL or entropy term teaches from them
-    too). A kept rollout without a trainable token is never weighed. Each epoch is cut anew. With fewer groups than
-    batches, some batches are empty; they are returned all the same, so that the learning rate advances.
+    `updates_per_step`. So a prompt's weight depends on no batch, and a batch weighs on average as much as a step of one
+    update.
 
-    Of a rollout of more than `max_trained_tokens` only so many are trained, its first. The rest is neither weighed nor
-    read, as nothing before it depends on it; a weighting that counts tokens counts those.
+    Silent rollouts (without gradient) are dropped after weighing, unless `drop_silent` is false because a KL or entropy
+    term trains on them. A kept rollout without a trainable token is never weighed. Each epoch is divided anew. With
+    fewer groups than batches some batches are empty; they are returned, so that the learning rate advances.
 
-    `planned` counts the prompts of the step's plan; the groups that dynamic sampling adds come on top. `pass_rates`
-    [G] are the plan's. Raises ConfigError when the weighting does not give one finite number per sequence.
+    Only the first `max_trained_tokens` tokens of a rollout are trained. The rest is neither weighed nor read, because
+    no earlier token depends on it. A weighting that counts tokens counts the trained ones.
+
+    `planned` is the number of prompts in the step's plan, without groups that dynamic sampling adds. `pass_rates` [G]
+    are the plan's. Raises ConfigError unless the weighting returns one finite number per sequence.
     """
     candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group, max_trained_tokens)]
     tokens = np.zeros(len(groups), dtype=np.int64)
@@ -60,11 +63,11 @@ def schedule(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A kept rollout with something to train."""
+    """A kept rollout with a trainable token."""
 
     group: Group
     position: int  # of the group in the step
-    rollout: Rollout  # as far as it is trained
+    rollout: Rollout  # only the tokens that are trained
     place: int  # of the rollout in the group
 
     @property
@@ -93,7 +96,7 @@ class _Candidate:
 
 
 def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
-    """A rollout's first `count` tokens, and what belongs to each; its text stays. None: all of it."""
+    """A rollout's first `count` tokens with their data; its text stays whole. None: all tokens."""
     if count is None or len(rollout.tokens) <= count:
         return rollout
     trainable = None if rollout.trainable is None else rollout.trainable[:count]
@@ -112,9 +115,9 @@ def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candid
 
 
 def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
-    """Positions of groups that have tokens, dealt to `parts`: the longest first, each to the lightest part.
+    """Positions of groups with tokens, dealt to `parts`: the longest first, each to the part with the fewest tokens.
 
-    Longest up to a quarter: the jitter makes every epoch a different cut even when no two groups are equally long.
+    Lengths are shrunk at random by up to a quarter, so that every epoch has another division even where lengths differ.
     """
     jittered = tokens * rng.uniform(0.75, 1.0, size=len(tokens))
     dealt: list[list[int]] = [[] for _ in range(parts)]
@@ -124,6 +127,7 @@ def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[in
             lightest = int(np.argmin(loads))
             dealt[lightest].append(int(position))
             loads[lightest] += tokens[position]
+    # Without the permutation the longest group would always be in the first update.
     return [sorted(dealt[part]) for part in rng.permutation(parts)]
 
 
@@ -149,12 +153,12 @@ def _kept_rollouts(
 def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) -> FloatArray:
     if len(kept.lengths) == 0:
         return np.zeros(0)
-    answer = as_array(weighting(kept))
-    if answer.shape != kept.lengths.shape or answer.dtype.kind not in "fiu" or not np.all(np.isfinite(answer)):
+    weights = as_array(weighting(kept))
+    if weights.shape != kept.lengths.shape or weights.dtype.kind not in "fiu" or not np.all(np.isfinite(weights)):
         raise ConfigError(
-            f"the weighting returned {answer!r} for {len(kept.lengths)} sequences",
+            f"the weighting returned {weights!r} for {len(kept.lengths)} sequences",
             remedy="return one finite weight per entry of kept.lengths",
             key="weighting",
             code="config.member_result",
         )
-    return answer.astype(np.float64)
+    return weights.astype(np.float64)

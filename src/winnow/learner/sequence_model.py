@@ -1,4 +1,4 @@
-"""What policy and value model share: a model that reads a batch's sequences, in micro-batches of one rank's share."""
+"""Base of policy and value model: a model that reads a batch's sequences in micro-batches of this rank's share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from winnow.records import MicroBatch, TrainingSequence
 
 
 class SequenceModel(ABC):
-    """A module and how sequences are read by it.
+    """A module, and how it reads sequences.
 
-    `pad_token` only fills space: what is padding is decided by position, so it may be a token that also ends rollouts.
+    `pad_token` only fills space. Padding is identified by position, so it may be a token that also ends rollouts.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class SequenceModel(ABC):
         self._pad_token = pad_token
         self._tokens_per_micro_batch = tokens_per_micro_batch
         self._max_importance = max_importance
-        # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
-        # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
+        # transformers computes norms in float32 whatever the weights are, so layouts differ in the last bits. A float64
+        # run is for exact comparisons and uses one layout only. Checkpointed layers keep no keys and values to share.
         shares = not module.is_checkpointed and reads_in_pieces(self.model) and self.dtype != torch.float64
         self.layout: Layout = "packed" if module.packed else "shared" if shares else "padded"
 
@@ -46,22 +46,23 @@ class SequenceModel(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is computed per token: float64 for a float64 model, else float32."""
+        """dtype of per-token results: float64 for a float64 model, else float32."""
         return self.module.dtype
 
     @property
     @abstractmethod
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
+        """Trained parameters by name."""
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
-        """Leave every rank its share of the parameters, or of the `masters` that they were rounded from."""
+        """Keep only this rank's share of the parameters, or of the `masters` that they were rounded from."""
         shard(self.module, masters)
         self.sharded = True
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
-        """This rank's share of the sequences in pieces that fit in memory, made one at a time, where and in the
-        precision in which the model computes.
+        """This rank's share of the sequences in micro-batches that fit in memory, made one at a time.
+
+        They are on the model's device, with floats in the model's per-token dtype.
         """
         return micro_batches(
             sequences,
@@ -74,5 +75,5 @@ class SequenceModel(ABC):
         )
 
     def hidden_states(self, backbone: nn.Module, mb: MicroBatch) -> Tensor:
-        """[T, H] what predicts each completion token."""
+        """[T, H] hidden states that predict each completion token."""
         return hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout)

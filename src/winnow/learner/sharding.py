@@ -1,12 +1,12 @@
 """A policy of which every rank holds a share: FSDP2, layer by layer, over the one module that every pass goes through.
 
-A layer's parameters are gathered before it computes and freed after it, and so are those around the layers (embedding,
-last norm, head) for a whole pass; a gradient is summed over the ranks as soon as a backward has made it (Zhao et al.
-2023, arXiv 2304.11277; Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3). What winnow asks for otherwise than the
-default: gradients are summed and never averaged, for the weights of the sequences already say what each counts.
+A layer's parameters are gathered before it computes and freed after it. Parameters outside the layers (embedding, last
+norm, head) are gathered for a whole pass. A gradient is summed over the ranks as soon as backward has computed it (Zhao
+et al. 2023, arXiv 2304.11277; Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3). Unlike FSDP2's default,
+gradients are summed and never averaged, because the sequence weights already include every normalisation.
 
-A policy that computes in bfloat16 on float32 masters has the masters as its shares, which are rounded when they are
-gathered. What is torch's DTensor is known to this file, and to nobody else.
+A policy that computes in bfloat16 on float32 masters has shares of the masters, which are rounded when they are
+gathered. Only this file uses torch's DTensor.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from winnow.models.weights_on_read import WeightsOnRead
 
 
 def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> None:
-    """Leave every rank its share of the module's parameters, in place; with `masters`, of those, from which what
-    computes is rounded. Exchanges between all ranks: every later pass, too.
+    """Keep only this rank's share of the module's parameters, in place. With `masters`, the shares are of the masters,
+    and gathered parameters are rounded from them. It exchanges data between all ranks, and so does every later pass.
     """
     computes_in = next(module.parameters()).dtype
     for name, parameter in module.model.named_parameters():
@@ -40,7 +40,7 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
         reduce_dtype=torch.float32 if masters else None,
         cast_forward_inputs=False,
     )
-    if module.value_head is not None:  # apart, as it is never rounded
+    if module.value_head is not None:  # separately and without the precision policy: it stays float32
         fully_shard(module.value_head, mesh=mesh)
     for part in (*_layers(module), module):
         fully_shard(part, mesh=mesh, mp_policy=precision)
@@ -51,28 +51,28 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
 
 
 def reshard(module: PolicyModule) -> None:
-    """Free what a pass has gathered and no backward follows that would: the parameters around the layers."""
+    """Free the parameters outside the layers that a pass gathered, where no backward follows that would free them."""
     if isinstance(module, FSDPModule):
         module.reshard()
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank has only a share of it."""
+    """Whether this rank has only a share of the tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; of a share, an exchange of all ranks."""
+    """The whole tensor; gathering shares is an exchange of all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def own_share(tensor: Tensor) -> Tensor:
-    """What this rank has of it, as a plain tensor."""
+def local_share(tensor: Tensor) -> Tensor:
+    """This rank's share of a tensor, as a plain tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def share_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Of a whole tensor that every rank has, this rank's share, cut as that of `like` is; no exchange."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """This rank's share of a tensor that every rank has whole, divided like `like`; no exchange."""
     moved = tensor.to(like.device)
     if not isinstance(like, DTensor):
         return moved
@@ -80,21 +80,21 @@ def share_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 class GatheredWeights(WeightsOnRead):
-    """Weights of which each is gathered from all ranks when it is read, in the precision that it is computed with.
+    """Weights that are gathered from all ranks one by one when they are read, in the precision of computation.
 
-    Every rank reads the same names in the same order, each once; `finish` reads those that are left, so that a rank
-    whose engine has failed does not leave the others waiting.
+    Every rank reads the same names in the same order, each once. `finish` reads the remaining ones, so that a rank
+    whose engine failed does not make the other ranks wait.
     """
 
     def __init__(self, shares: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
         self._shares, self._dtype = shares, dtype
-        self._left = dict.fromkeys(shares)
+        self._unread = dict.fromkeys(shares)
 
     def __getitem__(self, name: str) -> Tensor:
         share = self._shares[name]
-        self._left.pop(name, None)
+        self._unread.pop(name, None)
         rounded = share.detach().to(self._dtype or share.dtype)
-        with ranks.spent.on("weights", own_share(rounded).nbytes):
+        with ranks.spent.on("weights", local_share(rounded).nbytes):
             return whole(rounded)
 
     @property
@@ -102,12 +102,12 @@ class GatheredWeights(WeightsOnRead):
         return self._shares.keys()
 
     def finish(self) -> None:
-        """Read what has not been read."""
-        for name in list(self._left):
+        """Read every weight that has not been read."""
+        for name in list(self._unread):
             self[name]
 
 
 def _layers(module: PolicyModule) -> list[nn.Module]:
-    """The layers of a transformers model, which says by its classes what must stay in one piece."""
+    """The layers of a transformers model: modules of the classes that it lists as indivisible."""
     names = set(getattr(plain_model(module.model), "_no_split_modules", None) or ())
     return [part for part in module.modules() if type(part).__name__ in names]

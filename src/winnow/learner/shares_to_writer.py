@@ -1,7 +1,8 @@
-"""How one rank writes what all ranks hold in shares: it asks for tensors by name, and the others answer until it ends.
+"""How one rank writes tensors that all ranks hold in shares: it requests them by name, and the others send their
+shares.
 
-The writer reads in what order it likes, and may stop in the middle. All of it is exchanged in a process group of its
-own, so a save goes on beside training.
+The writer may read in any order and stop early. The exchange has a process group of its own, so that a save can run
+beside training.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from torch import Tensor
 
 from winnow import ranks
 from winnow.errors import RunFolderError
-from winnow.learner.sharding import is_sharded, own_share
+from winnow.learner.sharding import is_sharded, local_share
 
 T = TypeVar("T")
 
-DONE, FAILED = -1, -2  # what the writer says instead of the number of a tensor
+DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
 
 
 class SharesToWriter:
-    """Tensors by name, the same names on every rank; the shares are read as they are now."""
+    """Tensors by name, the same names on every rank. Shares are read in their present state."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
         self._shared = [name for name, tensor in tensors.items() if is_sharded(tensor)]
 
     def written(self, write: Callable[[], T]) -> T | None:
-        """On the writer what `write` returns, which may call `read`; on the others None, once that has ended, or, where
-        nothing is shared, at once.
+        """Run `write`, which may call `read`, on the writer, and return its result. Other ranks send shares until it
+        has finished, and return None; where no tensor is shared, they return at once.
 
-        Raises on the writer what `write` raises, and on the others RunFolderError where it raised.
+        An exception of `write` is raised on the writer, and RunFolderError on the others.
         """
         if not self._shared:
             return write() if ranks.is_writer() else None
@@ -41,23 +42,23 @@ class SharesToWriter:
             self._serve()
             return None
         try:
-            done = write()
+            result = write()
         except BaseException:
-            _say(FAILED)
+            _send_request(FAILED)  # else the other ranks would wait for a request for ever
             raise
-        _say(DONE)
-        return done
+        _send_request(DONE)
+        return result
 
     def read(self, name: str) -> Tensor:
-        """On the writer: a tensor, whole, and on the host where it was shared."""
+        """On the writer: the whole tensor, in host memory where it was shared."""
         tensor = self._tensors[name]
         if not is_sharded(tensor):
             return tensor
-        _say(self._shared.index(name))
+        _send_request(self._shared.index(name))
         return self._gathered(tensor)
 
     def _serve(self) -> None:
-        while (number := _said()) >= 0:
+        while (number := _receive_request()) >= 0:
             self._gathered(self._tensors[self._shared[number]])
         if number == FAILED:
             raise RunFolderError(
@@ -65,9 +66,11 @@ class SharesToWriter:
             )
 
     def _gathered(self, tensor: Tensor) -> Tensor:
-        """Of [R, ...] each rank has the next ceil(R / ranks) rows, the last ones fewer or none."""
+        """The whole tensor on the writer. Of R rows each rank has the next ceil(R / ranks); the last ranks have fewer
+        or none.
+        """
         rows = -(-tensor.shape[0] // ranks.count())
-        mine = own_share(tensor).detach().cpu()
+        mine = local_share(tensor).detach().cpu()
         padded = mine.new_zeros((rows, *tensor.shape[1:]))
         padded[: len(mine)] = mine
         parts = [torch.empty_like(padded) for _ in range(ranks.count())] if ranks.is_writer() else None
@@ -76,12 +79,12 @@ class SharesToWriter:
         return torch.cat(parts)[: tensor.shape[0]] if parts else mine
 
 
-def _say(number: int) -> None:
+def _send_request(number: int) -> None:
     with ranks.exchanging("what is saved"):
         torch.distributed.broadcast(torch.tensor([number]), src=0, group=ranks.saving_group())
 
 
-def _said() -> int:
+def _receive_request() -> int:
     number = torch.zeros(1, dtype=torch.int64)
     with ranks.exchanging("what is saved"):
         torch.distributed.broadcast(number, src=0, group=ranks.saving_group())

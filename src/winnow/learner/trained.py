@@ -1,4 +1,4 @@
-"""A model and the optimizer that changes it: what policy and value model are trained by alike."""
+"""Base of learner and critic: a model and the optimizer that updates it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from winnow.errors import RunFolderError
 from winnow.learner.gradient_sums import sum_over_ranks
 from winnow.learner.optimizer import Optimizer, UpdateResult
 from winnow.learner.sequence_model import SequenceModel
-from winnow.learner.sharding import share_of
+from winnow.learner.sharding import shard_like
 from winnow.records import Batch, MicroBatch
 from winnow.seeds import SeedName
 
 Model = TypeVar("Model", bound=SequenceModel)
 
-VALUE_MODEL = "critic/"  # what the names of a value model's tensors begin with, in a checkpoint
+VALUE_MODEL = "critic/"  # prefix of a value model's tensor names in a checkpoint
 
 
 class Trained(Generic[Model]):
-    """An update is `micro_batches`, a forward and `backward` for each of them, and `step`; or `skip`, where the batch
-    is empty.
+    """A model and its optimizer. An update is `micro_batches`, a forward and `backward` for each of them, and `step`;
+    or `skip`, where the batch is empty.
     """
 
     def __init__(self, model: Model, optimizer: Optimizer) -> None:
@@ -32,31 +32,32 @@ class Trained(Generic[Model]):
         self._optimizer = optimizer
 
     def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Model], Optimizer]) -> None:
-        """Leave every rank its share of model and optimizer (sharding.py), before the first update.
+        """Keep only this rank's share of model and optimizer (sharding.py). Call it before the first update.
 
-        `masters` are those that the model's weights were rounded from, or none.
+        `masters` are those that the model's weights were rounded from; empty where it has none.
         """
         self.model.shard(masters)
         self._optimizer = make_optimizer(self.model)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
+        """Trained parameters by name."""
         return self.model.parameters
 
     @property
     def taken(self) -> int:
-        """Updates of this process, begun ones included: as long as it stands, so do parameters and moments."""
+        """Updates started in this process. While the count is unchanged, so are parameters and moments."""
         return self._optimizer.taken
 
     @property
     def not_finite(self) -> int:
-        """The last updates in a row that a gradient which is not finite made it skip."""
+        """Latest consecutive updates that were skipped because a gradient was not finite."""
         return self._optimizer.not_finite
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """This rank's share of a batch in pieces that fit in memory, made one at a time, where and in the precision in
-        which the model computes.
+        """This rank's share of a batch in micro-batches that fit in memory, made one at a time.
+
+        They are on the model's device, with floats in the model's per-token dtype.
         """
         return self.model.micro_batches(batch.sequences)
 
@@ -65,10 +66,10 @@ class Trained(Generic[Model]):
         scalar.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> UpdateResult:
-        """One update from the gradients of all ranks, which are cleared. A gradient that is not finite changes nothing
-        else.
+        """Make one update from the gradients of all ranks and clear them. If a gradient is not finite, only the
+        schedule advances.
         """
-        if not self.model.sharded:  # else every backward has summed them
+        if not self.model.sharded:  # FSDP2 sums gradients over ranks in backward
             sum_over_ranks(self._optimizer.sums())
         return self._optimizer.step()
 
@@ -77,18 +78,18 @@ class Trained(Generic[Model]):
         return self._optimizer.skip()
 
     def counts(self) -> dict[str, Any]:
-        """What a resume needs besides tensors, for JSON."""
+        """State that a resume needs besides tensors, for JSON."""
         return self._optimizer.counts()
 
 
 def split(tensors: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Those whose names begin with a prefix, by the rest of their names, and the others."""
-    found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return found, {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
+    """The tensors whose names start with a prefix, by the rest of their names, and the other tensors."""
+    matches = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return matches, {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
 
 
 def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
-    """Raise RunFolderError unless a value model's saved parameters are these."""
+    """Raise RunFolderError unless a value model's saved parameters have the names and shapes of `parameters`."""
     if parameters and not saved:
         raise RunFolderError(
             "the checkpoint has no value model of this form: it was saved by a run without one, or with another "
@@ -118,9 +119,9 @@ def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Paramet
 
 @torch.no_grad()
 def set_parameters(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
-    """Give parameters the values, whole, that they have by name; a rank takes its share of each."""
+    """Copy whole values by name into the parameters; a rank copies its share of each."""
     for name, parameter in parameters.items():
-        parameter.copy_(share_of(values[name], parameter))
+        parameter.copy_(shard_like(values[name], parameter))
 
 
 def make_optimizer(
@@ -134,14 +135,14 @@ def make_optimizer(
     saves_masters: bool = False,
     seed: SeedName = "rounding",
 ) -> Optimizer:
-    """The optimizer of one that learns in so many steps: they become updates, which is what a schedule counts."""
+    """The optimizer of a model that is trained for `steps` steps, which become updates: the unit of its schedule."""
     exact = {name: p.detach().clone() for name, p in parameters.items() if masters and name not in masters}
     return Optimizer(
         parameters,
         **options.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"}),
         warmup_updates=options.warmup_steps * updates_per_step,
         total_updates=steps * updates_per_step,
-        masters={**masters, **exact},  # a value head is float32, and has a master like the 16-bit weights beside it
+        masters={**masters, **exact},  # a float32 value head has a master too
         saves_masters=saves_masters,
         seed=(config.seed, seed),
     )

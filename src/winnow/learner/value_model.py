@@ -1,7 +1,7 @@
-"""A value model of its own: what return is to be expected before each token is sampled.
+"""A separate value model: it predicts the return before each token is sampled.
 
-Its backbone is another model, or the policy's frozen base under an adapter of the value model's own; its head is a
-`PolicyModule`'s. (A head on the policy's own backbone is part of the policy: policy.py.)
+Its backbone is another model, or the policy's frozen base with a second adapter. Its head is that of a `PolicyModule`.
+A head on the policy's trained backbone is part of the policy (policy.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from winnow.records import MicroBatch
 
 
 class ValueModel(SequenceModel):
-    """A module with a value head; `on_policy` says that the module is the policy's, on which it has an adapter."""
+    """A module with a value head. With `on_policy`, the module is the policy's, and the value model is an adapter on
+    it.
+    """
 
     def __init__(
         self, module: PolicyModule, *, pad_token: int, tokens_per_micro_batch: int, on_policy: bool = False
@@ -30,25 +32,27 @@ class ValueModel(SequenceModel):
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """See `SequenceModel`."""
-        own = value_adapter(self.model) if self.on_policy else trained_parameters(self.model)
-        return {**own, **value_head(self.module)}
+        backbone = value_adapter(self.model) if self.on_policy else trained_parameters(self.model)
+        return {**backbone, **value_head(self.module)}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
-        """See `SequenceModel`; the policy's module has been divided with the policy."""
+        """See `SequenceModel`. The policy's module is divided with the policy."""
         if self.on_policy:
             self.sharded = True
         else:
             super().shard(masters)
 
     def forward(self, mb: MicroBatch) -> Tensor:
-        """[T] the value before each completion token is sampled."""
+        """[T] values before each completion token is sampled."""
         with self.active():
-            found: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
-        return found
+            values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
+        return values
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """A context in which its adapter is on: for a backward too, which may compute layers again."""
+        """A context in which the value model's adapter is active. Backward needs it too, because it may recompute
+        layers.
+        """
         if not self.on_policy:
             yield
             return

@@ -1,7 +1,7 @@
-"""Low-rank adapters: train a small difference to frozen weights. All that winnow knows of peft stands here.
+"""Low-rank adapters: a small trained difference to frozen weights. Only this file uses peft.
 
-A model is either plain, one of transformers', or wrapped by peft, which puts "base_layer" and "lora_..." into the names
-of parameters. Elsewhere weights go by the names that the plain model has, or by those in peft's own files.
+A model is either a plain transformers model, or wrapped by peft, which adds "base_layer" and "lora_..." to parameter
+names. Other files use the names of the plain model, or those in peft's own files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from winnow.models.tensor_file import FORMAT, write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
-VALUES = "critic"  # of the one that a value model trains on the policy's base
+VALUES = "critic"  # name of the adapter that a value model trains on the policy's base
 
 
 def plain_model(model: nn.Module) -> Any:
@@ -45,10 +45,10 @@ def add_lora(
     model: nn.Module, *, rank: int, alpha: float, targets: Sequence[str] | Literal["all-linear"], seed: int
 ) -> nn.Module:
     """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
-    2021, arXiv 2106.09685, eq. 3). B starts at zero: at first nothing changes.
+    2021, arXiv 2106.09685, eq. 3). B starts at zero, so the model does not change at first.
 
-    The same `seed` gives the same A. Raises ConfigError when no module is called like a target, and when a target
-    shares its weight with another module: the merged model could not be saved as one of this architecture.
+    The same `seed` gives the same A. Raises ConfigError where no module has a target's name. It also does where a
+    target shares its weight with another module: the merged model could not be saved in its architecture.
     """
     peft = _peft()
     modules = targets if isinstance(targets, str) else list(targets)
@@ -56,10 +56,10 @@ def add_lora(
         r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
-        # peft asks transformers by a name that newer versions warn about, and warns about what is refused below
+        # peft uses a name that newer versions of transformers deprecate, and warns about what is refused below
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer", UserWarning)
-        torch.manual_seed(seeds.derive(seed, "lora") % 2**63)
+        torch.manual_seed(seeds.derive(seed, "lora") % 2**63)  # peft draws A from torch's global stream
         try:
             adapted = peft.get_peft_model(model, adapter)
         except ValueError as error:
@@ -69,23 +69,21 @@ def add_lora(
                 key="model.lora.targets",
                 code="config.unsupported",
             ) from error
-    for config in adapted.peft_config.values():  # a set, which adapter_config.json would list in any order
+    for config in adapted.peft_config.values():  # a set, whose order in adapter_config.json would vary
         config.target_modules = sorted(config.target_modules)
     _check_not_shared(adapted, modules)
     return cast(nn.Module, adapted)
 
 
 def linear_layers(model: nn.Module) -> list[str]:
-    """The names of the linear layers that an adapter can be on, each once, without the output layer."""
+    """Names of the linear layers that an adapter can be on, each once, without the output layer."""
     output = getattr(model, "get_output_embeddings", lambda: None)()
     named = ((name.rpartition(".")[2], module) for name, module in model.named_modules())
     return sorted({name for name, module in named if isinstance(module, nn.Linear) and module is not output})
 
 
 def add_value_adapter(model: Any, *, rank: int, alpha: float, seed: int) -> None:
-    """Give a model from `add_lora` a second adapter, on the same layers, which a value model trains. It is not made
-    active.
-    """
+    """Add a second adapter to a model from `add_lora`, on the same layers, for a value model. It is not made active."""
     config = copy.copy(model.peft_config[TRAINED])
     config.r, config.lora_alpha = rank, alpha
     with torch.random.fork_rng():
@@ -95,20 +93,20 @@ def add_value_adapter(model: Any, *, rank: int, alpha: float, seed: int) -> None
 
 
 def value_adapter(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a value model's adapter on the policy's base, by name; empty where there is none."""
+    """Parameters of a value model's adapter on the policy's base, by name; empty where it has none."""
     return {name: p for name, p in model.named_parameters() if _is_of(name, VALUES)}
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What is trained of a policy, by name; a value model's adapter on its base is not part of it."""
+    """Trained parameters of a policy by name, without a value model's adapter on its base."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad and not _is_of(name, VALUES)}
 
 
 def load_adapter(model: nn.Module, folder: Path) -> None:
     """Set the adapter of a model from `add_lora` to the one saved in a folder, bit by bit.
 
-    Raises RunFolderError when there is none in safetensors (peft would open a pickle instead), or it is not one of
-    this model's shape.
+    Raises RunFolderError where the folder has none in safetensors (peft would open a pickle instead), or where its
+    shape is not this model's.
     """
     peft = _peft()
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -133,49 +131,52 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
 
 
 def save_adapter(model: Any, folder: Path) -> str:
-    """Write the adapter that is trained, alone, in peft's two files. Returns the SHA-256 of that of its weights."""
+    """Write the trained adapter in peft's two files. Returns the SHA-256 of its weights file."""
     folder.mkdir(parents=True, exist_ok=True)
     config = copy.copy(model.peft_config[TRAINED])
-    config.inference_mode = True  # as peft saves it: who loads the folder says what to train
+    config.inference_mode = True  # as peft saves it; the program that loads the folder chooses what to train
     config.save_pretrained(folder)
     return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata=FORMAT)
 
 
 def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Of tensors by the names that they have in `plain_model`, those of the plain model, by its own names."""
-    own = ((name, tensor) for name, tensor in named if ".lora_" not in name and not is_scale(name))
-    return ((name.replace(".base_layer.", "."), tensor) for name, tensor in own)
+    """Tensors named as in `plain_model` -> those of the plain model, by its own names."""
+    plain = ((name, tensor) for name, tensor in named if ".lora_" not in name and not is_scale(name))
+    return ((name.replace(".base_layer.", "."), tensor) for name, tensor in plain)
 
 
 def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
-    """What makes each weight that the trained adapter changes as it is with that adapter added in, by the name that it
-    has in the plain model: W + (alpha / rank) B A, summed in float32 at least and rounded once to W's precision, on W's
-    device. Of a base of 4 bits, W is what they mean, and every matrix of 4 bits is among them.
+    """A function per weight that the trained adapter changes, by plain name, which returns that weight merged.
 
-    They are made one by one, beside the model: merging in place and undoing it would not give W back bit by bit.
+    The merged weight is W + (alpha / rank) B A, summed in float32 or float64, rounded once to W's precision, on W's
+    device. For a 4-bit base, W is the dequantized matrix, and every 4-bit matrix is included.
+
+    Weights are merged one by one, beside the model: merging in place and undoing it would not restore W's bits.
     """
     adapted = {name: m for name, m in plain_model(model).named_modules() if hasattr(m, "get_delta_weight")}
     return {**dequantizers(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
 
 
 def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
-    """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
+    """Shape of each 4-bit matrix once dequantized, on the meta device."""
     return {name: dequantized_shape(weight) for name, weight in _in_4_bits(model)}
 
 
 def dequantizers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
-    """What makes each matrix of 4 bits a plain one, in the precision that it computes in, without an adapter."""
+    """A function per 4-bit matrix that returns it dequantized, in the precision that it computes in, without an
+    adapter.
+    """
     return {name: partial(_rounded, weight) for name, weight in _in_4_bits(model)}
 
 
 def _in_4_bits(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The matrices of 4 bits, by the names that they have in the plain model."""
+    """The 4-bit matrices, by the names of the plain model."""
     plain = plain_names(plain_model(model).named_parameters())
     return ((name, weight) for name, weight in plain if is_4bit(weight))
 
 
 def _peft() -> Any:
-    """The package, which is slow to import and not needed without an adapter. It imports bitsandbytes."""
+    """Import peft late: it is slow to import and needed only for an adapter. It imports bitsandbytes."""
     with without_hub_kernels():
         import peft
 
@@ -196,40 +197,40 @@ def _rounded(weight: Tensor) -> Tensor:
 
 
 def adapter_names(model: nn.Module) -> dict[str, str]:
-    """The names of the trained adapter's parameters, by those that peft gives them in its files."""
+    """Names of the trained adapter's parameters, by their names in peft's files."""
     return {_renamed(key, f".{TRAINED}", ""): key for key, _ in model.named_parameters() if _is_of(key, TRAINED)}
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter that is trained, by the names that peft gives its files."""
+    """The trained adapter's weights, by their names in peft's files."""
     parameters = dict(model.named_parameters())
     return {name: parameters[key].detach() for name, key in adapter_names(model).items()}
 
 
 def adapter_config(model: Any) -> dict[str, Any]:
-    """What adapter_config.json says of the adapter that is trained."""
+    """Content of adapter_config.json for the trained adapter."""
     config = model.peft_config[TRAINED].to_dict()
     return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
 
 
 def down_projections(model: nn.Module) -> list[nn.Parameter]:
-    """The trained A of every adapted layer, [rank, input width]."""
+    """Matrix A of every trained adapter layer, [rank, input width]."""
     return [p for name, p in trained_parameters(model).items() if ".lora_A." in name]
 
 
 @contextmanager
 def adapter_off(model: Any) -> Iterator[None]:
-    """The model computes as it did without its adapter."""
+    """A context in which the model computes without its adapter."""
     try:
         with model.disable_adapter():
             yield
     finally:
-        _activate(model, TRAINED)  # peft has left every other adapter frozen
+        _activate(model, TRAINED)  # peft leaves other adapters frozen, the value model's too
 
 
 @contextmanager
 def adapter_on(model: nn.Module, name: str) -> Iterator[None]:
-    """The model computes with another adapter in place of the policy's."""
+    """A context in which the model computes with another adapter in place of the policy's."""
     _activate(model, name)
     try:
         yield
@@ -238,7 +239,7 @@ def adapter_on(model: nn.Module, name: str) -> Iterator[None]:
 
 
 def frozen_adapter(model: nn.Module, name: str) -> dict[str, Tensor]:
-    """The weights of a frozen adapter, by the names of the trained one's parameters; empty where there is none."""
+    """Weights of a frozen adapter, by the names of the trained adapter's parameters; empty where it does not exist."""
     return {
         _renamed(key, f".{name}", f".{TRAINED}"): parameter.detach()
         for key, parameter in model.named_parameters()
@@ -248,8 +249,9 @@ def frozen_adapter(model: nn.Module, name: str) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Give a frozen adapter these weights, which go by the names of the trained one's parameters, or those that the
-    trained one has now. It is added where there is none, and not made active.
+    """Set a frozen adapter to `weights`, by the names of the trained adapter's parameters; by default to a copy of it.
+
+    The adapter is added where it does not exist. It is not made active.
     """
     if not has_adapter(model, name):
         model.add_adapter(name, model.peft_config[TRAINED])
@@ -262,7 +264,9 @@ def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | No
 
 
 def _activate(model: Any, name: str) -> None:
-    """peft makes the active adapter trainable, and no other; trained are the policy's and the value model's."""
+    """Activate an adapter. peft makes only the active one trainable; the policy's and the value model's are both
+    trained.
+    """
     model.set_adapter(name)
     for key, parameter in model.named_parameters():
         if ".lora_" in key:
@@ -270,7 +274,7 @@ def _activate(model: Any, name: str) -> None:
 
 
 def _is_of(key: str, name: str) -> bool:
-    """Whether a parameter is one of this adapter's: "...lora_A.default.weight", or "...lora_embedding_A.default"."""
+    """Whether a parameter belongs to this adapter: "...lora_A.default.weight", or "...lora_embedding_A.default"."""
     return ".lora_" in key and f".{name}." in f"{key}."
 
 
@@ -284,8 +288,8 @@ def _check_not_shared(model: nn.Module, targets: object) -> None:
     for name, module in plain.named_modules():
         if hasattr(module, "get_delta_weight") and uses[id(module.get_base_layer().weight)] > 1:
             raise ConfigError(
-                f"model.lora.targets = {targets!r} would change the weight of {name!r}, which input embedding and "
-                f"output layer of this model share: the merged model would need two",
+                f"model.lora.targets = {targets!r} would change the weight of {name!r}, which this model's input "
+                f"embedding and output layer share: the merged model would need two",
                 remedy="remove that layer from the list",
                 key="model.lora.targets",
                 code="config.unsupported",

@@ -1,4 +1,4 @@
-"""Small models from scratch: the shapes of the families winnow is tested with, random until trained."""
+"""Small randomly initialised models of the families that winnow is tested with."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def architecture(
     context: int = 2048,
     seed: int = 0,
 ) -> PreTrainedModel:
-    """A randomly initialised float32 model in eval mode whose vocabulary and special tokens are the tokenizer's.
+    """A randomly initialised float32 model in eval mode with the vocabulary and special tokens of the tokenizer.
 
-    The weights are a function of the arguments: torch's global random state is neither read nor moved. `context` is
-    the most tokens a prompt and its rollout may have together. Raises ConfigError for an unknown `arch`.
+    The weights are a function of the arguments; torch's global random state is neither read nor changed. `context` is
+    the maximum number of tokens of a prompt with its rollout. Raises ConfigError for an unknown `arch`.
     """
     if arch not in CONFIGS:
         raise ConfigError(f"there is no architecture {arch!r}", remedy=near_miss(arch, CONFIGS), code="config.value")

@@ -1,4 +1,4 @@
-"""Attention of winnow's own in any model that attends through transformers' interface."""
+"""Register a custom attention function for any model that attends through transformers' interface."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-MORE = ("sliding_window", "softcap", "s_aux")  # what a model may ask of attention besides
+MORE = ("sliding_window", "softcap", "s_aux")  # options of models with more than full attention
 
 
 def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
-    """As the attention `name`: where a forward pass is given `argument`, `attend(module, query, key, value, argument,
-    scaling)` of [R, heads, L, D], which returns [R, L, heads, D]; without it, scaled dot-product attention.
+    """Register the attention `name` with transformers.
 
-    With it, a TypeError is raised for a model that asks for more than full attention.
+    Where a forward pass gets `argument`, the result is `attend(module, query, key, value, argument, scaling)` of [R,
+    heads, L, D], which returns [R, L, heads, D]. Otherwise it is scaled dot-product attention. With `argument`, a model
+    that needs more than full attention raises TypeError.
     """
 
     def forward(
@@ -34,7 +35,7 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
             output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
             return output, None
         if unknown := [name for name in MORE if options.get(name) is not None]:
-            raise TypeError(f"its attention wants {unknown[0]}")
+            raise TypeError(f"its attention needs {unknown[0]}")
         return attend(module, query, key, value, given, scaling), None
 
     AttentionInterface.register(name, forward)

@@ -1,4 +1,6 @@
-"""A causal language model in two parts: the backbone that makes hidden states, and the head that makes logits."""
+"""A causal language model in two parts: the backbone, which computes hidden states, and the head, which computes
+logits.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from winnow.models.adapter import plain_model
 
 
 class BackboneAndHead(NamedTuple):
-    """Of a causal language model: logits = head(backbone(tokens))."""
+    """The parts of a causal language model: logits = head(backbone(tokens))."""
 
     backbone: nn.Module
     head: nn.Module
@@ -38,9 +40,7 @@ def backbone_and_head(model: nn.Module) -> BackboneAndHead:
 
 
 def reads_in_pieces(model: nn.Module) -> bool:
-    """Whether a text can be read on top of another's keys and values: every token sees all before it (no layer has a
-    window), and stands where it is told to.
-    """
+    """Whether text can be read on top of another text's keys and values: full attention, and explicit position ids."""
     causal = plain_model(model)
     if "position_ids" not in inspect.signature(causal.get_decoder().forward).parameters:
         return False
@@ -52,16 +52,19 @@ def reads_in_pieces(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def _composes(causal: Any, backbone: nn.Module, head: nn.Module) -> bool:
-    """Let the head answer with known logits, large enough for a soft cap to bend them, and see what comes out."""
+    """Whether the model's logits are its head applied to its last hidden state, by a forward pass with replaced logits.
+
+    They are large enough that a soft cap would change them.
+    """
     seen: dict[str, Tensor] = {}
 
-    def answer(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def replace_logits(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         seen["hidden"] = inputs[0]
         seen["logits"] = torch.zeros_like(output) + torch.linspace(-50, 50, output.shape[-1]).to(output)
         return seen["logits"]
 
     tokens = torch.zeros((1, 2), dtype=torch.int64, device=next(causal.parameters()).device)
-    handle = head.register_forward_hook(answer)
+    handle = head.register_forward_hook(replace_logits)
     try:
         logits = causal(input_ids=tokens, use_cache=False).logits
     finally:

@@ -1,7 +1,7 @@
-"""bitsandbytes, an extra: what is known of its 8-bit moments, and of its weights of 4 bits.
+"""bitsandbytes, an optional package: sizes of its 8-bit moments, and its 4-bit weights.
 
-Those are QLoRA's (Dettmers et al. 2023, arXiv 2305.14314, section 3): nf4 in blocks of 64 numbers with a scale each,
-and the scales in 8 bits themselves.
+The weights are QLoRA's (Dettmers et al. 2023, arXiv 2305.14314, section 3): nf4 in blocks of 64 numbers with a scale
+each, and the scales themselves in 8 bits.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor, nn
 
 from winnow.errors import ConfigError
 
-LEAST_8BIT = 4096  # numbers of a tensor that gets 8-bit moments; smaller ones keep float32
-MOMENT_BLOCK = 256  # numbers of an 8-bit moment that share a float32 scale
-BLOCK, SCALES_BLOCK = 64, 256  # numbers of 4 bits that share a scale; scales of 8 bits that share one of float32
+LEAST_8BIT = 4096  # minimum size of a tensor with 8-bit moments; smaller ones keep float32
+MOMENT_BLOCK = 256  # numbers of an 8-bit moment per float32 scale
+BLOCK, SCALES_BLOCK = 64, 256  # 4-bit numbers per 8-bit scale; 8-bit scales per float32 scale
 
-# What a state dict has beside a weight of 4 bits, under the weight's name.
+# Tensors beside a 4-bit weight in a state dict, whose names start with the weight's name.
 SCALES = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state.bitsandbytes__nf4")
 
 
-# It says that it would rather have a kernel from the hub (see `without_hub_kernels`).
+# It logs a recommendation to load a kernel from the hub (see `without_hub_kernels`).
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def bitsandbytes() -> Any:
-    """The package. It is imported late, as it takes seconds."""
+    """The package, imported late because importing it takes seconds."""
     with without_hub_kernels():
         import bitsandbytes
 
@@ -40,8 +40,8 @@ def bitsandbytes() -> Any:
 
 @contextlib.contextmanager
 def without_hub_kernels() -> Iterator[None]:
-    """While bitsandbytes is imported, which peft does too: on some CPUs it would have the package `kernels`, where that
-    is installed, bring a kernel from the hub and load it. Nothing is brought that was not asked for, and no code.
+    """A context for importing bitsandbytes, which peft does too. On some CPUs it would download a kernel from the hub
+    and load it, where the package `kernels` is installed. winnow downloads nothing that was not requested, and no code.
     """
     missing = "kernels" not in sys.modules
     if missing:
@@ -54,25 +54,26 @@ def without_hub_kernels() -> Iterator[None]:
 
 
 def load_in_nf4(dtype: torch.dtype, device: str) -> dict[str, Any]:
-    """For `from_pretrained`: every linear layer but the output layer in 4 bits, computing in `dtype`."""
+    """Options of `from_pretrained`: load every linear layer but the output layer in 4 bits, and compute in `dtype`."""
     from transformers import BitsAndBytesConfig
 
     bitsandbytes()
-    asked = BitsAndBytesConfig(
+    settings = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
     )
-    return {"quantization_config": asked, "device_map": {"": device}}
+    return {"quantization_config": settings, "device_map": {"": device}}
 
 
 def as_plain_model(model: Any) -> None:
-    """Make a model in 4 bits compute in one way, and call itself a plain one, which is what is saved of it.
+    """Make a 4-bit model compute the same in every pass, and remove its quantization settings, as it is saved
+    dequantized.
 
-    On some CPUs a layer would turn its scales into bfloat16, for good, in the first pass without gradients: later
-    passes, and a resumed run's, would be of other weights. Raises ConfigError for layers that keep their matrices on
-    their side, as GPT-2's: what is saved would not be.
+    On some CPUs a layer would convert its scales to bfloat16 for good in the first pass without gradients. Later
+    passes, and those of a resumed run, would then use other weights. Raises ConfigError for layers with transposed
+    matrices, such as GPT-2's, which cannot be saved.
     """
     for name, module in model.named_modules():
         if isinstance(module, bitsandbytes().nn.Linear4bit):
@@ -89,39 +90,41 @@ def as_plain_model(model: Any) -> None:
 
 
 def is_4bit(weight: Tensor) -> bool:
-    """Whether it is a packed matrix, two numbers a byte."""
+    """Whether a weight is a packed matrix, with two numbers per byte."""
     return getattr(weight, "quant_state", None) is not None
 
 
 def is_scale(name: str) -> bool:
-    """Whether a state dict's tensor says what a weight of 4 bits means."""
+    """Whether a state dict's tensor is part of the quantization state of a 4-bit weight."""
     return name.endswith(tuple(f".weight.{scale}" for scale in SCALES))
 
 
 def dequantized(weight: Tensor) -> Tensor:
-    """A matrix as it is, or, of 4 bits, what they mean, in float32."""
+    """A matrix as it is, or dequantized to float32 where it is 4-bit."""
     if not is_4bit(weight):
         return weight
-    meaning = copy.copy(weight.quant_state)  # type: ignore[attr-defined]
-    meaning.dtype = torch.float32
-    numbers: Tensor = bitsandbytes().functional.dequantize_4bit(weight.data, meaning)
+    state = copy.copy(weight.quant_state)  # type: ignore[attr-defined]
+    state.dtype = torch.float32
+    numbers: Tensor = bitsandbytes().functional.dequantize_4bit(weight.data, state)
     return numbers
 
 
 def dequantized_shape(weight: Tensor) -> Tensor:
-    """What a matrix of 4 bits means, as a shape and a precision on the meta device."""
+    """Shape and dtype of a 4-bit matrix once dequantized, on the meta device."""
     shape: torch.Size = weight.quant_state.shape  # type: ignore[attr-defined]
     return torch.empty(shape, dtype=dtype_of(weight), device="meta")
 
 
 def dtype_of(weight: Tensor) -> torch.dtype:
-    """That of a matrix, or, of 4 bits, the one that it was rounded from and computes in."""
+    """dtype of a matrix; for a 4-bit one, the dtype that it was rounded from and computes in."""
     dtype: torch.dtype = weight.quant_state.dtype if is_4bit(weight) else weight.dtype  # type: ignore[attr-defined]
     return dtype
 
 
 def to_4bit_shapes(model: Any) -> None:
-    """Give a model on the meta device the shapes that its linear layers, but the output layer, have in 4 bits."""
+    """Replace the linear layers of a model on the meta device, except the output layer, by the shapes of their 4-bit
+    form.
+    """
     head = model.get_output_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear) and module is not head:
@@ -129,5 +132,5 @@ def to_4bit_shapes(model: Any) -> None:
             packed = torch.empty(-(-module.weight.numel() // 2), 1, dtype=torch.uint8, device="meta")
             module.weight = nn.Parameter(packed, requires_grad=False)
             module.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
-            of_scales = -(-scales // SCALES_BLOCK) + 1  # and the mean they are measured from
+            of_scales = -(-scales // SCALES_BLOCK) + 1  # and the mean that is subtracted from the scales
             module.register_buffer("scales_of_scales", torch.empty(of_scales, device="meta"))

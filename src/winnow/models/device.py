@@ -1,4 +1,4 @@
-"""Where the policy lives."""
+"""The device of the policy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from winnow.errors import ConfigError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called "cpu" or "cuda"; "auto" takes CUDA, else the CPU.
+    """The device named "cpu" or "cuda"; "auto" selects CUDA where it exists, else the CPU.
 
-    Raises ConfigError when the device asked for is not there, and for "mps": tokens are drawn from cumulative sums in
-    float64, which it does not have.
+    Raises ConfigError where the device does not exist, and for "mps": tokens are drawn from cumulative sums in float64,
+    which it does not support.
     """
     present = {"cuda": torch.cuda.is_available(), "cpu": True}
     if name == "mps":
@@ -30,9 +30,9 @@ def resolve_device(name: str) -> torch.device:
             code="config.unsupported",
         )
     if name == "auto":
-        return torch.device(next(kind for kind, there in present.items() if there))
+        return torch.device(next(kind for kind, exists in present.items() if exists))
     if not present.get(name, False):
-        usable = ", ".join(repr(kind) for kind, there in present.items() if there)
+        usable = ", ".join(repr(kind) for kind, exists in present.items() if exists)
         raise ConfigError(
             f"device: {name!r} is not available on this machine",
             remedy=f"use 'auto' or one of {usable}",
@@ -43,15 +43,14 @@ def resolve_device(name: str) -> torch.device:
 
 
 def planned_device(name: str) -> torch.device:
-    """The device that a run would take, also where "cuda" is asked for and this machine has none. Raises ConfigError
-    for "mps".
-    """
+    """The device that a run would use, including "cuda" where this machine has none. Raises ConfigError for "mps"."""
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
 
 
-def beside(device: torch.device) -> AbstractContextManager[object]:
-    """A context for another thread: its work on a device follows what this thread has asked of the device until now,
-    and neither waits for what this thread asks later nor holds it up.
+def side_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A context for another thread: its work on a device runs after the work that this thread has submitted so far.
+
+    It neither waits for this thread's later work nor delays it.
     """
     if device.type != "cuda":
         return contextlib.nullcontext()
@@ -60,13 +59,13 @@ def beside(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.stream(stream)
 
 
-@functools.cache  # memory that a stream has used is kept for that stream: one for all saves
+@functools.cache  # torch keeps a stream's freed memory for that stream, so all saves share one
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def on_host(module: Module) -> Module:
-    """A copy of a module in host memory, without one on its device first."""
+    """A copy of a module in host memory, without a second copy on its device."""
     known: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in module.buffers()}
     for parameter in module.parameters():
         known[id(parameter)] = Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad)
@@ -74,8 +73,9 @@ def on_host(module: Module) -> Module:
 
 
 def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
-    """What the bits of a result depend on beside torch's version: the GPU's name, and the versions of its driver, of
-    CUDA and of cuDNN. Empty for a CPU.
+    """Properties that the bits of a result depend on besides torch's version; empty for a CPU.
+
+    They are the GPU's name, and the versions of its driver, of CUDA and of cuDNN.
     """
     if device.type != "cuda":
         return {}
@@ -88,7 +88,7 @@ def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
 
 
 def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
-    """Of NVIDIA's driver, as its own library says it; None where there is none."""
+    """Version of NVIDIA's driver from its own library; None where it does not exist."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:

@@ -1,6 +1,6 @@
-"""How a model folder becomes a policy: tokenizer and settings are checked before any weight is read.
+"""Load a model folder as a policy. Tokenizer and settings are checked before any weight is read.
 
-No code from a folder is run and no pickle is opened. What `path` may be, `model_folder.py` says.
+No code from a folder is run and no pickle is opened. model_folder.py documents the forms of `path`.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from winnow.models.model_folder import settings_folder, weights_folder
 from winnow.models.published_files import published_files
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel  # which imports all that computes: seconds that reading settings can save
+    from transformers import PreTrainedModel  # imports all modelling code, which takes seconds
 
 T = TypeVar("T")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-NO_CODE = {"trust_remote_code": False}  # what lies beside a model is not run
+NO_CODE = {"trust_remote_code": False}  # code in a model folder is not run
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A policy's parts."""
+    """The parts of a policy."""
 
     model: PreTrainedModel  # eval mode, no dropout in either mode, on its device
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
-    files: Mapping[str, bytes]  # of tokenizer and generation settings, as published: what a checkpoint takes along
-    masters: Mapping[str, Tensor] = field(default_factory=dict)  # float32, what 16-bit parameters were rounded from
+    files: Mapping[str, bytes]  # tokenizer and generation settings as published, for checkpoints
+    masters: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # float32 values that 16-bit parameters were rounded from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a model's config.json says about it."""
+    """Properties of a model from its config.json."""
 
     family: str  # "qwen2", "llama" ...
-    context: int  # the most tokens a prompt and its rollout may have together
+    context: int  # maximum number of tokens of a prompt with its rollout
     vocabulary: int
 
 
 def describe(path: str) -> Description:
-    """Read the settings alone. Raises DataError where there are none."""
+    """Read the settings alone. Raises DataError where they do not exist."""
     config = read_config(path)
     text = config.get_text_config()
     try:
@@ -70,11 +72,11 @@ def load(
     masters: bool = False,
     quantization: Literal["nf4"] | None = None,
 ) -> Loaded:
-    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy.
+    """Load tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError with the remedy.
 
-    `tokenizer` is the one of this path where it has been loaded already. With `masters`, the parameters are kept in
-    float32 too, as the files have them, before they are rounded to `dtype`. With `quantization`, linear layers but the
-    output layer are in 4 bits, which what the files have in `dtype` is rounded to.
+    `tokenizer` is that of this path, where it has been loaded already. With `masters`, float32 parameters are also
+    kept, as in the files, before rounding to `dtype`. With `quantization`, linear layers except the output layer are
+    rounded from `dtype` to 4 bits.
     """
     if dtype not in DTYPES:
         raise ConfigError(
@@ -102,7 +104,7 @@ def load(
 
 
 def load_tokenizer(path: str) -> Any:
-    """The tokenizer, which has an end-of-sequence token. Raises DataError naming the remedy."""
+    """The tokenizer, which has an end-of-sequence token. Raises DataError with the remedy."""
     folder = settings_folder(path)
     if not has_tokenizer(folder):  # transformers would invent an empty tokenizer of the model's family
         raise DataError(
@@ -111,7 +113,7 @@ def load_tokenizer(path: str) -> Any:
             key="model.path",
             code="data.missing",
         )
-    # AutoTokenizer puts the family's own rules in place of those in tokenizer.json; the file is what was trained with
+    # AutoTokenizer would replace the rules in tokenizer.json by the family's; the model was trained with the file's
     reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, **NO_CODE, clean_up_tokenization_spaces=False)
     if tokenizer.eos_token_id is None:
@@ -123,42 +125,43 @@ def load_tokenizer(path: str) -> Any:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a model folder says how text becomes tokens."""
+    """Whether a model folder has a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def padding(tokenizer: Any, named: str | None = None) -> int:
-    """The id that fills space beside shorter rows: of the token that is `named`, else of the tokenizer's pad token, or
-    of its eos token. Raises ConfigError for a name that its vocabulary lacks.
+    """The id that fills shorter rows: of the token `named`, else of the tokenizer's pad token, else of its eos token.
 
-    Padding is masked by position, so any id would do: one that also ends rollouts (Qwen2.5 pads with its eos), or one
-    that was never meant for it (Llama has no pad token), is trained as any other token where it was sampled. The
-    tokenizer stays as it is: an ordinary token that it called its pad token would vanish from decoded text.
+    Padding is masked by position, so any id works. A sampled token with this id is trained like any other, for example
+    Qwen2.5's pad token, which ends rollouts. The tokenizer is not changed: a token declared as its pad token would
+    vanish from decoded text. Raises ConfigError for a name that is not in the vocabulary.
     """
     if named is not None:
-        found: int | None = tokenizer.get_vocab().get(named)
-        if found is None:
+        token: int | None = tokenizer.get_vocab().get(named)
+        if token is None:
             raise ConfigError(
-                f"model.pad_token = {named!r} is no token of this model's",
+                f"model.pad_token = {named!r} is not a token of this model",
                 remedy="set it to one that is, or remove the key",
                 key="model.pad_token",
                 code="config.value",
             )
-        return found
+        return token
     pad: int | None = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id) if pad is None else pad
 
 
 def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> tuple[int, ...]:
-    """Every id that ends a text, ascending: the tokenizer's eos and those of the model's generation settings."""
+    """All ids that end a text, ascending: the tokenizer's eos token and those of the model's generation settings."""
     more = None if generation is None else generation.eos_token_id
     listed: Iterable[int] = more if isinstance(more, list) else [] if more is None else [more]
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
 def ends(path: str, tokenizer: Any) -> tuple[int, ...]:
-    """The stop tokens of the model at `path`: by generation_config.json, or by its settings where there is none. One
-    outside its vocabulary, which can never be sampled, is left out. Raises DataError.
+    """Stop tokens of the model at `path`, by generation_config.json, or by its config.json without one. Raises
+    DataError.
+
+    Ids outside the vocabulary can never be sampled and are omitted.
     """
     folder, config = settings_folder(path), read_config(path)
     if (folder / "generation_config.json").is_file():
@@ -189,13 +192,14 @@ def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:
             key="model.path",
             code="data.missing",
         )
-    model.name_or_path = path  # and not a folder of the hub's cache: an adapter names its base by it
+    model.name_or_path = path  # not a folder of the hub's cache, as it becomes the base model's name in an adapter
     return model
 
 
 def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Round every parameter in place; what it was before, by name. Tables keep their precision, as they do where
-    transformers reads a model in `dtype`.
+    """Round every parameter in place, and return the values before, by name.
+
+    Buffers keep their precision, as they do where transformers reads a model in `dtype`.
     """
     exact = {name: parameter.data for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -205,21 +209,19 @@ def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def read_config(path: str) -> Any:
-    """The model's settings. Raises DataError where there are none, and where they name other files of weights, or
-    packed ones.
-    """
+    """The model's settings. Raises DataError where they do not exist, or name other or packed weight files."""
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
         raise _unfit(
-            f"{path}: config.json takes its weights from {named!r} (transformers_weights), and winnow reads "
-            f"model.safetensors, or what its index names",
+            f"{path}: config.json names the weights {named!r} (transformers_weights), and winnow reads only "
+            f"model.safetensors and the files in its index",
             "rename the files, and remove transformers_weights from config.json",
         )
     if getattr(config, "quantization_config", None) is not None:
         raise _unfit(
             f"{path}: the model is quantized already (quantization_config in config.json), and packed weights cannot "
             f"be trained",
-            "name the model that it was made of, with model.quantization = 'nf4' for 4 bits",
+            "use the model that it was quantized from, with model.quantization = 'nf4' for 4 bits",
         )
     return config
 
@@ -227,7 +229,7 @@ def read_config(path: str) -> Any:
 def _read(path: str, what: str, folder: Path, reader: Callable[..., T], **options: Any) -> T:
     try:
         return reader(str(folder), local_files_only=True, **options)
-    except Exception as error:  # the readers raise what their parsers raise
+    except Exception as error:  # the exceptions of the readers' parsers have no common base
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise DataError(
             f"model.path: no usable {what} of {path!r} in the folder ({reason})",
@@ -242,7 +244,7 @@ def _unfit(problem: str, remedy: str) -> DataError:
 
 
 def _without_dropout(config: Any) -> Any:
-    """Dropout would make the trained policy another one than the sampled policy."""
+    """Disable dropout, which would make the trained policy differ from the sampled policy."""
     for name, value in vars(config).items():
         if "dropout" in name and isinstance(value, float):
             setattr(config, name, 0.0)

@@ -1,4 +1,4 @@
-"""A model without its weights: every shape that its config.json implies, and no number. What that says of its size."""
+"""A model without weights: every shape that its config.json implies, on the meta device, and its size in bytes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 def meta_model(
     path: str, *, dtype: str, adaptable: bool = False, quantization: Literal["nf4"] | None = None
 ) -> MetaModel:
-    """The model on the meta device: it can be measured, and takes no memory. Raises DataError where there are no
-    settings, or none that make a causal language model.
+    """The model on the meta device: it has shapes and uses no memory.
 
-    `adaptable`: of transformers' own modules, which an adapter goes on. They take seconds to import, and are used
-    without that only for a family that `skeleton` does not know. `quantization` presumes it.
+    With `adaptable`, it consists of transformers' own modules, which an adapter needs and `quantization` too. Importing
+    them takes seconds, so otherwise they are used only for a family that `skeleton` does not support. Raises DataError
+    where no settings exist, or none of a causal language model.
     """
     config = read_config(path)
     try:
-        made = None if adaptable else skeleton(config, DTYPES[dtype])
-        made = _by_transformers(config, DTYPES[dtype]) if made is None else made
-    except Exception as error:  # every family's own
+        model = None if adaptable else skeleton(config, DTYPES[dtype])
+        model = _by_transformers(config, DTYPES[dtype]) if model is None else model
+    except Exception as error:  # exceptions of the families' code have no common base
         raise DataError(
             f"model.path: transformers makes no causal language model of config.json of {path!r} "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]})",
@@ -40,8 +40,8 @@ def meta_model(
             code="data.unfit_model",
         ) from error
     if quantization is not None:
-        to_4bit_shapes(made)
-    return made
+        to_4bit_shapes(model)
+    return model
 
 
 def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -53,5 +53,5 @@ def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Of all parameters and tables, as they are or in another precision; tied ones count once."""
+    """Bytes of all parameters and buffers, as they are or in another precision; tied ones count once."""
     return sum(t.numel() * (dtype or t.dtype).itemsize for t in (*model.parameters(), *model.buffers()))

@@ -1,5 +1,5 @@
-"""Where a model's files are. `path` is everywhere "bundled" (the tiny policy inside the package), a folder in Hugging
-Face format, or a hub id, which stands for its folder in the hub's cache. What is opened is looked at first.
+"""Find a model's files. `path` is always "bundled" (the tiny policy inside the package), a folder in Hugging Face
+format, or a hub id, which means its folder in the hub's cache. Files are checked before they are opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
 @contextmanager
 def named_by(key: str, of: str = "model.path") -> Iterator[None]:
-    """Errors about a model that is not the policy name its `key`."""
+    """A context in which errors about a model that is not the policy name its `key`."""
     try:
         yield
     except (ConfigError, DataError) as error:
@@ -35,10 +35,11 @@ def named_by(key: str, of: str = "model.path") -> Iterator[None]:
 
 
 def settings_folder(path: str) -> Path:
-    """The folder that holds the settings and the tokenizer, brought from the hub where it has to be. Raises DataError
-    where there is none.
+    """The folder with the settings and the tokenizer, downloaded from the hub where necessary.
+
+    Raises DataError where it does not exist.
     """
-    return _brought(path, SETTINGS) if on_hub(path) else _local(path)
+    return _download(path, SETTINGS) if on_hub(path) else _local(path)
 
 
 def weights_folder(path: str) -> Path:
@@ -46,7 +47,7 @@ def weights_folder(path: str) -> Path:
     folder = settings_folder(path)
     names = weight_files(folder)
     if on_hub(path) and _missing(folder, names):
-        folder = _brought(path, names, revision=folder.name)  # what its index was read from
+        folder = _download(path, names, revision=folder.name)  # the revision whose index was read
     if missing := _missing(folder, names):
         raise _refused(
             f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}",
@@ -57,13 +58,14 @@ def weights_folder(path: str) -> Path:
 
 
 def weight_files(folder: Path) -> tuple[str, ...]:
-    """The names of the files that hold the weights. Raises DataError where transformers would open anything else:
-    what an index names may be a pickle, and lie anywhere.
+    """Names of the files with the weights. Raises DataError for files that winnow does not open.
+
+    An index may name pickles, or files outside the folder.
     """
     if (folder / "adapter_config.json").exists():
         raise _refused(
             f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model",
-            "name the folder of the merged model, which a checkpoint of winnow is",
+            "name the folder of the merged model, such as a checkpoint of winnow",
             "data.unfit_model",
         )
     if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
@@ -94,46 +96,48 @@ def _missing(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def on_hub(path: str) -> bool:
-    """Is it to be looked for on the hub? Not where its first part is a folder here, unless the cache has the model.
+    """Whether the path is a hub id. Its first part is no folder here, or the hub's cache contains the model.
 
-    Raises DataError for what is neither a folder nor a hub id.
+    Raises DataError for text that is neither a folder nor a hub id.
     """
-    folder = Path(os.path.expanduser(path))  # and os.path.isdir: both take a text that can be no path
+    folder = Path(os.path.expanduser(path))  # this and os.path.isdir accept text that cannot be a path
     if path == "bundled" or os.path.isdir(folder):
         return False
-    looks_like_one = _HUB_ID.fullmatch(path) is not None
-    if looks_like_one and (not os.path.isdir(folder.parent) or cached_folder(path)):
+    may_be_id = _HUB_ID.fullmatch(path) is not None
+    if may_be_id and (not os.path.isdir(folder.parent) or cached_folder(path)):
         return True
-    found = f" ({folder.parent} is here, and has no {folder.name})" if looks_like_one else ""
+    hint = f" ({folder.parent} is here, and has no {folder.name})" if may_be_id else ""
     raise _refused(
-        f"model.path: there is no folder {path!r}{found}",
+        f"model.path: there is no folder {path!r}{hint}",
         'set it to "bundled", a model folder, or a hub id "owner/name" (`winnow fetch` downloads one into a folder)',
         "data.missing",
     )
 
 
 def cached_folder(hub_id: str) -> Path | None:
-    """What the hub's cache has of a model, with its config.json at least; None where it has not. Never asks the hub."""
+    """The hub's cache folder of a model that has at least its config.json; None without one. Sends no request to the
+    hub.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(hub_id, "config.json")
-    except ValueError:  # the hub has more rules for ids than one
+        config = try_to_load_from_cache(hub_id, "config.json")
+    except ValueError:  # the hub's rules for ids are stricter than _HUB_ID
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def _local(path: str) -> Path:
     return BUNDLED if path == "bundled" else Path(os.path.expanduser(path))
 
 
-@functools.cache  # a run reads one revision, and asks once
-def _brought(hub_id: str, patterns: Sequence[str], revision: str | None = None) -> Path:
+@functools.cache  # so that a run reads one revision, by one request
+def _download(hub_id: str, patterns: Sequence[str], revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(patterns), revision=revision))
-    except Exception as error:  # the hub's, the network's and the disk's errors share no base
+    except Exception as error:  # errors of the hub, the network and the disk have no common base
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise _refused(
             f"model.path: there is no folder {hub_id!r} here, and the hub did not give a model of that id ({reason})",

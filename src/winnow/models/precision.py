@@ -1,4 +1,4 @@
-"""In which precision a run computes, and what its weights are kept in; torch is told here."""
+"""The precision in which a run computes and keeps its weights, and torch's global settings for it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import torch
 from winnow.config import Config
 from winnow.errors import ConfigError
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable, read when cuBLAS is first used
-FIXED = (":4096:8", ":16:8")  # its values under which cuBLAS sums in one order, the faster one first
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
+FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
 
 
 def keeps_masters(config: Config) -> bool:
-    """Whether float32 masters of the weights are trained. An adapter is float32 on a base of 16 bits, and has none."""
+    """Whether float32 masters of the weights are trained. An adapter is float32 on a 16-bit base, and needs none."""
     return config.model.dtype == "bfloat16" and config.model.lora is None and config.optimizer.master_weights
 
 
 def keeps_value_masters(config: Config) -> bool:
-    """Whether float32 masters of a value model are trained: where 16-bit weights of its own, or of the policy that its
-    head is trained with, are. The head, float32 itself, then has one too.
+    """Whether float32 masters of a value model are trained, for 16-bit weights.
+
+    The weights are the value model's own, or the policy's that its head is trained with. The float32 head then has a
+    master too.
     """
     critic = config.critic
     if critic is None or critic.form == "adapter":
@@ -33,20 +35,23 @@ def keeps_value_masters(config: Config) -> bool:
 
 
 def set_matrix_products(*, tf32: bool) -> None:
-    """Whether float32 matrix products on a GPU may use TF32. torch's own default for them is false, for convolutions
-    true, and a program that winnow is called from may have changed either; on a CPU it says nothing.
+    """Set whether float32 matrix products on a GPU may use TF32; on a CPU it has no effect.
+
+    torch's default is false for matrix products and true for convolutions, and a program that calls winnow may have
+    changed either.
     """
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
 
 
 def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
-    """Whether the same numbers on the same GPU, driver and versions give the same bits; on a CPU they do so anyway. As
-    with TF32, what a program that winnow is called from has told torch does not count.
+    """Set whether the same numbers on the same GPU, driver and versions give the same bits. On a CPU they always do.
 
-    torch then takes kernels that add in one order, and raises RuntimeError where it has none. Attention is among them:
-    torch's flash and memory-efficient kernels have a repeatable backward, and it leaves cuDNN's out. Raises ConfigError
-    where it is too late for cuBLAS.
+    Like TF32, this replaces the setting of a program that calls winnow.
+
+    torch then selects kernels that add in a fixed order, and raises RuntimeError where it has none. Among them is
+    attention: torch's flash and memory-efficient kernels have a repeatable backward, and torch excludes cuDNN's. Raises
+    ConfigError where cuBLAS can no longer be configured.
     """
     if device.type != "cuda":
         return
@@ -59,8 +64,9 @@ def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def distinct_places() -> Iterator[None]:
-    """While a tensor is written at places of which none is named twice, which is repeatable as it is. torch cannot know
-    that: under `set_deterministic` it would sort the places and write the whole tensor anew.
+    """A context for writing to a tensor at distinct places, which is repeatable anyway.
+
+    torch cannot detect that. Under `set_deterministic` it would sort the places and write the whole tensor again.
     """
     if not torch.are_deterministic_algorithms_enabled():
         yield
@@ -74,7 +80,7 @@ def distinct_places() -> Iterator[None]:
 
 
 def in_words(config: Config, device: str) -> str:
-    """For a person: what is computed, kept and summed in which precision."""
+    """Description of the precision of computation, weights and sums, for people."""
     dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
     base = "" if config.model.quantization is None else " on a base of 4 bits (nf4)"
     tf32 = f" with TF32 {'on' if config.model.tf32 else 'off'}" if device.startswith("cuda") else ""
@@ -87,7 +93,9 @@ def in_words(config: Config, device: str) -> str:
 
 
 def _fix_workspace(cuda_is_used: bool) -> None:
-    """Have cuBLAS sum in one order; `cuda_is_used` says that it may have been started in this process."""
+    """Configure cuBLAS to sum in a fixed order. With `cuda_is_used`, it may have started in this process, too late for
+    that.
+    """
     chosen = os.environ.get(WORKSPACE)
     if chosen not in FIXED and (chosen is not None or cuda_is_used):
         why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"

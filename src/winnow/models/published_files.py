@@ -1,7 +1,7 @@
-"""The files of a model that training leaves as they are: its tokenizer, chat templates and generation settings.
+"""Files of a model that training does not change: its tokenizer, chat templates and generation settings.
 
-They are carried from the folder that a run starts from into each of its checkpoints, byte by byte. transformers would
-write them anew, in its own form of the day: other keys, a template in another file, end tokens left out.
+They are copied byte by byte from the folder that a run starts from into each of its checkpoints. transformers would
+rewrite them in its present form: other keys, a template in another file, end tokens omitted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from winnow.errors import DataError
 
-MOST = 2**28  # bytes; the largest known have some 20 MB
+MOST = 2**28  # bytes; the largest known file has about 20 MB
 GENERATION = "generation_config.json"
 NAMES = (
     "tokenizer.json",
@@ -32,19 +32,18 @@ NAMES = (
 
 
 def published_files(folder: Path) -> dict[str, bytes]:
-    """{name: content} of those that a model folder has. Raises DataError for one that cannot be read, that is larger
-    than any is, or that is a link to another place: it would be copied into checkpoints, which people publish. The
-    hub's cache consists of links, to its blobs.
+    """{name: content} of the published files in a model folder, a few to about 20 MB.
 
-    The contents and not the places: a run takes days, and the folder may be moved, or cleared from the hub's cache.
-    They are a few to some twenty megabytes.
+    Contents are kept, not paths: a run takes days, and the folder may be moved, or deleted from the hub's cache. Raises
+    DataError for a file that cannot be read or is too large. It also does for a link to another place, because
+    checkpoints get published; links to the blobs of the hub's cache are accepted.
     """
-    found = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
-    return {file.relative_to(folder).as_posix(): _content(file, folder) for file in found}
+    files = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
+    return {file.relative_to(folder).as_posix(): _content(file, folder) for file in files}
 
 
 def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write what `published_files` found into another folder, over what is there."""
+    """Write the result of `published_files` into another folder, and overwrite files there."""
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(exist_ok=True)
@@ -59,7 +58,7 @@ def _content(file: Path, folder: Path) -> bytes:
         )
     try:
         if file.stat().st_size > MOST:
-            raise _refused(f"model.path: {file} has {file.stat().st_size} bytes, which no such file has", "remove it")
+            raise _refused(f"model.path: {file} has {file.stat().st_size} bytes, at most {MOST} are read", "remove it")
         return file.read_bytes()
     except OSError as error:
         raise _refused(

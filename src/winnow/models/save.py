@@ -1,4 +1,4 @@
-"""How a model becomes a folder that any Hugging Face program loads. Weights are written one by one."""
+"""Save a model as a folder that any Hugging Face program loads. Weights are written one by one."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from winnow.models.model_folder import WEIGHTS
 from winnow.models.published_files import GENERATION, write_published_files
 from winnow.models.tensor_file import FORMAT, write_tensors
 
-ADAPTER = "adapter"  # the folder with the adapter of a model that is saved with its adapter added in
+ADAPTER = "adapter"  # subfolder with the adapter of a model that is saved merged
 
 
 def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> dict[str, str]:
-    """Write a Hugging Face model and its published files (published_files.py) as a folder that loads on its own.
-    Parameters keep their precision.
+    """Write a Hugging Face model and its published files (published_files.py) as a complete folder. Parameters keep
+    their precision.
 
-    A model with an adapter is left as it is; what is written is the merged model, and in `adapter/` the adapter alone.
-    Which adapter is on does not matter: another thread may switch it meanwhile. Returns the SHA-256 of the files that
-    were hashed while they were written, by their paths in the folder.
+    A model with an adapter is not changed: the merged model is written, and the adapter alone in `adapter/`. The result
+    does not depend on which adapter is active, because another thread may switch it meanwhile. Returns the SHA-256 of
+    the files that were hashed while they were written, by their paths in the folder.
     """
     path.mkdir(parents=True, exist_ok=True)
     plain, changed, digests = plain_model(model), dict[str, Callable[[], Tensor]](), dict[str, str]()
@@ -48,7 +48,7 @@ def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> di
 
 
 def _write_weights(plain: Any, changed: Mapping[str, Callable[[], Tensor]], path: Path) -> str:
-    """A transformers model's weights, some of them `changed`, by their published names; tied ones once."""
+    """Write a transformers model's weights, some of them `changed`, by their published names; tied ones once."""
     state = dict(plain_names(plain.state_dict().items())) | dequantized_shapes(plain)
     state = remove_tied_weights_from_state_dict(state, plain)
     state = {name: tensor for name, tensor in state.items() if name not in (plain._keys_to_ignore_on_save or ())}
@@ -62,11 +62,11 @@ def _write_weights(plain: Any, changed: Mapping[str, Callable[[], Tensor]], path
 def _published(
     plain: Any, state: Mapping[str, Tensor], weight: Callable[[str], Tensor]
 ) -> tuple[dict[str, Tensor], Callable[[str], Tensor]]:
-    """The layout of a model's file, and what makes each of its tensors from the module's own.
+    """The layout of a model's file, and a function that returns each of its tensors.
 
-    The modules of some architectures hold their weights otherwise than they are published (the experts of a mixture in
-    one tensor); transformers knows the way back. Each of the module's tensors is taken apart alone. Where a published
-    tensor is made of several of them, all are converted at once, beside the model.
+    Some architectures keep weights in another form than the published one (the experts of a mixture in one tensor), and
+    transformers can convert them back. Each of the module's tensors is converted alone. Where a published tensor
+    consists of several of them, all are converted at once, in memory beside the model.
     """
     shapes = {name: tensor.to("meta") for name, tensor in state.items()}
     layout = revert_weight_conversion(plain, dict(shapes))
@@ -76,15 +76,15 @@ def _published(
         converted = revert_weight_conversion(plain, {name: weight(name) for name in state})
         return layout, converted.__getitem__
 
-    @functools.lru_cache(maxsize=2)  # a file's order takes turns between the two tensors of a layer's experts
-    def taken_apart(name: str) -> dict[str, Tensor]:
+    @functools.lru_cache(maxsize=2)  # in a file, the two tensors of a layer's experts alternate
+    def convert(name: str) -> dict[str, Tensor]:
         return dict(revert_weight_conversion(plain, {name: weight(name)}))
 
-    return layout, lambda published: taken_apart(origin[published])[published]
+    return layout, lambda published: convert(origin[published])[published]
 
 
 def _write_settings(plain: Any, path: Path, *, generation: bool) -> None:
-    """config.json, and where it was not published generation_config.json, as `save_pretrained` writes them."""
+    """Write config.json, and generation_config.json where it was not published, like `save_pretrained`."""
     config = copy.deepcopy(plain.config)
     config.dtype, config.architectures = str(plain.dtype).removeprefix("torch."), [type(plain).__name__]
     config.save_pretrained(path)

@@ -1,7 +1,7 @@
-"""The parameters of common decoders from their settings alone, by names and shapes, without importing their code.
+"""Parameters of common decoders from their settings alone, by names and shapes, without importing their code.
 
-transformers takes seconds to import what computes with a model, and planning memory computes with none. A family that
-is not here is made by transformers on the meta device, which has the same parameters (meta.py).
+transformers takes seconds to import modelling code, which planning memory does not need. Other families are built by
+transformers on the meta device, with the same parameters (meta.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
-ROTARY = ("default", "llama3")  # position embeddings whose table has one entry for two numbers of a head
+ROTARY = ("default", "llama3")  # position embeddings with one table entry for two numbers of a head
 
 
 class Skeleton(nn.Module):
-    """A Llama, Qwen2 or Qwen3 on the meta device that cannot compute: what there is to store, and its settings."""
+    """A Llama, Qwen2 or Qwen3 on the meta device that cannot compute: parameters, buffers and settings."""
 
     def __init__(self, config: Any, dtype: torch.dtype) -> None:
         super().__init__()
@@ -35,25 +35,26 @@ class Skeleton(nn.Module):
         return torch.device("meta")
 
     def get_output_embeddings(self) -> nn.Module:
-        """The output layer, as transformers calls it."""
+        """The output layer, under transformers' method name."""
         return self.lm_head
 
     def set_output_embeddings(self, layer: nn.Module) -> None:
-        """Another output layer, as transformers calls it."""
+        """Replace the output layer, under transformers' method name."""
         self.lm_head = layer
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
-    """Of a family that is known; None for any other, and for settings that this does not follow: those that a known
-    one may have, and those that transformers refuses, which says so better.
+    """The skeleton of a supported family; None for any other family, and for settings that this file does not support.
+
+    Those include settings that transformers refuses, with a better message.
     """
     if config.model_type not in MODEL_TYPES or not _is_common(config):
         return None
     with torch.device("meta"):
-        made = Skeleton(config, dtype)
-    for parameter in made.parameters():
+        model = Skeleton(config, dtype)
+    for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    return made
+    return model
 
 
 def _is_common(config: Any) -> bool:
@@ -94,7 +95,9 @@ def _head_size(config: Any) -> int:
 
 
 def _matrix(outputs: int, inputs: int, *, bias: bool = False) -> nn.Module:
-    """A linear layer, or an embedding. torch's own would draw numbers, for which a meta device imports a compiler."""
+    """A linear layer or an embedding. torch's own layers draw random numbers, which imports a compiler on the meta
+    device.
+    """
     matrix = nn.Module()
     matrix.weight = nn.Parameter(torch.empty(outputs, inputs))
     if bias:
@@ -109,7 +112,7 @@ def _norm(size: int) -> nn.Module:
 
 
 def _rotary(head: int) -> nn.Module:
-    """Its frequencies stay in float32, whatever the weights are in."""
+    """A rotary embedding, whose frequencies stay float32 in any precision of the weights."""
     rotary = nn.Module()
     for name in ("inv_freq", "original_inv_freq"):
         rotary.register_buffer(name, torch.empty(head // 2), persistent=False)

@@ -1,7 +1,7 @@
-"""Writes the safetensors format tensor by tensor, and hashes what it writes.
+"""Write the safetensors format tensor by tensor, and hash the bytes that are written.
 
-A file is 8 bytes with the header's length, the header (JSON: of each tensor its dtype, shape and place), and the
-tensors. It has the bytes that safetensors' own `save_file` would write, which needs all tensors in host memory at once.
+A file is 8 bytes with the header's length, the header (JSON: dtype, shape and place of each tensor), and the tensors.
+Its bytes are those of safetensors' `save_file`, which needs all tensors in host memory at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-FORMAT = {"format": "pt"}  # the metadata without which transformers refuses a file of weights
-PIECE_BYTES = 2**26  # moved to the host, hashed and written at a time
+FORMAT = {"format": "pt"}  # metadata that transformers requires in a file of weights
+PIECE_BYTES = 2**26  # copied to the host, hashed and written at a time
 # In the order of the file: the widest first, so that every tensor begins at a multiple of its own width.
 DTYPES = {
     torch.int64: "I64",
@@ -42,12 +42,12 @@ def write_tensors(
 ) -> str:
     """Write tensors by name, and return the SHA-256 of the file's bytes.
 
-    `layout` says dtype and shape of each; what `read` gives for a name is written, one tensor after another, or
-    `layout` itself where there is no `read`. Tensors may live anywhere; at most PIECE_BYTES of one are copied to the
+    `layout` has the dtype and shape of each. The values are the results of `read(name)`, one tensor after another, or
+    the tensors of `layout` without `read`. Tensors may be on any device; at most PIECE_BYTES of one are copied to the
     host at a time.
 
-    Raises OSError where writing fails, KeyError for a dtype that is not in DTYPES, ValueError where `read` gives
-    another tensor than the layout says.
+    Raises OSError where writing fails, KeyError for a dtype that is not in DTYPES, and ValueError where `read` returns
+    another dtype or shape than the layout's.
     """
     names = sorted(layout, key=lambda name: (_RANK[layout[name].dtype], name))
     digest = hashlib.sha256()
@@ -61,14 +61,14 @@ def write_tensors(
         for name in names:
             tensor = (layout[name] if read is None else read(name)).detach()
             if (tensor.dtype, tensor.shape) != (layout[name].dtype, layout[name].shape):
-                raise ValueError(f"{name} was to be {_said(layout[name])} and is {_said(tensor)}")
+                raise ValueError(f"{name} must be {_describe(layout[name])} and is {_describe(tensor)}")
             for piece in _pieces(tensor):
                 write(piece)
     return digest.hexdigest()
 
 
 def _header(layout: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
-    """The length and the JSON, filled up with spaces so that the tensors begin at a multiple of 8 bytes."""
+    """The length and the JSON, padded with spaces so that the tensors begin at a multiple of 8 bytes."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     begin = 0
     for name, tensor in layout.items():
@@ -88,5 +88,5 @@ def _pieces(tensor: Tensor) -> Iterator[memoryview]:
         yield flat[begin : begin + step].cpu().view(torch.uint8).numpy().data
 
 
-def _said(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

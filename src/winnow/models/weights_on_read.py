@@ -1,4 +1,4 @@
-"""Weights by name that come to be when they are read: gathered from ranks, received from a process, or merged."""
+"""Weights by name that are produced when they are read: gathered from ranks, received from a process, or merged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 
 class WeightsOnRead(Mapping[str, "Tensor"]):
-    """Its names cost nothing: neither to go through, nor to ask for one, which a Mapping answers by reading it."""
+    """A mapping whose names cost nothing: iterating and testing for a name read no weight, as the default of Mapping
+    does.
+    """
 
     @property
     @abstractmethod
     def names(self) -> Collection[str]:
-        """In the order in which the weights are best read."""
+        """Names in the order in which the weights are best read."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

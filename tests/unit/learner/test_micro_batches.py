@@ -52,7 +52,7 @@ def test_rows_are_bucketed_and_cut_at_the_budget() -> None:
     assert lengths(micro_batches(rows, tokens=72, device=CPU)) == [[12, 6, 5, 5, 3, 2]]
 
 
-def test_a_row_above_the_budget_stands_alone() -> None:
+def test_a_row_above_the_budget_is_a_part_by_itself() -> None:
     assert lengths(micro_batches([row(8, 12), row(2, 2), row(2, 1)], tokens=8, device=CPU)) == [[20], [4, 3]]
 
 
@@ -60,10 +60,10 @@ def test_no_rows_no_micro_batches() -> None:
     assert list(micro_batches([], tokens=8, device=CPU)) == []
 
 
-def test_the_next_micro_batch_is_made_when_it_is_asked_for() -> None:
+def test_micro_batches_are_made_on_request() -> None:
     pieces = iter(micro_batches([row(1, 2, index=i) for i in range(3)], tokens=3, device=CPU))
     first = weakref.ref(next(pieces).mask)
-    assert first() is None, "nobody but who asked for it holds it"
+    assert first() is None, "only its consumer holds a reference"
     assert [mb.sequences[0].rollout.index for mb in pieces] == [1, 2]
 
 
@@ -85,7 +85,7 @@ def test_flat_fields_follow_the_rows() -> None:
     assert mb.ref_logprobs is None
 
 
-def test_importance_is_the_policy_s_probability_over_the_engine_s_up_to_a_bound() -> None:
+def test_importance_is_policy_over_engine_probability_up_to_a_bound() -> None:
     """The engine sampled the two tokens with log-probs 0 and -1; the policy gives them half and four times as much."""
     rows = [row(1, 2, old=[-np.log(2), np.log(4) - 1])]
     (mb,) = micro_batches(rows, tokens=100, device=CPU, dtype=torch.float64, max_importance=3.0)
@@ -98,7 +98,7 @@ def test_old_logprobs_only_when_every_row_has_them() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_floats_come_as_asked(dtype: torch.dtype) -> None:
+def test_floats_have_the_requested_dtype(dtype: torch.dtype) -> None:
     (mb,) = micro_batches([row(1, 2, old=[-1.0, -2.0])], tokens=100, device=CPU, dtype=dtype)
     floats = (mb.advantages, mb.weights, mb.importance, mb.behaviour_logprobs, mb.old_logprobs)
     assert all(isinstance(t, Tensor) and t.dtype == dtype for t in floats)

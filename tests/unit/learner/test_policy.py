@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from refusals import refused
 from winnow.algos.loss import clip, gspo
 from winnow.errors import ConfigError
 from winnow.learner.micro_batches import micro_batches
@@ -283,11 +284,11 @@ def test_tokens_that_are_not_trainable_give_no_gradient() -> None:
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="'p0' has no tokens"):
+    with pytest.raises(ValueError, match="'p0'"):
         policy(tiny()).forward(micro([row([], [4])]))
 
 
-def test_old_logprobs_are_computed_once_per_batch_under_the_starting_weights() -> None:
+def test_old_logprobs_are_computed_once_per_batch_before_any_update() -> None:
     """Epochs that are cut into the same batches share a pass."""
     model = tiny()
     p = policy(model, tokens_per_micro_batch=30)
@@ -448,7 +449,7 @@ SCALED = GraniteConfig(**{**SMALL, "logits_scaling": 8.0})
 
 @pytest.mark.parametrize("config", [SOFT_CAPPED, SCALED], ids=["soft cap", "scale"])
 def test_logits_that_are_not_the_output_layers_are_refused(config: PreTrainedConfig) -> None:
-    with pytest.raises(ConfigError, match="soft-capped or scaled"):
+    with refused(ConfigError, f"{config.model_type.title()}ForCausalLM", key="model.path", code="config.unsupported"):
         policy(build(config, torch.float32))
 
 
@@ -476,7 +477,7 @@ def test_checkpointing_a_layer_that_drops_out_by_itself_is_refused() -> None:
         max_position_embeddings=32,
         dropout=0.1,
     )
-    with pytest.raises(ConfigError, match=r"gradient_checkpointing: OPT\w+ would apply its dropout"):
+    with refused(ConfigError, "dropout", key="model.gradient_checkpointing", code="config.unsupported"):
         policy(build(config, torch.float32), gradient_checkpointing="full")
 
 

@@ -1,4 +1,4 @@
-"""Every pass goes through the root module: sharded by FSDP2, with tied weights, it says and learns the same."""
+"""Every pass goes through the root module: sharded by FSDP2, with tied weights, it computes and trains the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sharded(of: Policy, mesh: DeviceMesh, precision: MixedPrecisionPolicy | None
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
-def test_sharded_it_says_and_learns_the_same(mesh: DeviceMesh, checkpointing: str) -> None:
+def test_a_sharded_policy_computes_and_trains_the_same(mesh: DeviceMesh, checkpointing: str) -> None:
     model, sequences = tied(), rows_of_many_lengths()
     found = []
     for p in (
@@ -90,13 +90,13 @@ def test_sharded_in_mixed_precision_it_is_rounded_and_summed_alike(mesh: DeviceM
     in_bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     by_shards = sharded(policy(tied()), mesh, in_bfloat16)
 
-    said = []
+    computed = []
     for p in (by_masters, by_shards):
         for mb in (micro(sequences[:2], torch.float32), micro(sequences[2:], torch.float32)):
             out = p.forward(mb)
             scalar(out.logprobs, mb).backward()
-            said.append(out.logprobs.detach())
-    assert torch.equal(torch.cat(said[:2]), torch.cat(said[2:]))
+            computed.append(out.logprobs.detach())
+    assert torch.equal(torch.cat(computed[:2]), torch.cat(computed[2:]))
     gradients = dict(zip(by_masters.parameters, optimizer.gradients(), strict=True))
     for name, shard in by_shards.parameters.items():
         assert shard.dtype == shard.grad.dtype == torch.float32
@@ -107,7 +107,7 @@ def test_its_parts_cannot_be_called_apart(mesh: DeviceMesh) -> None:
     """What every pass would meet that goes around the root; and sharded one by one, parts part with what they share."""
     p = sharded(policy(tied()), mesh)
     backbone, _ = p.module.parts
-    with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
+    with pytest.raises(RuntimeError, match="DTensor"):
         backbone(input_ids=torch.tensor([[2, 3]]), use_cache=False)
     apart = tied()
     for part in PolicyModule(apart).parts:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.learner.micro_batches import agreed, micro_batches
-from winnow.learner.rank_shares import dealt
+from winnow.learner.micro_batches import common_layout, micro_batches
+from winnow.learner.rank_shares import deal_parts
 from winnow.records import MicroBatch, Prompt, Rollout, TrainingSequence
 
 CPU = torch.device("cpu")
@@ -60,16 +60,20 @@ def test_what_only_fills_up_weighs_nothing_and_trains_nothing(monkeypatch: pytes
 
 def test_seven_kept_of_one_prompt_and_one_of_another_are_shared_by_tokens() -> None:
     sequences = rows([4] * 8)
-    assert dealt(sequences, lambda part: [list(range(len(part)))]) == [[list(range(8))]]
+    assert deal_parts(sequences, lambda part: [list(range(len(part)))]) == [[list(range(8))]]
 
 
 def test_all_ranks_read_in_one_layout() -> None:
     """Two passes of the backbone where a prompt is read once, so it is read once on all of them or on none."""
     sequences = rows([8] * 6, prompt=100)
-    assert agreed("shared", sequences, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "shared"
-    assert agreed("shared", sequences, [[[0, 1, 2, 3, 4]], [[5]]], 0) == "padded"  # nothing is saved with one rollout
-    assert agreed("shared", sequences, [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2]]], 1) == "padded"  # one rank has no second
-    assert agreed("padded", sequences, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "padded"
-    assert agreed("packed", sequences, [[[0]], [[1]]], 0) == "packed"
+    assert common_layout("shared", sequences, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "shared"
+    assert (
+        common_layout("shared", sequences, [[[0, 1, 2, 3, 4]], [[5]]], 0) == "padded"
+    )  # nothing is saved with one rollout
+    assert (
+        common_layout("shared", sequences, [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2]]], 1) == "padded"
+    )  # one rank has no second
+    assert common_layout("padded", sequences, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "padded"
+    assert common_layout("packed", sequences, [[[0]], [[1]]], 0) == "packed"
     short = rows([1] * 6, prompt=100)  # nothing is read after the prompt
-    assert agreed("shared", short, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "padded"
+    assert common_layout("shared", short, [[[0, 1, 2]], [[3, 4, 5]]], 0) == "padded"

@@ -66,7 +66,7 @@ def relative(found, expected):
     return np.sqrt(apart / sum(np.square(array).sum() for array in expected.values()))
 
 
-def test_a_value_is_what_is_expected_before_the_token_however_sequences_are_read(models):
+def test_a_value_precedes_its_token_in_every_layout(models):
     one = models("padded", 1)  # a sequence per micro-batch
     expected = {sequence.key: alone(one, sequence) for sequence in SOME}
     assert np.std(np.concatenate(list(expected.values()))) > 0.01

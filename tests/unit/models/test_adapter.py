@@ -59,7 +59,7 @@ def test_at_first_nothing_changes_and_only_adapters_train() -> None:
     assert all(".lora_A." in name or ".lora_B." in name for name in adapters(model))
 
 
-def test_the_seed_decides_the_start_and_the_shared_stream_stays_where_it_was() -> None:
+def test_the_seed_decides_the_start_and_the_global_stream_is_unchanged() -> None:
     def start(seed: int) -> dict[str, Tensor]:
         return adapters(add_lora(base(), rank=2, alpha=6.0, targets="all-linear", seed=seed))
 
@@ -164,12 +164,12 @@ def test_one_role_of_a_shared_matrix_cannot_be_adapted_alone(target: str) -> Non
         add_lora(base(tied=True), rank=2, alpha=6.0, targets=("q_proj", target), seed=0)
 
 
-def test_no_other_file_knows_peft() -> None:
-    knows = re.compile(
+def test_no_other_file_uses_peft() -> None:
+    imports = re.compile(
         r"import peft|[\"']\.lora_|lora_[AB]\b|base_layer|get_(base|delta)_|peft_config|active_adapters"
         r"|(disable|set|add)_adapter\("
     )
-    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if knows.search(path.read_text("utf-8"))}
+    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if imports.search(path.read_text("utf-8"))}
     assert found - {"other_names.py"} == {"models/adapter.py"}  # TRL has a key that is called peft_config
 
 

@@ -249,7 +249,7 @@ def test_a_base_that_is_quantized_already_is_refused(tmp_path) -> None:
             load(str(tmp_path), quantization=quantization)
 
 
-def test_layers_that_lie_on_their_side_are_refused(tmp_path) -> None:
+def test_layers_with_transposed_matrices_are_refused(tmp_path) -> None:
     tiny = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=8, n_layer=1, n_head=2, n_positions=64))
     write_model_folder(tiny, load("bundled").files, tmp_path)
     with refused(
@@ -264,7 +264,7 @@ def test_the_output_layer_of_a_drawn_model_stays_whole() -> None:
     assert model.lm_head.weight.dtype == model.model.embed_tokens.weight.dtype == torch.bfloat16
 
 
-def test_no_kernel_is_brought_from_the_hub_and_the_package_is_left_as_it_was(monkeypatch) -> None:
+def test_no_kernel_is_downloaded_and_the_package_is_restored(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "kernels", raising=False)
     with without_hub_kernels():
         assert importlib.util.find_spec("kernels") is None

@@ -13,7 +13,7 @@ def test_auto_takes_the_fastest_that_is_there() -> None:
     assert resolve_device("cpu") == torch.device("cpu")
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_missing_device_is_refused() -> None:
     if torch.cuda.is_available():
         assert resolve_device("cuda") == torch.device("cuda")
     else:

@@ -18,7 +18,7 @@ from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
 from winnow.models.load import describe, ends, load, load_tokenizer, padding, stop_tokens
 from winnow.models.meta import meta_model
-from winnow.models.model_folder import BUNDLED, _brought
+from winnow.models.model_folder import BUNDLED, _download
 
 TOKENIZER = load_tokenizer("bundled")
 SMALL = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16, "context": 64}
@@ -48,7 +48,7 @@ def test_nothing_is_normalised(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
 
 
-def test_digits_stand_alone_and_tags_are_ordinary_tokens() -> None:
+def test_digits_are_single_tokens_and_tags_are_ordinary_tokens() -> None:
     tokens = TOKENIZER.encode("4+8=12</think> <answer>132</answer><|endoftext|>", add_special_tokens=False)
     assert TOKENIZER.convert_ids_to_tokens(tokens) == [
         *("4", "+", "8", "=", "1", "2", "</think>", "Ġ", "<answer>", "1", "3", "2", "</answer>", "<|endoftext|>")
@@ -66,14 +66,14 @@ def test_a_prompt_opens_the_reasoning() -> None:
 
 def test_a_further_turn_continues_prompt_and_rollout() -> None:
     first = [{"role": "user", "content": "What is 4 + 8?"}]
-    said = "4+8=12</think> <answer>12</answer>"
+    text = "4+8=12</think> <answer>12</answer>"
     prompt = TOKENIZER.apply_chat_template(first, add_generation_prompt=True, tokenize=False)
-    later = [*first, {"role": "assistant", "content": "<think>" + said}, {"role": "user", "content": "And 5?"}]
-    assert TOKENIZER.apply_chat_template(later, tokenize=False).startswith(prompt + said + TOKENIZER.eos_token)
+    later = [*first, {"role": "assistant", "content": "<think>" + text}, {"role": "user", "content": "And 5?"}]
+    assert TOKENIZER.apply_chat_template(later, tokenize=False).startswith(prompt + text + TOKENIZER.eos_token)
 
 
 def test_an_unknown_role_is_refused() -> None:
-    with pytest.raises(Exception, match="unknown role tool"):
+    with pytest.raises(Exception, match="tool"):
         TOKENIZER.apply_chat_template([{"role": "tool", "content": "12"}], tokenize=False)
 
 
@@ -242,7 +242,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's cache with Qwen2.5 as owner/cached; nothing else can be reached."""
     import huggingface_hub.constants as hub
 
-    monkeypatch.setattr("winnow.models.model_folder._brought", _brought.__wrapped__)  # another test had another cache
+    monkeypatch.setattr("winnow.models.model_folder._download", _download.__wrapped__)  # another test had another cache
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
@@ -255,7 +255,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_model_in_the_hub_s_cache_is_read_as_a_folder_is(cache: Path) -> None:
     loaded = load("owner/cached")
-    assert loaded.model.name_or_path == "owner/cached", "an adapter names its base by what was asked for"
+    assert loaded.model.name_or_path == "owner/cached", "an adapter names its base by the configured path"
     assert loaded.tokenizer.get_vocab() == load_tokenizer(str(cache)).get_vocab()
     assert loaded.stop_tokens == (loaded.tokenizer.convert_tokens_to_ids("<|endoftext|>"),)
     assert loaded.files["tokenizer.json"] == (cache / "tokenizer.json").read_bytes()
@@ -349,7 +349,7 @@ def test_an_adapter_is_not_taken_for_a_model(sharded: Path) -> None:
 
 
 def test_code_beside_a_model_is_not_run(folder: Path, tmp_path: Path) -> None:
-    """Of a family that transformers knows its own code is used; one that only the folder's code knows is refused."""
+    """transformers' own code is used for its families; a family that only the folder's code defines is refused."""
     shutil.copy(BUNDLED / "model.safetensors", folder)
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     classes = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.T", "own.T"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from golden_files import assert_golden
 from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError
@@ -26,38 +27,28 @@ PURE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("keys", "masters", "cpu", "cuda"),
-    [
-        ({"model": {"dtype": "float32"}}, False, "float32", "float32 with TF32 off"),
-        ({"model": {"dtype": "float32", "tf32": True}}, False, "float32", "float32 with TF32 on"),
-        ({"model": {"dtype": "float64"}}, False, "float64", "float64"),
-        ({"model": {"dtype": "bfloat16"}}, True, *2 * ("bfloat16, float32 masters; gradients and moments in float32",)),
-        (PURE, False, *2 * ("bfloat16, stochastic rounding; gradients and moments in float32",)),
-        (LORA, False, "bfloat16, the adapter in float32", "bfloat16, the adapter in float32 with TF32 off"),
-        (
-            {"model": {"dtype": "float32", "lora": {}, "quantization": "nf4"}},
-            False,
-            "float32 on a base of 4 bits (nf4)",
-            "float32 with TF32 off on a base of 4 bits (nf4)",
-        ),
-        (
-            {"model": {"dtype": "bfloat16", "lora": {}, "quantization": "nf4"}, "optimizer": {"moments": "8bit"}},
-            False,
-            "bfloat16 on a base of 4 bits (nf4), the adapter in float32, its moments in 8 bits",
-            "bfloat16 on a base of 4 bits (nf4), the adapter in float32 with TF32 off, its moments in 8 bits",
-        ),
-        (
-            {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "8bit"}},
-            True,
-            *2 * ("bfloat16, float32 masters; gradients in float32, moments in 8 bits",),
-        ),
-    ],
-)
-def test_what_is_kept_in_which_precision(keys, masters, cpu, cuda) -> None:
-    config = validate(keys)
-    assert keeps_masters(config) == masters
-    assert (in_words(config, "cpu"), in_words(config, "cuda:0")) == (cpu, cuda)
+NF4 = {"lora": {}, "quantization": "nf4"}
+RUNS = [
+    ({"model": {"dtype": "float32"}}, False),
+    ({"model": {"dtype": "float32", "tf32": True}}, False),
+    ({"model": {"dtype": "float64"}}, False),
+    ({"model": {"dtype": "bfloat16"}}, True),
+    (PURE, False),
+    (LORA, False),
+    ({"model": {"dtype": "float32", **NF4}}, False),
+    ({"model": {"dtype": "bfloat16", **NF4}, "optimizer": {"moments": "8bit"}}, False),
+    ({"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "8bit"}}, True),
+]
+
+
+def test_masters_are_kept_for_whole_16_bit_weights_alone() -> None:
+    assert [keeps_masters(validate(keys)) for keys, _ in RUNS] == [masters for _, masters in RUNS]
+
+
+def test_the_description_of_precisions() -> None:
+    """On a CPU and on a GPU."""
+    lines = [f"{in_words(validate(keys), 'cpu')}\n{in_words(validate(keys), 'cuda:0')}\n" for keys, _ in RUNS]
+    assert_golden("precision", "\n".join(lines))
 
 
 @pytest.fixture
@@ -86,7 +77,7 @@ def algorithms(monkeypatch):
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
 
 
-def test_a_gpu_is_told_to_repeat_itself_and_told_otherwise_again(algorithms) -> None:
+def test_determinism_on_a_gpu_is_switched_on_and_off(algorithms) -> None:
     torch.backends.cudnn.benchmark = True
     set_deterministic(torch.device("cuda"), deterministic=True)
     assert torch.are_deterministic_algorithms_enabled()
@@ -97,14 +88,14 @@ def test_a_gpu_is_told_to_repeat_itself_and_told_otherwise_again(algorithms) -> 
     assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic) == (False, False)
 
 
-def test_a_cpu_repeats_itself_without_being_told(algorithms) -> None:
+def test_a_cpu_needs_no_deterministic_mode(algorithms) -> None:
     set_deterministic(torch.device("cpu"), deterministic=True)
     assert (torch.are_deterministic_algorithms_enabled(), WORKSPACE in precision.os.environ) == (False, False)
 
 
-def test_it_is_refused_where_cublas_may_have_begun_otherwise(algorithms) -> None:
+def test_determinism_is_refused_after_cublas_has_started(algorithms) -> None:
     algorithms.setattr(torch.cuda, "is_initialized", lambda: True)
-    with refused(ConfigError, "not set", f"{WORKSPACE}=:4096:8", key="deterministic", code="config.unsupported"):
+    with refused(ConfigError, f"{WORKSPACE}=:4096:8", key="deterministic", code="config.unsupported"):
         set_deterministic(torch.device("cuda"), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
     algorithms.setenv(WORKSPACE, ":16:8")
@@ -116,7 +107,7 @@ def test_it_is_refused_where_cublas_may_have_begun_otherwise(algorithms) -> None
         set_deterministic(torch.device("cuda"), deterministic=True)
 
 
-def test_writing_at_distinct_places_takes_no_detour_and_what_follows_is_checked_again(algorithms) -> None:
+def test_distinct_places_suspend_the_deterministic_mode_only_inside(algorithms) -> None:
     with distinct_places():
         assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()

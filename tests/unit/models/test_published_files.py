@@ -58,7 +58,7 @@ def test_one_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.Monk
         published_files(folder)
 
 
-def test_what_lies_elsewhere_is_not_copied_into_checkpoints(folder: Path, tmp_path: Path) -> None:
+def test_links_to_other_places_are_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "id_rsa").write_text("secret")
     (folder / "vocab.txt").symlink_to(tmp_path / "id_rsa")
     with refused(DataError, folder / "vocab.txt", tmp_path / "id_rsa", key="model.path", code="data.unreadable"):

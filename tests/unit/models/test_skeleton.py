@@ -54,7 +54,7 @@ def test_every_family_is_tested_and_another_one_is_left_to_transformers():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"hidden_act": "swooh"},  # a mistake, which transformers says
+        {"hidden_act": "swooh"},  # a mistake that transformers reports
         {"pad_token_id": 97},
         {"num_key_value_heads": 0},
         {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},

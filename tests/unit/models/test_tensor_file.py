@@ -75,6 +75,6 @@ def test_tensors_are_made_one_by_one_and_none_is_copied_whole(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("made", [torch.zeros(3), torch.zeros(4, dtype=torch.float64)], ids=["shape", "dtype"])
-def test_another_tensor_than_the_header_says_is_refused(tmp_path: Path, made: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"x was to be torch.float32 of shape \(4,\) and is torch.float"):
+def test_a_tensor_that_differs_from_the_layout_is_refused(tmp_path: Path, made: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"torch\.float32"):
         write_tensors(tmp_path / "file", {"x": torch.zeros(4)}, lambda name: made)
