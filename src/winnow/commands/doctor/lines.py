@@ -56,7 +56,7 @@ def _cuda(c: Section) -> Iterator[str]:
             f"{card['compute_capability']}, {BFLOAT16[card['bfloat16']]}, driver {card['driver']}"
         )
     built = f"torch is built for {c['built_for'] or 'CPUs'}"
-    seen = f", sees {c['visible']}" if c["built_for"] else ""
+    seen = f", {c['visible']} visible" if c["built_for"] else ""
     selected = c["CUDA_VISIBLE_DEVICES"]
     hidden = "" if selected is None else f" (CUDA_VISIBLE_DEVICES={selected})"
     nccl = f", NCCL {c['nccl']}" if c["nccl"] else ""
