@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "configs" / "published"
 CONFIGS = sorted(FOLDER.glob("*.toml"))
 SOURCES = ROOT / "tests" / "published"
-each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 
 
 def column(name):
@@ -124,7 +123,6 @@ def test_two_defaults_of_pods_d_and_e_are_those_of_the_pinned_trl():
         assert [found[run, key].partition(":")[0] for key in ("rollout.temperature", "weighting.use")] == ["TRL", "TRL"]
 
 
-@each_config
 def test_validation_changes_no_key_of_a_file():
     assert [(path.stem, key) for path in CONFIGS for key in changed_by_validation(path)] == []
 
