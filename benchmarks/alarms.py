@@ -25,7 +25,7 @@ from typing import Any
 import frame
 
 import winnow
-from winnow.alarms import ALARMS, of_run
+from winnow.alarms import ALARMS, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load, validate
 from winnow.state.logbook import read_metrics
@@ -117,7 +117,7 @@ def _is_whole(folder: Path, steps: int) -> bool:
 def _judged(rows: list[dict[str, float]], config: dict[str, Any]) -> dict[str, Any]:
     """The alarms, and how close the run came to the limits of rules with a single number."""
     started = time.perf_counter()
-    alarms = of_run(rows, config)
+    alarms = alarms_of_run(rows, config)
     seconds = time.perf_counter() - started
     steps = [row for row in rows if "budget/rollouts" in row]
     norms = [row["policy/grad_norm"] for row in steps if not math.isnan(row.get("policy/grad_norm", math.nan))]

@@ -19,7 +19,7 @@ from typing import Any
 
 import frame
 
-from winnow.report.comparison.compared import GroupComparison, compared, per_step
+from winnow.report.comparison.compared import GroupComparison, compare_inputs, per_step
 from winnow.report.comparison.mean_curve import MeanCurve
 from winnow.report.comparison.pass_rate_counts import BINS
 from winnow.report.comparison.run_groups import SeedGroup
@@ -48,7 +48,7 @@ def main() -> None:
         raise SystemExit(f"{CLAIMS} has no claim with the sweep {options.sweep!r}")
     (claim,) = claims
     files = [Path(name) for name in options.costs]
-    by_costs = {path.stem: compared([str(folder)], costs=read_costs(path)) for path in files}
+    by_costs = {path.stem: compare_inputs([str(folder)], costs=read_costs(path)) for path in files}
     first = next(iter(by_costs.values()))
     report = {
         "claim": claim["number"],
@@ -91,7 +91,7 @@ def contrasts(claim: Mapping[str, Any], folder: Path, path: Path) -> list[dict[s
     """One row per contrast and axis; tokens and steps are listed once, with the first costs."""
     costs, rows = read_costs(path), list[dict[str, Any]]()
     for baseline in dict.fromkeys(baseline for baseline, _ in claim["contrasts"]):
-        found = compared([str(folder)], baseline=baseline, costs=costs)
+        found = compare_inputs([str(folder)], baseline=baseline, costs=costs)
         for first, group in claim["contrasts"]:
             rows += [_row(found, group, axis, path.stem) for axis in claim["axes"] if first == baseline]
     return rows

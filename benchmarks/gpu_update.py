@@ -39,7 +39,7 @@ from winnow.config import ModelSection, UpdateSection
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner
 from winnow.learner.micro_batches import cut
-from winnow.learner.model_input import length, shares
+from winnow.learner.model_input import length, sharing_pays
 from winnow.models.load import load_tokenizer
 from winnow.models.precision import keeps_masters
 from winnow.records import Batch, Rollout, TrainingSequence
@@ -184,7 +184,7 @@ def _update(lab: Lab, folder: str, point: Mapping[str, Any], known: Mapping[str,
         record = dict(point) | {"rollouts": lab.sizes.updated, "micro_batches": len(parts)}
         record = lab.measure(kind, size, record, lambda: training.update(batch), repeats=REPEATS)
         if SECONDS in record:
-            shared = how == OFF and all(shares([batch.sequences[i] for i in part]) for part in parts)
+            shared = how == OFF and all(sharing_pays([batch.sequences[i] for i in part]) for part in parts)
             prompts = sum(_prompts([batch.sequences[i] for i in part], shared) for part in parts)
             record |= _rates(lab, record[SECONDS], training.cost, prompts, known, again=how == FULL and how != OFF)
         lab.record(record | _beside_plan(lab, training, record.get("peak_gib")))

@@ -131,7 +131,7 @@ def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
         "ideal_tokens": peak["ideal"],
         "held_over_ideal": round(peak["held"] / peak["ideal"], 4),
         "a_table_of_full_rows": rows * tokens + PROMPTS * max(len(prompt.tokens) for prompt in prompts),
-        "put_back": engine.put_back,  # type: ignore[attr-defined]
+        "put_back": engine.preemptions,  # type: ignore[attr-defined]
         "tokens_per_second": round(sum(lengths) / seconds),
     }
 

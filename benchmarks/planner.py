@@ -32,11 +32,11 @@ from winnow.algos.costs import StepCosts, StepWork
 from winnow.algos.planning_law import Noise
 from winnow.commands.profile.plan_setting import Setting, setting_of
 from winnow.commands.profile.run_statistics import COUNTS, PHASES, statistics_of
-from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanAsked, StepPlan
+from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanRequest, StepPlan
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
-from winnow.report.comparison.compared import compared
+from winnow.report.comparison.compared import compare_inputs
 from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import SweepRun, read_sweep
@@ -58,7 +58,7 @@ def main() -> None:
     options = _options()
     costs = read_costs(Path(options.costs))
     cells = dict(_cells(options.sweeps, options.cells))
-    found = compared(
+    found = compare_inputs(
         [f"{label}={run.path}" for label, cell in cells.items() for run in cell.runs.values()],
         baseline=options.baseline,
         costs=costs if options.as_measured else None,
@@ -139,7 +139,7 @@ def _cells(sweeps: Sequence[str], labels: Sequence[str] | None) -> Iterator[tupl
 
 
 def _plan(pilot: Cell, run: SweepRun, options: argparse.Namespace, **changes: Any) -> StepPlan:
-    asked = PlanAsked(
+    asked = PlanRequest(
         prompts=pilot.setting.prompts,
         calibrate=not options.as_measured,
         noise=Noise(options.noise, options.between),

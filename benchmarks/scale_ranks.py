@@ -193,7 +193,7 @@ def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="winnow-scale-ranks-") as name:
         (Path(name) / "config.json").write_text(json.dumps({**COMMON, **SHAPES[size]}))
         own = [f"model.path={json.dumps(name)}", "rollout.engine.use='native'"]
-        plans, plan = {}, partial(plan_devices, memory=in_bytes(MEMORY), planned_ranks=GPUS)
+        plans, plan = {}, partial(plan_devices, memory=parse_bytes(MEMORY), planned_ranks=GPUS)
         for learner in rank_memory.LEARNERS:
             sets = [*own, f"ranks.learner={json.dumps(learner)}"]
             members = resolve_members(load(PUBLISHED / CONFIGS[size], sets), base=PUBLISHED)
@@ -221,18 +221,18 @@ def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
 def in_words(plan: Any) -> dict[str, Any]:
     """Peak GiB of a GPU, and the lines of `winnow check` about it."""
     try:
-        plan.check(lambda device: in_bytes(MEMORY) if device.startswith("cuda") else None)
+        plan.check(lambda device: parse_bytes(MEMORY) if device.startswith("cuda") else None)
         fits = True
     except ConfigError:
         fits = False
-    lines = list(plan.lines(lambda device: in_bytes(MEMORY) if device.startswith("cuda") else None))
+    lines = list(plan.lines(lambda device: parse_bytes(MEMORY) if device.startswith("cuda") else None))
     return {"fits": fits, "GiB": round(plan.need("cuda:0") / 2**30, 1), "said": [line.strip() for line in lines]}
 
 
-def in_bytes(text: str) -> int:
-    from winnow.memory.sizes import in_bytes
+def parse_bytes(text: str) -> int:
+    from winnow.memory.sizes import parse_bytes
 
-    return in_bytes(text)
+    return parse_bytes(text)
 
 
 def alike(ranks: int, token: dict[str, Any]) -> dict[str, Any]:

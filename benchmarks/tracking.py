@@ -3,7 +3,7 @@
     python benchmarks/tracking.py
     python benchmarks/tracking.py --real 3
 
-A run's events are passed to `tracked` as `fit` does: per step a row with as many metrics as in a run and the phases,
+A run's events are passed to `track_run` as `fit` does: per step a row with as many metrics as in a run and the phases,
 every tenth step a notice, every fiftieth an evaluation. "blocks" is a tracker in which every call lasts `--blocks`
 seconds; "four" are four that return at once; "none" is no tracker. With `--real N`, N runs of the bundled policy with
 wandb, tensorboard, mlflow and trackio (offline) alternate with N runs without trackers. The result is the ratio of the
@@ -30,7 +30,7 @@ import numpy as np
 
 from winnow.config_file import validate
 from winnow.records import StepReport
-from winnow.report.tracking import tracked
+from winnow.report.tracking import track_run
 from winnow.trackers import Tracker
 from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
 from winnow.training.fit import fit
@@ -101,7 +101,7 @@ def spread(values: Any) -> dict[str, float]:
 def of_thread(track: Any, steps: int, pause: float) -> dict[str, Any]:
     """Milliseconds per step that the training thread spends in the watcher."""
     members = resolve_members(validate({"track": track}), base=Path())
-    with tempfile.TemporaryDirectory() as folder, tracked(members, tell=lambda event: None) as watch:
+    with tempfile.TemporaryDirectory() as folder, track_run(members, tell=lambda event: None) as watch:
         timed = Timed(watch)
         timed(Started(Path(folder), 0, steps))
         for event in events(steps):
@@ -117,7 +117,7 @@ def of_run(track: Any, steps: int, seed: int) -> tuple[dict[str, Any], list[floa
         os.environ |= {"WANDB_MODE": "offline", "TRACKIO_DIR": place, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/ml.db"}
         keys = {"output": f"{place}/run", "steps": steps, "seed": seed, "track": track, "threads": 1}
         members = resolve_members(validate({**keys, "evaluate": {"problems": 4}}), base=Path())
-        with tracked(members, tell=lambda event: None) as watch:
+        with track_run(members, tell=lambda event: None) as watch:
             timed = Timed(watch)
             fit(members, watch=timed)
     return timed.milliseconds(), np.diff(timed.reported).tolist()

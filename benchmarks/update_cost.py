@@ -35,7 +35,7 @@ from winnow.algos.weighting import token
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.schedule import schedule
-from winnow.memory.usage import of_process, set_back_peak
+from winnow.memory.usage import process_memory, reset_peak
 from winnow.models.adapter import add_lora
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
@@ -163,10 +163,10 @@ class Update:
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """Do an update. Returns seconds, peak bytes, and the tokens [rows, columns] that each forward pass read."""
         self._read.clear()
-        set_back_peak()
-        before = of_process()["VmRSS"]
+        reset_peak()
+        before = process_memory()["VmRSS"]
         _, seconds = frame.timed(lambda: self._update(batch))
-        return {"seconds": seconds, "peak": of_process()["VmHWM"] - before, "read": list(self._read)}
+        return {"seconds": seconds, "peak": process_memory()["VmHWM"] - before, "read": list(self._read)}
 
     def _update(self, batch: Batch) -> None:
         for mb in self.policy.micro_batches(batch.sequences):

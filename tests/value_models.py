@@ -19,7 +19,7 @@ from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
 from winnow.training.build import load_model
-from winnow.training.build_critic import own_critic
+from winnow.training.build_critic import make_separate_critic
 from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
@@ -49,7 +49,7 @@ class ValueModels:
         config, device = self.members.config, torch.device("cpu")
         loaded = load_model(config, device, None, load_tokenizer(config.model.path))
         learner = make_learner(config, loaded, needs=self.members.needs, resumed=False)
-        own, critic = own_critic(config, learner, loaded, device)
+        own, critic = make_separate_critic(config, learner, loaded, device)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for trained in filter(None, (learner, critic)):
@@ -79,7 +79,7 @@ class ValueModels:
         return values
 
     def loss(self, mb: MicroBatch) -> Value:
-        return ValueLoss(CLIP_RANGE).of_own_model(self.forward(mb), mb)
+        return ValueLoss(CLIP_RANGE).separate_objective(self.forward(mb), mb)
 
 
 def taught(sequences: Sequence[TrainingSequence], values: Mapping[tuple[int, int], Any]) -> list[TrainingSequence]:

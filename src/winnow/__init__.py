@@ -36,7 +36,7 @@ from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
-    from winnow.commands.evaluation.measured import Measured
+    from winnow.commands.evaluation.measured import EvaluationResult
     from winnow.report.opened import OpenRun
     from winnow.report.screen import Progress
     from winnow.training.events import (
@@ -199,7 +199,7 @@ def evaluate(
     temperature: float | None = None,
     trust_run: bool = False,
     **config: Any,
-) -> Measured:
+) -> EvaluationResult:
     """Evaluate a model on held-out problems; `winnow eval` from Python.
 
         result = winnow.evaluate("runs/mine/checkpoints/step-000060", reward=my_reward)
@@ -214,11 +214,11 @@ def evaluate(
     Returns the metrics, the settings of the evaluation (`asked()`), every rollout (`rows`) and the judged rollouts by
     problem (`sampled`, `greedy`). Raises WinnowError subclasses.
     """
-    from winnow.commands.evaluation.evaluated import evaluated
+    from winnow.commands.evaluation.evaluated import run_evaluation
     from winnow.user_code import check_not_importing
 
     check_not_importing()
-    evaluation = evaluated(
+    evaluation = run_evaluation(
         str(model),
         problems=problems,
         rollouts_per_prompt=rollouts_per_prompt,
@@ -244,9 +244,9 @@ def open_run(path: str | Path) -> OpenRun:
 
     Each file is read at its first use. Raises RunFolderError for a folder without a run.
     """
-    from winnow.report.opened import opened
+    from winnow.report.opened import open_folder
 
-    return opened(Path(path))
+    return open_folder(Path(path))
 
 
 def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | None, dict[str, Any]]:
@@ -266,8 +266,8 @@ def _fit(
 ) -> Result:
     from winnow.report.progress import output_for
     from winnow.report.progress import progress as display
-    from winnow.report.tracking import tracked
-    from winnow.training.events import several
+    from winnow.report.tracking import track_run
+    from winnow.training.events import call_each
     from winnow.training.fit import fit
     from winnow.user_code import check_not_importing
 
@@ -277,5 +277,5 @@ def _fit(
         output = stack.enter_context(output_for(progress))  # before a user's file is imported, which may print
         members = find_members()
         watches.insert(0, stack.enter_context(display(progress, file=output)))
-        watches.append(stack.enter_context(tracked(members, tell=several(tuple(watches)))))
+        watches.append(stack.enter_context(track_run(members, tell=call_each(tuple(watches)))))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

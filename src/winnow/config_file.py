@@ -16,7 +16,7 @@ from typing import Any
 import pydantic
 
 from winnow.config import SHORTHANDS, Config, RefusedValue, key_of, leaves, sections_in, tables
-from winnow.errors import ConfigError, accepted_value, as_one, near_miss
+from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.other_names import own_name
 
 # Remedies for errors that pydantic describes in terms of Python, by the type of the error.
@@ -88,7 +88,7 @@ def validate(
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise as_one([_explain(e, source, text, sets) for e in error.errors()]) from error
+        raise combine_errors([_explain(e, source, text, sets) for e in error.errors()]) from error
 
 
 def override(data: dict[str, Any], assignment: str) -> None:

@@ -122,7 +122,7 @@ class WinnowError(Exception):
         return error
 
 
-class Leave(BaseException):
+class StoppedBySignal(BaseException):
     """A signal stopped the current work. Not an Exception, so that handlers of failures do not catch it."""
 
 
@@ -169,10 +169,10 @@ class RankError(WinnowError):
 
 
 # They interrupt a user's function from outside; every other exception is its own.
-INTERRUPTIONS = (KeyboardInterrupt, Leave)
+INTERRUPTIONS = (KeyboardInterrupt, StoppedBySignal)
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error's message and its notes, for example what was saved and how to continue."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
@@ -183,7 +183,7 @@ def format_with_code(error: WinnowError) -> str:
     >>> format_with_code(ConfigError("steps is -1", remedy="set it to 1 or more", code="config.value"))
     'error (config.value): steps is -1; set it to 1 or more'
     """
-    return f"error ({error.code}): {told(error)}"
+    return f"error ({error.code}): {format_error(error)}"
 
 
 def resumable(error: E, **options: Iterable[str]) -> E:
@@ -223,7 +223,7 @@ def accepted_value(message: str) -> str:
     return f"set it to {'a number ' * accepted.startswith(('greater', 'less'))}{value}"
 
 
-def as_one(errors: Sequence[W]) -> W:
+def combine_errors(errors: Sequence[W]) -> W:
     """The only error; for several, one whose lines list them, with the key and the code of the first."""
     first = errors[0]
     if len(errors) == 1:

@@ -40,7 +40,9 @@ def requirements() -> list[str]:
         return []
 
 
-def unfit(package: str, version: Version = version_of, required: Required = requirements) -> tuple[str, str] | None:
+def unsuitable_version(
+    package: str, version: Version = version_of, required: Required = requirements
+) -> tuple[str, str] | None:
     """(installed version, required versions such as ">=3.5") of a package whose version is unsuitable.
 
     None where the version is suitable, where the package is not installed, and where winnow does not require it.

@@ -189,7 +189,7 @@ def is_step(row: Mapping[str, object]) -> bool:
     return "budget/rollouts" in row
 
 
-def of_prompts(name: str, rows: Iterable[Mapping[str, object]]) -> str:
+def per_prompt_metric(name: str, rows: Iterable[Mapping[str, object]]) -> str:
     """The variant of a metric in which all prompts have the same weight, so that it does not depend on the allocation:
     "reward/mean_of_prompts" for "reward/mean". The name itself where the rows do not have the variant.
     """

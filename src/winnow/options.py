@@ -16,7 +16,7 @@ from winnow.errors import ConfigError, accepted_value, near_miss
 from winnow.families import Traits
 from winnow.hidden_options import HIDDEN, is_secret, secret_keys
 from winnow.registry import Entry
-from winnow.user_code import said_by_name, without_partial
+from winnow.user_code import with_named_errors, without_partial
 
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
@@ -79,7 +79,7 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     values = {**entry.defaults, **checked}
     function = functools.partial(entry.function, **checked) if checked else entry.function
     if family != "reward":  # an exception in a reward becomes a failed verdict with the reward's name
-        function = said_by_name(f"the {family} {entry.name!r}", entry.function, function)
+        function = with_named_errors(f"the {family} {entry.name!r}", entry.function, function)
     return Bound(entry, values, function)
 
 

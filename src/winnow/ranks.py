@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from winnow.errors import ConfigError, RankError, told
+from winnow.errors import ConfigError, RankError, format_error
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ def local_count() -> int:
 
 def launched_here() -> int:
     """The number of processes that a launcher has started on this machine; available before they join."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", asked_for()))
+    return int(os.environ.get("LOCAL_WORLD_SIZE", launched_count()))
 
 
 def is_writer() -> bool:
@@ -127,7 +127,7 @@ def is_writer() -> bool:
     return rank() == 0
 
 
-def asked_for() -> int:
+def launched_count() -> int:
     """The number of processes that the launcher has started, from the variable that torch's launchers set."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -140,7 +140,7 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
     has already made the process group (Ray Train does), it is used and not destroyed.
     """
     global _groups
-    if _groups is not None or asked_for() == 1:
+    if _groups is not None or launched_count() == 1:
         yield
         return
     import torch
@@ -167,17 +167,17 @@ def any_rank(flag: bool) -> bool:
     return any(gather([flag]))
 
 
-def total(number: float) -> float:
+def sum_over_ranks(number: float) -> float:
     """The sum of every rank's number, in the order of the ranks."""
     return sum(gather([number]))
 
 
 def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
     """The items of every rank, rank after rank."""
-    return [item for of_rank in each(list(items), what=what) for item in of_rank]
+    return [item for of_rank in gather_from_all(list(items), what=what) for item in of_rank]
 
 
-def each(item: T, *, what: str = "decisions") -> list[T]:
+def gather_from_all(item: T, *, what: str = "decisions") -> list[T]:
     """The item of every rank, by rank. Raises RankError where a rank has announced a failure."""
     if _groups is None:
         return [item]
@@ -215,7 +215,7 @@ def announced(doing: str) -> Iterator[None]:
         if not (_groups is None or isinstance(error, RankError) or hasattr(error, _ANNOUNCED)):
             setattr(error, _ANNOUNCED, True)
             try:
-                _exchanged(pickle.dumps(_Failure(doing, f"{type(error).__name__}: {told(error)}")), "decisions")
+                _exchanged(pickle.dumps(_Failure(doing, f"{type(error).__name__}: {format_error(error)}")), "decisions")
             except RankError as lost:  # this rank's error is the cause, and is raised
                 error.add_note(f"This error could not be sent to the other ranks: {lost}")
         raise
@@ -229,18 +229,18 @@ def together(doing: str) -> Iterator[None]:
     """
     with announced(doing):
         yield
-    each(None)
+    gather_from_all(None)
 
 
 def from_writer(make: Callable[[], T], *, doing: str) -> T:
     """The writer's result of `make`, on every rank. Where it raises, every rank raises, as with `together`."""
     with announced(doing):
         made = make() if is_writer() else None
-    return each(made)[0]  # type: ignore[return-value]
+    return gather_from_all(made)[0]  # type: ignore[return-value]
 
 
 SAME_FILES = "give every rank the same files, and the same versions of winnow and the packages that it needs"
-SAME_ANSWERS = (
+SAME_RESULTS = (
     "make your functions return the same on every rank: draw random numbers only from their argument `rng`, and avoid "
     "everything that depends on the process, such as the order of a set"
 )
@@ -252,7 +252,7 @@ def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -
         return
     with announced(f"comparing the {what}"):
         own = digest()
-    digests = each(own)
+    digests = gather_from_all(own)
     if other := [number for number, received in enumerate(digests) if received != digests[0]]:
         raise ConfigError(f"rank {other[0]} has another {what} than rank 0", remedy=remedy, code="config.ranks_differ")
 

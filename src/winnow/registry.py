@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 from winnow.errors import INTERRUPTIONS, ConfigError, accepted_value, near_miss
 from winnow.families import FAMILIES, Family, Traits
-from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
+from winnow.user_code import being_imported, file_of, importing, load_function, with_named_errors, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
@@ -151,7 +151,7 @@ def _with_named_errors(traits: T, what: str) -> T:
     named: dict[str, Any] = {}
     for name, value in vars(traits).items():
         if callable(value):
-            named[name] = said_by_name(f"the trait {name!r} of {what}", value, value)
+            named[name] = with_named_errors(f"the trait {name!r} of {what}", value, value)
     return replace(traits, **named)
 
 
@@ -279,7 +279,7 @@ def in_every_process(entry: Entry[Any]) -> bool:
     return entry.origin == "winnow" or entry.origin in _packages
 
 
-def package_of(entry: Entry[Any]) -> str | None:
+def package_name(entry: Entry[Any]) -> str | None:
     """The name of the installed package with this member; None for a member of winnow or of a user."""
     return entry.origin.rpartition(" ")[0] if entry.origin in _packages else None
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Objective, Term
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.installed import is_installed
@@ -164,7 +164,7 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
         for numbers, kept in zip(credit, group.keep, strict=True):
             assert np.all(np.isfinite(numbers)), f"{group.prompt.id}: {numbers} is not finite"
             assert kept or np.all(np.asarray(numbers) == 0), f"{group.prompt.id}: a rollout not kept got {numbers}"
-        if baseline == "group" and flat(group.rewards[group.keep]):
+        if baseline == "group" and is_flat(group.rewards[group.keep]):
             assert all(np.all(np.asarray(a) == 0) for a in credit), f"{group.prompt.id}: flat, but not all zero"
     again = list(advantage(groups[::-1]))[::-1]
     if baseline in ("group", "none"):

@@ -118,7 +118,7 @@ def check_not_importing() -> None:
         )
 
 
-def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def with_named_errors(what: str, own: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, made from `own`, but with a ConfigError that names `what`, file and line where a user's code raises.
 
     Winnow's own functions are returned unchanged: an exception there is a bug, and its traceback is needed.

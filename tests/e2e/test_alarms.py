@@ -10,7 +10,7 @@ import pytest
 
 import winnow
 from refusals import refused
-from winnow.alarms import ALARMS, PREFIX, of_run
+from winnow.alarms import ALARMS, PREFIX, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.engines.hf_generate import HuggingFace
@@ -139,13 +139,13 @@ def test_a_resumed_run_raises_the_alarms_of_an_uninterrupted_one(smallest, tmp_p
     _, after = train(config("parts", 9), resume=True)
     assert [*before, *then, *after] == whole
     assert clean(tmp_path / "parts") == clean(tmp_path / "whole")
-    assert of_run(rows, dump(validate(config("whole", 9))))[0].step == whole[0].step
+    assert alarms_of_run(rows, dump(validate(config("whole", 9))))[0].step == whole[0].step
 
 
 def test_the_log_of_a_finished_run_tells_what_was_told_as_it_went_on(smallest):
     config = smallest(steps=9, reward=always_one)
     rows, alarms = train(config)
-    again = of_run(rows, dump(validate(config)))
+    again = alarms_of_run(rows, dump(validate(config)))
     assert [(a.step, a.name, a.text, a.keys) for a in again] == [(a.step, a.name, a.text, a.keys) for a in alarms]
     assert {a.last for a in again} == {8}
 
@@ -173,4 +173,4 @@ def test_the_evaluation_after_the_last_step_can_raise_an_alarm(smallest, monkeyp
     monkeypatch.setattr(fit, "_measured", evaluation)
     rows, alarms = train(smallest(steps=1))
     assert [(alarm.name, alarm.step) for alarm in alarms] == [("sudden_drop", 1)]
-    assert [(alarm.name, alarm.step) for alarm in of_run(rows)] == [("sudden_drop", 1)]
+    assert [(alarm.name, alarm.step) for alarm in alarms_of_run(rows)] == [("sudden_drop", 1)]

@@ -18,7 +18,7 @@ import pytest
 from kill_points import chaos
 from rank_kill_points import POINTS, STRIKE
 
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config
 
 LIMIT_SECONDS = 60.0  # docs/ranks.md, from the kill to the end of the last process
@@ -44,7 +44,7 @@ def config(tmp_path, smallest):
         )
         settings["select"].pop("keep_per_prompt")
         path = tmp_path / "run.toml"
-        path.write_text(toml(Config.model_validate(settings)))
+        path.write_text(format_toml(Config.model_validate(settings)))
         return path
 
     return written

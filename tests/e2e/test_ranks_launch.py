@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config
 
 
@@ -59,7 +59,7 @@ def digest(run):
 def config(tmp_path, smallest):
     settings = smallest(steps=6, rollout={"max_new_tokens": 96}, checkpoint={"every": 2}, verify={"workers": 1})
     path = tmp_path / "run.toml"
-    path.write_text(toml(Config.model_validate(settings)))
+    path.write_text(format_toml(Config.model_validate(settings)))
     return path
 
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 import winnow
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import is_flat
 from winnow.state.logbook import read_metrics, read_rollouts
 
 TWIN = Path(__file__).parents[2] / "examples" / "one_file_grpo.py"
@@ -101,8 +101,8 @@ def check_that_the_run_is_hard(run, *, clips):
     """A test of ties, flat groups, failed verdicts, lengths and clipping needs a run that has them."""
     groups = [entry.group for entry in read_rollouts(run)]
     judged = [group.rewards[group.valid] for group in groups]
-    assert any(flat(rewards) for rewards in judged)
-    assert any(not flat(rewards) and len(set(rewards)) < len(rewards) for rewards in judged)
+    assert any(is_flat(rewards) for rewards in judged)
+    assert any(not is_flat(rewards) and len(set(rewards)) < len(rewards) for rewards in judged)
     assert any(not group.valid.all() for group in groups)
     assert any(len(set(group.lengths[group.keep])) > 1 for group in groups)
     assert any(row.get("policy/clip_fraction", 0) > 0 for row in read_metrics(run)) == clips

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.algos.advantage import batch, dr_grpo, flat, grpo, raft, raw, rloo
+from winnow.algos.advantage import batch, dr_grpo, grpo, is_flat, raft, raw, rloo
 from winnow.records import Group, Outcome, Prompt, Rollout
 
 
@@ -72,8 +72,8 @@ def test_groups_do_not_mix():
 
 
 def test_flat_is_relative():
-    assert flat(np.array([1e6, 1e6 + 1e-4]))
-    assert not flat(np.array([1e-3, 2e-3]))
+    assert is_flat(np.array([1e6, 1e6 + 1e-4]))
+    assert not is_flat(np.array([1e-3, 2e-3]))
 
 
 def test_rloo_compares_with_the_others():

@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 
 from winnow import ranks
-from winnow.errors import ConfigError, RankError, told
+from winnow.errors import ConfigError, RankError, format_error
 
 
 def who() -> tuple[Any, ...]:
-    return ranks.rank(), ranks.count(), ranks.local_rank(), ranks.local_count(), ranks.is_writer(), ranks.asked_for()
+    return (
+        ranks.rank(),
+        ranks.count(),
+        ranks.local_rank(),
+        ranks.local_count(),
+        ranks.is_writer(),
+        ranks.launched_count(),
+    )
 
 
 def joined_again() -> list[int]:
     """`fit` joins the ranks that have joined already."""
     with ranks.joined(timeout_seconds=1.0):
         inside = ranks.count()
-    return [inside, ranks.count(), sum(ranks.each(1))]
+    return [inside, ranks.count(), sum(ranks.gather_from_all(1))]
 
 
 def gathered(items: list[list[Any]]) -> list[Any]:
@@ -30,13 +37,13 @@ def gathered(items: list[list[Any]]) -> list[Any]:
 def arrays() -> bool:
     """Sizes differ between the ranks, and one has nothing."""
     mine = np.arange(1000 * ranks.rank(), dtype=np.int32)
-    found = ranks.each(mine)
+    found = ranks.gather_from_all(mine)
     found[-1][:1] = 7  # what was received may be changed
     return all(len(array) == 1000 * number for number, array in enumerate(found))
 
 
 def each_one(scale: int) -> list[Any]:
-    return ranks.each({"rank": ranks.rank(), "times": scale * ranks.rank()})
+    return ranks.gather_from_all({"rank": ranks.rank(), "times": scale * ranks.rank()})
 
 
 def any_of(up: list[bool]) -> bool:
@@ -44,7 +51,7 @@ def any_of(up: list[bool]) -> bool:
 
 
 def totals(numbers: list[float]) -> float:
-    return ranks.total(numbers[ranks.rank()])
+    return ranks.sum_over_ranks(numbers[ranks.rank()])
 
 
 def by_writer() -> tuple[Any, list[int]]:
@@ -63,7 +70,7 @@ def writer_raises() -> tuple[str, str, int]:
     def make() -> None:
         raise ValueError("no room")
 
-    return (*raised(lambda: ranks.from_writer(make, doing="making a folder")), ranks.total(1))
+    return (*raised(lambda: ranks.from_writer(make, doing="making a folder")), ranks.sum_over_ranks(1))
 
 
 def one_raises(which: int) -> tuple[str, str, int]:
@@ -72,7 +79,7 @@ def one_raises(which: int) -> tuple[str, str, int]:
             if ranks.rank() == which:
                 raise OSError("no such file")
 
-    return (*raised(act), ranks.total(1))
+    return (*raised(act), ranks.sum_over_ranks(1))
 
 
 def all_raise() -> tuple[str, str, int]:
@@ -80,7 +87,7 @@ def all_raise() -> tuple[str, str, int]:
         with ranks.together("loading"):
             raise OSError(f"no file {ranks.rank()}")
 
-    return (*raised(act), ranks.total(1))
+    return (*raised(act), ranks.sum_over_ranks(1))
 
 
 def nested() -> tuple[str, str, int]:
@@ -91,7 +98,7 @@ def nested() -> tuple[str, str, int]:
             if ranks.rank() == 1:
                 raise OSError("no such file")
 
-    return (*raised(act), ranks.total(1))
+    return (*raised(act), ranks.sum_over_ranks(1))
 
 
 def announced_to_another_exchange() -> tuple[str, str, int]:
@@ -103,11 +110,11 @@ def announced_to_another_exchange() -> tuple[str, str, int]:
                 raise MemoryError("out of it")
         ranks.gather([ranks.rank()], what="rollouts")
 
-    return (*raised(act), ranks.total(1))
+    return (*raised(act), ranks.sum_over_ranks(1))
 
 
 def same(facts: list[str]) -> tuple[str, str, int]:
-    return (*raised(lambda: ranks.check_same("configuration", lambda: facts[ranks.rank()])), ranks.total(1))
+    return (*raised(lambda: ranks.check_same("configuration", lambda: facts[ranks.rank()])), ranks.sum_over_ranks(1))
 
 
 def failed_alike() -> list[bool]:
@@ -125,9 +132,9 @@ def failed_alone(which: int) -> bool | None:
 def spent_on(size: int) -> dict[str, int]:
     """Bytes that this rank gave away, by kind."""
     before = ranks.spent.copy()
-    ranks.each(np.zeros(size, dtype=np.uint8), what="rollouts")
-    ranks.each(0)
-    ranks.total(1.0)
+    ranks.gather_from_all(np.zeros(size, dtype=np.uint8), what="rollouts")
+    ranks.gather_from_all(0)
+    ranks.sum_over_ranks(1.0)
     since = ranks.spent.since(before)
     assert since.seconds > 0
     return since.bytes
@@ -135,20 +142,20 @@ def spent_on(size: int) -> dict[str, int]:
 
 def alone_it_costs_nothing() -> Any:
     before = ranks.spent.copy()
-    ranks.each(np.zeros(9), what="rollouts")
+    ranks.gather_from_all(np.zeros(9), what="rollouts")
     return ranks.spent.since(before)
 
 
 def raise_on(which: int) -> int:
     if ranks.rank() == which:
         raise KeyError("a case that fails")
-    return int(ranks.total(1))
+    return int(ranks.sum_over_ranks(1))
 
 
 def die_on(which: int) -> None:
     if ranks.rank() == which:
         os._exit(7)
-    ranks.total(1)
+    ranks.sum_over_ranks(1)
 
 
 def hang_on(which: int) -> None:
@@ -165,5 +172,5 @@ def raised(act: Any) -> tuple[str, str]:
     try:
         act()
     except (ConfigError, RankError, OSError, ValueError, MemoryError) as error:
-        return type(error).__name__, told(error)
+        return type(error).__name__, format_error(error)
     return "", ""

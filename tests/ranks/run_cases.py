@@ -13,7 +13,7 @@ import torch
 
 from winnow.config_file import validate
 from winnow.learner.optimizer import Optimizer
-from winnow.learner.sharding import whole
+from winnow.learner.sharding import gather_whole
 from winnow.records import Group
 from winnow.training import collect
 from winnow.training.fit import fit
@@ -68,7 +68,7 @@ def gradients_seen() -> Iterator[list[dict[str, np.ndarray]]]:
     seen, step = list[dict[str, np.ndarray]](), Optimizer.step
 
     def note_and_step(optimizer: Optimizer) -> Any:
-        found = [whole(gradient).detach() for gradient in optimizer.gradients()]
+        found = [gather_whole(gradient).detach() for gradient in optimizer.gradients()]
         seen.append({str(place): one.to(torch.float64).numpy().copy() for place, one in enumerate(found)})
         return step(optimizer)
 

@@ -16,7 +16,7 @@ from winnow import ranks
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.model_input import PromptAndRollout
-from winnow.learner.sharding import is_sharded, whole
+from winnow.learner.sharding import gather_whole, is_sharded
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
 from winnow.training.build import load_model
@@ -119,7 +119,7 @@ def _update(learner: Learner, members: Members, batch: Batch) -> tuple[float, fl
         loss, passes, idle = loss + value.total.item(), passes + 1, idle + (not mb.mask.any())
     result = learner.step() if batch.sequences else learner.skip()
     assert result.skipped == (not batch.sequences)
-    return result.grad_norm, ranks.total(loss), passes, idle
+    return result.grad_norm, ranks.sum_over_ranks(loss), passes, idle
 
 
 def _seen_by(learner: Learner, gradients: list[Tensors]) -> None:
@@ -129,7 +129,7 @@ def _seen_by(learner: Learner, gradients: list[Tensors]) -> None:
 
     def note_and_step(of: Learner) -> Any:
         found = {name: p.grad for name, p in of.parameters.items() if p.grad is not None}
-        gradients.append({name: _array(whole(gradient)) for name, gradient in found.items()})
+        gradients.append({name: _array(gather_whole(gradient)) for name, gradient in found.items()})
         return step()
 
     optimizer.step = partial(note_and_step, learner)  # type: ignore[method-assign]

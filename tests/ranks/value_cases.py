@@ -12,7 +12,7 @@ from update_cases import sequences
 from exact_norms import float64_norms
 from value_models import ValueModels, taught
 from winnow import ranks
-from winnow.learner.sharding import is_sharded, whole
+from winnow.learner.sharding import gather_whole, is_sharded
 from winnow.records import Batch
 
 Tensors = dict[str, np.ndarray]
@@ -39,12 +39,12 @@ def _updates(made: ValueModels, some: Sequence[Any]) -> Valued:
     batch = Batch(epoch=0, sequences=tuple(taught(some, found)))
     gradients, losses = list[Tensors](), list[float]()
     for each in (batch, Batch(epoch=0, sequences=()), batch):
-        losses.append(ranks.total(_update(made, each, gradients)))
+        losses.append(ranks.sum_over_ranks(_update(made, each, gradients)))
     return Valued(
         values={f"{group}#{index}": values for (group, index), values in found.items()},
         gradients=gradients,
         losses=losses,
-        weights={name: _array(whole(p.detach())) for name, p in made.parameters.items()},
+        weights={name: _array(gather_whole(p.detach())) for name, p in made.parameters.items()},
         sharded=all(is_sharded(parameter) for parameter in made.parameters.values()),
     )
 
@@ -60,7 +60,7 @@ def _update(made: ValueModels, batch: Batch, gradients: list[Tensors]) -> float:
 
     def note_and_step() -> Any:
         found = {name: p.grad for name, p in made.parameters.items() if p.grad is not None}
-        gradients.append({name: _array(whole(gradient)) for name, gradient in found.items()})
+        gradients.append({name: _array(gather_whole(gradient)) for name, gradient in found.items()})
         return step()
 
     optimizer.step = note_and_step  # type: ignore[method-assign]

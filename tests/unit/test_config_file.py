@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from refusals import refused
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, accepted_value
@@ -351,7 +351,7 @@ def test_options_of_a_chat_template_are_set_one_by_one_and_printed_so(tmp_path):
     path.write_text('[prompt]\ntemplate_options = { enable_thinking = true, date_string = "1 Jan" }\n')
     config = load(path, ["prompt.template_options.enable_thinking=false", "prompt.template_options.budget=3"])
     assert config.prompt.template_options == {"enable_thinking": False, "date_string": "1 Jan", "budget": 3}
-    path.write_text(toml(config))
+    path.write_text(format_toml(config))
     assert load(path) == config
 
 

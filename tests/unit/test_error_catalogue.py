@@ -34,7 +34,7 @@ from winnow.commands.sweep.sweep_file import read_sweep_file
 from winnow.config import Config
 from winnow.config_file import load, validate
 from winnow.engines.sampling import choose
-from winnow.engines.stopping import divide_stops
+from winnow.engines.stopping import split_stops
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import CODES, WinnowError
 from winnow.families import FAMILIES
@@ -45,7 +45,7 @@ from winnow.report.comparison.named_paths import named_inputs
 from winnow.rewards.math_equivalence import algebra
 from winnow.rewards.not_read import unsaved_tokens
 from winnow.state import checkpoint, output_files, resume_changes
-from winnow.state.cost_file import of_profile, read_costs
+from winnow.state.cost_file import costs_of_profile, read_costs
 from winnow.state.run_folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
 from winnow.tasks.chat import chat_texts
@@ -247,7 +247,7 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
     "data.changed": (changed_files, "task.path"),
     "data.empty": (lambda place: listed([], split="test", source="mine.jsonl"), None),
     "data.exists": (lambda place: output_files.check_new(place.file("report.html", "")), None),
-    "data.incomplete": (lambda place: of_profile({"points": []}, "profile.json"), None),
+    "data.incomplete": (lambda place: costs_of_profile({"points": []}, "profile.json"), None),
     "data.malformed": (lambda place: read_jsonl(place.file("mine.jsonl", "[1]\n")), None),
     "data.mismatch": (lambda place: named_inputs([str(place.file("a.csv", "step\n"))] * 2), None),
     "data.missing": (lambda place: read_jsonl(place.folder / "mine.jsonl"), "task.path"),
@@ -259,7 +259,7 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
     ),
     "data.unreadable": (lambda place: read_costs(place.folder / "costs.json"), None),
     "data.unwritable": (lambda place: output_files.check_new(place.folder / "nowhere" / "report.html"), None),
-    "engine.contract": (lambda place: divide_stops(SimpleNamespace(), [""]), "rollout.stop"),
+    "engine.contract": (lambda place: split_stops(SimpleNamespace(), [""]), "rollout.stop"),
     "engine.diverged": (diverged, "optimizer.learning_rate"),
     "engine.stale_weights": (lambda place: check_newer(3, than=3), None),
     "rank.failed": (other_rank_failed, None),

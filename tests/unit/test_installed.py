@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from refusals import refused
 from winnow.cli import app
-from winnow.commands.doctor.examine import reported
+from winnow.commands.doctor.examine import build_report
 from winnow.commands.doctor.packages import of_packages
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.installed import unfit
+from winnow.installed import unsuitable_version
 from winnow.training import resolve
 
 REQUIRED = ["torch>=2.11", "mlflow>=3.5; extra == 'mlflow'", "trackio>=0.30; extra == 'trackio'", "???"]
@@ -33,12 +33,12 @@ CONFIG = Path(__file__).parents[2] / "configs" / "arithmetic.toml"
     ],
 )
 def test_a_version_is_compared_with_the_requirement_of_the_extra(package, here, versions):
-    assert unfit(package, here.get, lambda: REQUIRED) == versions
+    assert unsuitable_version(package, here.get, lambda: REQUIRED) == versions
 
 
 def test_doctor_lists_an_extra_of_another_version_as_missing():
     here = {"mlflow": "1.27.0", "trackio": "0.30"}
-    report = reported(
+    report = build_report(
         {"packages": lambda: of_packages(lambda name: here.get(name, "99"), lambda name: None, lambda: REQUIRED)}
     )
     optional = report["packages"]["optional"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config
 
 pytestmark = pytest.mark.timeout(1200)
@@ -68,7 +68,7 @@ def test_the_demo_learns_on_two_workers(tmp_path):
 def test_a_worker_that_is_killed_starts_again_from_the_run_folder(tmp_path, smallest):
     settings = smallest(steps=30, rollout={"max_new_tokens": 64}, checkpoint={"every": 2})
     config, run = tmp_path / "run.toml", tmp_path / "run"
-    config.write_text(toml(Config.model_validate(settings)))
+    config.write_text(format_toml(Config.model_validate(settings)))
     training = start(config, run, "--restarts", "1")
     while not (run / "checkpoints" / "step-000004").exists():  # at most until the suite's time limit
         assert training.poll() is None, training.communicate()
@@ -85,7 +85,7 @@ def test_two_nodes_of_a_cluster_hold_a_rank_each(tmp_path, smallest):
     from ray.cluster_utils import Cluster
 
     config, run = tmp_path / "run.toml", tmp_path / "run"
-    config.write_text(toml(Config.model_validate(smallest(steps=3))))
+    config.write_text(format_toml(Config.model_validate(smallest(steps=3))))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)

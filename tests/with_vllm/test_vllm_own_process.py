@@ -11,7 +11,7 @@ import numpy as np
 from refusals import refused
 from winnow.engines.base import EngineContext
 from winnow.engines.vllm.engine import vllm
-from winnow.engines.vllm.served import FromPolicy
+from winnow.engines.vllm.served import ServerEngine
 from winnow.errors import EngineError
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
@@ -47,7 +47,7 @@ def test_it_samples_the_same_rollouts_as_inside():
 
 def test_a_run_whose_engine_is_killed_within_a_step_can_be_resumed(train, tmp_path, monkeypatch):
     """The engine's process is killed when step 2 starts to sample."""
-    killed, generate = tmp_path / "killed", FromPolicy.generate
+    killed, generate = tmp_path / "killed", ServerEngine.generate
 
     def killing(self, *request, **more):
         if self.version == 2 and not killed.exists():
@@ -55,7 +55,7 @@ def test_a_run_whose_engine_is_killed_within_a_step_can_be_resumed(train, tmp_pa
             os.kill(child(), signal.SIGKILL)
         return generate(self, *request, **more)
 
-    monkeypatch.setattr(FromPolicy, "generate", killing)
+    monkeypatch.setattr(ServerEngine, "generate", killing)
     with refused(EngineError, "SIGKILL", "128 rollouts", code="engine.failed"):
         train(steps=4, engine=OWN, checkpoint={"every": 1})
     resumed = train(steps=4, engine=OWN, checkpoint={"every": 1}, resume=True)

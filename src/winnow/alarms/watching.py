@@ -15,7 +15,7 @@ from winnow.alarms.alarm import Alarm, Evidence, Kind
 from winnow.alarms.past import BLOCK, MEASURED, Past, Row
 from winnow.alarms.table import ALARMS, NAMES
 from winnow.config import AlarmsSection
-from winnow.errors import ConfigError, accepted_value, as_one, near_miss
+from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.metrics import is_step
 
 PREFIX = "alarm/"
@@ -89,7 +89,7 @@ class Alarms:
         self._between = {}
 
 
-def of_run(
+def alarms_of_run(
     rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0
 ) -> list[Alarm]:
     """The alarms of a run from its log, in the order in which they were raised, each with the `last` step it held at.
@@ -132,7 +132,7 @@ def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
     try:
         return AlarmsSection.model_validate({**known, "off": tuple(known.get("off", ()))})
     except ValidationError as error:
-        raise as_one([_unusable(mistake) for mistake in error.errors()]) from error
+        raise combine_errors([_unusable(mistake) for mistake in error.errors()]) from error
 
 
 def _unusable(mistake: Any) -> ConfigError:

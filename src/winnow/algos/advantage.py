@@ -62,7 +62,7 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     is always solved gets a positive advantage for being easy. All rewards equal, or one rollout: 0.
     """
     over = np.concatenate([group.rewards[_kept(group)] for group in groups] or [np.zeros(0)])
-    if flat(over):
+    if is_flat(over):
         return [np.zeros(len(group.rollouts), dtype=np.float64) for group in groups]
     scale = _std(over) + eps
     return [np.where(_kept(group), _centred(group.rewards, over) / scale, 0.0) for group in groups]
@@ -95,7 +95,7 @@ def per_group(
     return [_lift(credit, group, statistics) for group in groups]
 
 
-def flat(rewards: FloatArray) -> bool:
+def is_flat(rewards: FloatArray) -> bool:
     """Whether all rewards are equal, or fewer than two, so that a baseline of them gives no signal."""
     if len(rewards) < 2:
         return True
@@ -122,7 +122,7 @@ def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credi
 def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
     keep = _kept(group)
     over = group.rewards[keep] if statistics == "kept" else group.rewards
-    if flat(over):
+    if is_flat(over):
         return np.zeros(len(group.rollouts), dtype=np.float64)
     return np.where(keep, credit(group.rewards, over), 0.0)
 

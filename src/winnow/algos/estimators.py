@@ -41,7 +41,7 @@ def majority_at_k(correct: int, wrong: Sequence[int], silent: int, k: int) -> fl
     return min(1.0, float(won / _drawn(rollouts, share)[k])) if possible else 0.0  # two roundings may exceed 1
 
 
-def tied(correct: int, wrong: Sequence[int]) -> bool:
+def is_tied(correct: int, wrong: Sequence[int]) -> bool:
     """Whether the correct answer ties for the lead with a wrong one when all rollouts of a problem vote."""
     return correct == max(wrong, default=0) > 0
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import is_flat
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, Rollout
 from winnow.registry import register
@@ -98,7 +98,7 @@ def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
 
 def explained_variance(returns: FloatArray, values: FloatArray) -> float:
     """1 - Var(returns - values) / Var(returns), both [T]; NaN where all returns are equal."""
-    return float("nan") if flat(returns) else 1.0 - float(np.var(returns - values) / np.var(returns))
+    return float("nan") if is_flat(returns) else 1.0 - float(np.var(returns - values) / np.var(returns))
 
 
 def trainable(rollout: Rollout) -> BoolArray:
@@ -180,7 +180,7 @@ def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
 
 def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
     numbers = np.concatenate([advantages for group in by_group for advantages in group] or [np.zeros(0)])
-    if flat(numbers):
+    if is_flat(numbers):
         return [[np.zeros_like(advantages) for advantages in group] for group in by_group]
     mean, scale = float(numbers.mean()), float(numbers.std(ddof=1)) + TINY
     return [[(advantages - mean) / scale for advantages in group] for group in by_group]

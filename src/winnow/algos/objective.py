@@ -67,7 +67,7 @@ class Objective:
         return Value((mb.weights * per_token).sum(), diagnostics)
 
     @property
-    def teaches_all(self) -> bool:
+    def trains_all(self) -> bool:
         """Whether rollouts without an advantage are trained on: terms and the value loss read every kept rollout."""
         return bool(self.terms) or self.value_loss is not None
 
@@ -83,7 +83,7 @@ class ValueLoss:
         loss, seen = value_loss(values, mb, clip_range=self.clip_range)
         return loss, {VALUE_LOSS: loss.detach(), **seen}
 
-    def of_own_model(self, values: Tensor, mb: MicroBatch) -> Value:
+    def separate_objective(self, values: Tensor, mb: MicroBatch) -> Value:
         """Objective of a separate value model: sum over trained tokens of weight * loss. `values` are [T]."""
         trained = _trained_only(mb, mb.mask)
         loss, seen = self(values[mb.mask], trained)

@@ -39,7 +39,7 @@ def compare(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write the tables without the picture.")] = False,
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
-    from winnow.report.comparison.compared import compared
+    from winnow.report.comparison.compared import compare_inputs
     from winnow.report.comparison.comparison_csv import tables
     from winnow.report.comparison.comparison_table import table
     from winnow.state.cost_file import read_costs
@@ -50,7 +50,7 @@ def compare(
         if not no_plot:
             from winnow.report.comparison.comparison_picture import pictures
     step_costs = None if costs is None else read_costs(costs)
-    comparison = compared(paths, baseline=baseline, task=task, measure=measure, costs=step_costs)
+    comparison = compare_inputs(paths, baseline=baseline, task=task, measure=measure, costs=step_costs)
     print_text(table(comparison))
     if output is not None:
         files = tables(comparison) | ({} if no_plot else pictures(comparison))

@@ -18,7 +18,7 @@ from winnow.errors import DataError, WinnowError, format_with_code, resumable, r
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable, silence
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 from winnow.version import __version__
 
 __all__ = [
@@ -44,7 +44,7 @@ def print_text(text: str, *, err: bool = False) -> None:
     Raises DataError where the text cannot be written, for example on a full disk.
     """
     try:
-        typer.echo(safe(text), err=err)
+        typer.echo(sanitize(text), err=err)
     except BrokenPipeError:  # the reader closed the pipe: the command exits without a message
         raise
     except OSError as error:
@@ -141,9 +141,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        tracker_threads.leave(end.code if isinstance(end.code, int) else FAILED if end.code else 0)
+        tracker_threads.exit_if_running(end.code if isinstance(end.code, int) else FAILED if end.code else 0)
         raise
     except Exception as error:  # a bug in winnow or in a user's function
         print_text("".join(traceback.format_exception(error)).rstrip(), err=True)
-        tracker_threads.leave(FAILED)
+        tracker_threads.exit_if_running(FAILED)
         sys.exit(FAILED)

@@ -48,8 +48,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a model, or compare two, on held-out problems with the engine and verifiers of training."""
-    from winnow.commands.evaluation.evaluated import evaluated
-    from winnow.commands.evaluation.evaluation_report import against, headline, table
+    from winnow.commands.evaluation.evaluated import run_evaluation
+    from winnow.commands.evaluation.evaluation_report import format_comparison, format_headline, format_table
     from winnow.report.evaluation_progress import evaluation_progress
     from winnow.report.evaluations.saved_evaluation import is_evaluation
     from winnow.state.output_files import check_new, write_output_json
@@ -59,7 +59,7 @@ def evaluate(
     if metrics is not None:
         check_new(metrics)
     with evaluation_progress() as progress, interruptible(lambda: output is not None and is_evaluation(output)):
-        result = evaluated(
+        result = run_evaluation(
             model,
             config,
             tasks=tasks or (),
@@ -78,11 +78,11 @@ def evaluate(
             temperature=temperature,
         )
     for task in result.tasks:
-        print_text(headline(task) + "\n" * (len(result.tasks) > 1))
+        print_text(format_headline(task) + "\n" * (len(result.tasks) > 1))
     if len(result.tasks) > 1:
-        print_text(table(result.tasks))
+        print_text(format_table(result.tasks))
     for comparison in result.comparisons:
-        print_text(against(comparison))
+        print_text(format_comparison(comparison))
     for note in result.notes:
         print_text(f"note: {note}", err=True)
     if metrics is not None:

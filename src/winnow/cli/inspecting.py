@@ -84,7 +84,7 @@ def report(
 ) -> None:
     """Write a page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
     from winnow.commands.report import evaluations_of, output_of, parse_size, runs_at, write_report
-    from winnow.report.text import one_line, wrapped
+    from winnow.report.text import one_line, wrap
 
     if port and not serve:
         raise typer.BadParameter("--port requires --serve: add it, or omit --port")
@@ -93,7 +93,7 @@ def report(
         _note_cut_row(run.path)
     compared = evaluations_of(reported, evaluations)
     for note in compared.notes:
-        print_text(wrapped(f"note: {note}"), err=True)
+        print_text(wrap(f"note: {note}"), err=True)
     if serve:
         from winnow.commands.report_server import ReportServer
         from winnow.commands.report_server import serve as serve_until_interrupted
@@ -108,7 +108,7 @@ def report(
     max_bytes = parse_size("20MB" if limit is None else limit)
     written = write_report(reported, output_of(runs, output), limit=max_bytes, evaluations=compared.data)
     for note in written.notes:
-        print_text(wrapped(f"note: {note}"), err=True)
+        print_text(wrap(f"note: {note}"), err=True)
     rollouts = f"{written.included:,} of {written.of:,} rollouts"
     print_text(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB, {rollouts})")
 
@@ -120,7 +120,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, describe what can be written."""
-    from winnow.report.training_history import described, training_history
+    from winnow.report.training_history import describe_export, training_history
     from winnow.state.logbook import read_metrics
     from winnow.state.output_files import check_new, write_output_json
 
@@ -129,7 +129,7 @@ def export(
     entries = training_history(read_metrics(run))
     _note_cut_row(run)
     if not history:
-        print_text(described(entries), err=True)
+        print_text(describe_export(entries), err=True)
         raise typer.Exit(BAD_INPUT)
     if output is None:
         print_text(json.dumps(entries, indent=1, allow_nan=False))

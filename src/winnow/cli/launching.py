@@ -46,7 +46,7 @@ def train(
 ) -> None:
     """Train a policy. Exit code 75 means interrupted and saved."""
     from winnow.commands.launch.training import TrainingRequest, train_here
-    from winnow.state.run_folder import begun
+    from winnow.state.run_folder import has_finished_step
 
     # JSON's strings are TOML's: a path with quotes or backslashes stays one value.
     set_output = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
@@ -70,7 +70,7 @@ def train(
         code = launch(request, ranks)
     else:
         code = train_here(request)
-    if code == SAVED or (code == FAILED and begun(request.members().output)):
+    if code == SAVED or (code == FAILED and has_finished_step(request.members().output)):
         print_resume_command(resumable(typer.Exit(code)), ctx)
     if code:
         raise typer.Exit(code)

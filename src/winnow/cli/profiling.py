@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from winnow.algos.costs import StepCosts
-    from winnow.commands.profile.points import Asked, Found
+    from winnow.commands.profile.points import PointResult, ProfileRequest
     from winnow.commands.profile.profiled import Profile
     from winnow.commands.profile.step_plan import StepPlan
 
@@ -111,9 +111,9 @@ def profile(
     """Time sampling, updates and steps on this machine for several numbers of rollouts. Saves no model.
     With --plan, choose n, m and the prompts per step from these times and a run's statistics.
     """
-    from winnow.commands.profile.points import Asked, numbers
-    from winnow.commands.profile.profiled import prepared
-    from winnow.memory.sizes import in_bytes
+    from winnow.commands.profile.points import ProfileRequest, parse_counts
+    from winnow.commands.profile.profiled import prepare_profile
+    from winnow.memory.sizes import parse_bytes
     from winnow.state.output_files import check_new
 
     of_plan = {
@@ -125,12 +125,12 @@ def profile(
     if plan and run is None:
         raise typer.BadParameter("--plan needs --run RUN, a run of a few steps: its log contains the pass rates")
 
-    request = Asked(
-        rollouts=numbers(rollouts, least=1, what="--rollouts"),
-        kept=numbers(kept, least=2, what="--kept"),
+    request = ProfileRequest(
+        rollouts=parse_counts(rollouts, least=1, what="--rollouts"),
+        kept=parse_counts(kept, least=2, what="--kept"),
         repeats=repeats,
         seconds=seconds,
-        memory_limit=None if memory_limit is None else in_bytes(memory_limit),
+        memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
     )
     if output is not None and not output.name:
         raise typer.BadParameter(f"--output: {output} is a folder; add a prefix for the names of the files")
@@ -139,13 +139,13 @@ def profile(
     check_new(*files)
     if plan and run is not None:
         from winnow.commands.profile.plan_lines import opening_lines
-        from winnow.commands.profile.planned_step import prepared_plan
-        from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanAsked
+        from winnow.commands.profile.planned_step import prepare_plan
+        from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanRequest
         from winnow.state.cost_file import read_costs
 
-        wanted = PlanAsked(
+        wanted = PlanRequest(
             prompts=prompts,
-            memory=None if memory is None else in_bytes(memory),
+            memory=None if memory is None else parse_bytes(memory),
             law=learning_rate,
             noise=type(NOISE)(NOISE.rollout if noise is None else noise, NOISE.between if between is None else between),
             spread=SPREAD if spread is None else spread,
@@ -153,32 +153,32 @@ def profile(
             until=until,
         )
         given_costs = None if costs is None else read_costs(costs)
-        planned = prepared_plan(config, sets or (), run, wanted, window=window, unset=unset or ())
+        planned = prepare_plan(config, sets or (), run, wanted, window=window, unset=unset or ())
         for text in opening_lines(planned):
             print_text(text)
         step_costs = given_costs or _measured_costs(planned, config, sets or (), unset or (), request)
         _print_plan(planned, step_costs, config, files)
         return
-    prepared_profile = prepared(config, sets or (), request, unset=unset or ())
+    prepared_profile = prepare_profile(config, sets or (), request, unset=unset or ())
     _measure(prepared_profile, files)
     if not any(point.ending == "measured" for point in prepared_profile.found):
         raise typer.Exit(FAILED)
 
 
 def _measured_costs(
-    plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], request: Asked
+    plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], request: ProfileRequest
 ) -> StepCosts:
     """Measure the two curves of a plan now, and print each point."""
-    from winnow.commands.profile.planned_step import curves_to_measure, measured_costs, measured_points
+    from winnow.commands.profile.planned_step import costs_of, curves_to_measure, measure_points
     from winnow.commands.profile.tables import line, opening
 
     profile = curves_to_measure(config, sets, plan, request, unset=unset)
     for text in opening(profile):
         print_text(text)
-    for point in _until_terminated(measured_points(profile)):
+    for point in _until_terminated(measure_points(profile)):
         print_text(line(point, repeats=request.repeats))
     print_text("")
-    return measured_costs(profile)
+    return costs_of(profile)
 
 
 def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
@@ -198,7 +198,7 @@ def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path
         print_text(f"written    {', '.join(map(str, files))}")
 
 
-def _until_terminated(points: Iterable[Any]) -> Iterator[Found]:
+def _until_terminated(points: Iterable[Any]) -> Iterator[PointResult]:
     """Points as they are measured. SIGTERM meanwhile acts as Ctrl-C, so that no process remains."""
     import signal
 
@@ -220,7 +220,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     for text in opening(profile):
         print_text(text)
     for point in _until_terminated(profile.measure()):
-        print_text(line(point, repeats=profile.asked.repeats))
+        print_text(line(point, repeats=profile.request.repeats))
         if rows is not None:
             rows.write(point)
     for text in closing(profile):

@@ -27,10 +27,10 @@ def sweep(
     ] = None,
 ) -> None:
     """Train a grid of configurations with several seeds, then compare. Exit code 75 means interrupted and saved."""
-    from winnow.commands.sweep.command import swept
+    from winnow.commands.sweep.command import train_sweep
 
     options = {"output": output, "ray": ray}
-    result = swept(file, {key: value for key, value in options.items() if value is not None}, resume=resume)
+    result = train_sweep(file, {key: value for key, value in options.items() if value is not None}, resume=resume)
     if "failed" in result.ends:
         print_text("some runs failed; a resume repeats them", err=True)
         print_resume_command(resumable(typer.Exit(FAILED)), ctx)

@@ -19,7 +19,7 @@ from winnow.families import REWARD, TASK, RewardTraits
 from winnow.options import bind
 from winnow.records import Outcome, Problem, Prompt, Rollout
 from winnow.registry import Entry, resolve
-from winnow.report.text import percent, safe, shorten
+from winnow.report.text import format_percent, sanitize, shorten
 from winnow.rewards.graders import golds
 from winnow.rewards.math_equivalence import strict
 from winnow.rewards.math_equivalence.numbers import to_fraction
@@ -194,24 +194,24 @@ def describe(result: Audit) -> Iterator[str]:
     for split, count in result.problems.items():
         yield f"{split:<11}{count:>7,} problems"
     for split, why in result.absent.items():
-        yield f"{split:<11}      - {safe(why)}"
+        yield f"{split:<11}      - {sanitize(why)}"
     if result.untried:
-        yield f"golds and constant answers were not tried: {safe(result.untried)}"
+        yield f"golds and constant answers were not tried: {sanitize(result.untried)}"
     else:
         yield from _about_answers(result)
     yield f"questions repeated within a split: {len(result.duplicates)}"
-    yield from (f"  {', '.join(map(safe, ids))}" for ids in result.duplicates[:SHOWN])
+    yield from (f"  {', '.join(map(sanitize, ids))}" for ids in result.duplicates[:SHOWN])
     yield f"questions of train that are also held out: {len(result.overlap)}"
-    yield from (f"  {safe(a)} = {safe(b)}" for a, b in result.overlap[:SHOWN])
+    yield from (f"  {sanitize(a)} = {sanitize(b)}" for a, b in result.overlap[:SHOWN])
     yield "clean" if result.clean else "not clean" if result.faults else "incomplete"
 
 
 def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
-    yield f"gold answers that the reward rejects: {len(result.golds)} ({percent(len(result.golds) / total)})"
+    yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(len(result.golds) / total)})"
     yield from _listed(result.golds)
     constant, share = result.best_constant
-    best = f"the best, {constant!r}, is correct for {percent(share)} of the problems"
+    best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
     yield f"constant answers accepted although they are not the gold: {len(result.paid)}; {best}"
     yield from _listed(result.paid)
     wrong, reward = result.wrong_constant
@@ -226,7 +226,7 @@ def _reward(value: float) -> str:
 
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
-        yield f"  {safe(finding.problem)}: {safe(shorten(finding.gold, 60))}: {safe(finding.reason)}"
+        yield f"  {sanitize(finding.problem)}: {sanitize(shorten(finding.gold, 60))}: {sanitize(finding.reason)}"
     if len(findings) > SHOWN:
         yield f"  and {len(findings) - SHOWN} more"
 

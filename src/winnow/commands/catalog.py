@@ -11,7 +11,7 @@ from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
 from winnow.registry import Entry, aliases, load_plugins, members
-from winnow.report.text import wrapped
+from winnow.report.text import wrap
 
 KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics")
 
@@ -22,7 +22,7 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
     `kind` is singular or plural. Raises ConfigError for an unknown one.
     """
     if kind in ("metric", "metrics"):
-        yield from (f"{name}\n    {wrapped(meaning)}" for name, meaning in METRICS.items())
+        yield from (f"{name}\n    {wrap(meaning)}" for name, meaning in METRICS.items())
         return
     if kind in ("key", "keys"):
         yield from map(_key, keys())
@@ -48,7 +48,7 @@ def _family(kind: str) -> Family[Any]:
 def _key(key: Key) -> str:
     """A key with its default, its type and its meaning."""
     default = f" = {key.default}" if key.default else ""
-    return f"{key.name}{default}\n    {wrapped(f'[{key.type}] {key.meaning}')}"
+    return f"{key.name}{default}\n    {wrap(f'[{key.type}] {key.meaning}')}"
 
 
 def _lines(entry: Entry[Any], also: list[str]) -> Iterator[str]:

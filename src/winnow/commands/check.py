@@ -7,12 +7,12 @@ from pathlib import Path
 
 from winnow.commands.cost import describe, first_prompt_lines
 from winnow.commands.dry_run import dry_run
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError
-from winnow.memory.sizes import in_bytes
-from winnow.report.text import safe, wrapped
-from winnow.training.advice import advice, faster_decoding, unasked
+from winnow.memory.sizes import parse_bytes
+from winnow.report.text import sanitize, wrap
+from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import budget
 from winnow.training.combinations import check_ranks
 from winnow.training.members import Members
@@ -31,21 +31,21 @@ def check_lines(
     members = resolve_members(load(config, sets, unset), base=config.parent)
     check_ranks(members.config, ranks)
     settings, counts = members.config, budget(members)
-    result = dry_run(members, memory=None if memory is None else in_bytes(memory), ranks=ranks)
+    result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
     first, plan = result.first, result.plan
-    yield from (toml(settings), "")
+    yield from (format_toml(settings), "")
     if first is not None:
-        yield from map(safe, first_prompt_lines(first))
+        yield from map(sanitize, first_prompt_lines(first))
     yield from describe(settings, counts)
     if plan is not None:
-        yield from map(safe, plan.lines(result.room))
+        yield from map(sanitize, plan.lines(result.room))
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
-    for sentence in (*(unasked(members, first) if first else ()), *unfit, *planned):
-        yield wrapped(f"! {sentence}")
+    for sentence in (*(missing_answer_forms(members, first) if first else ()), *unfit, *planned):
+        yield wrap(f"! {sentence}")
     lacking = _lacking(members)
     elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)
-    yield from (wrapped(f"note: {note}") for note in (*result.notes, *elsewhere))
+    yield from (wrap(f"note: {note}") for note in (*result.notes, *elsewhere))
     if lacking is not None and memory is None:
         raise lacking
     if plan is not None:

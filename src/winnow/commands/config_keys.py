@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config, Member, RewardSection, sections_in
 
 _WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
@@ -30,7 +30,7 @@ class Key:
 
 def keys() -> Iterator[Key]:
     """All keys, in the order of config.py. Raises ValueError for a key without a docstring there."""
-    whole = toml(Config.model_validate({"model": {"lora": {}}}))
+    whole = format_toml(Config.model_validate({"model": {"lora": {}}}))
     yield from _keys(Config, "", dict(line.split(" = ", 1) for line in whole.splitlines()))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from winnow.config import Config, trained_tokens
-from winnow.report.text import compact, percent, quoted
+from winnow.report.text import format_count, format_percent, quote
 from winnow.training.budget import Budget, per_update
 from winnow.training.first_prompt import FirstPrompt
 
@@ -16,7 +16,7 @@ SHOWN = 3000  # characters of the first prompt
 def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
     """The prompt as the policy reads it, behind a bar, and what ends its rollouts."""
     yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
-    yield quoted(first.prompt.text, limit=SHOWN, indent=" " * 13)
+    yield quote(first.prompt.text, limit=SHOWN, indent=" " * 13)
     strings = f", or as soon as the text ends in {' or '.join(map(repr, first.strings))}" if first.strings else ""
     yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
 
@@ -83,8 +83,8 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
         share = windows * b.probe / (config.steps * b.rollouts)
         yield (
             f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "
-            f"window of {probe.every} steps, {percent(share)} on top of the run's own; "
-            f"up to {compact(b.probe * rollout.max_new_tokens)} tokens"
+            f"window of {probe.every} steps, {format_percent(share)} on top of the run's own; "
+            f"up to {format_count(b.probe * rollout.max_new_tokens)} tokens"
         )
 
 
@@ -96,7 +96,7 @@ def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
     more = f", and at most as many again in each of {rounds} round{plural} of dynamic sampling" if rounds else ""
     return (
         f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "
-        f"up to {compact(b.rollouts * (1 + rounds) * rollout.max_new_tokens)} tokens"
+        f"up to {format_count(b.rollouts * (1 + rounds) * rollout.max_new_tokens)} tokens"
     )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.config import Section
-from winnow.memory.plan import FreeBytes, MemoryPlan, assumed, free
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer
-from winnow.models.model_folder import cached_folder, named_by, on_hub, settings_folder, weight_files
+from winnow.models.model_folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
 from winnow.training.critic_folders import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
@@ -39,7 +39,7 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     """
     path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
     folder = _folder(path)
-    readable = folder is not None and (not on_hub(path) or has_tokenizer(folder))
+    readable = folder is not None and (not is_hub_id(path) or has_tokenizer(folder))
     critic_folder = folder if critic is None or critic.path is None else _critic_folder(critic.path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
@@ -53,12 +53,12 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
     if critic is not None and critic.path is not None and critic_folder is None:
         notes += (f"critic.path = {critic.path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
-    return DryRun(first, plan, free if memory is None else assumed(memory, device.type), notes)
+    return DryRun(first, plan, free_on_device if memory is None else assume_free(memory, device.type), notes)
 
 
 def _folder(path: str) -> Path | None:
     """The folder with a model's settings; None where the hub's cache does not contain the model."""
-    folder = cached_folder(path) if on_hub(path) else settings_folder(path)
+    folder = cached_folder(path) if is_hub_id(path) else settings_folder(path)
     if folder is not None:
         weight_files(folder)
     return folder
@@ -66,13 +66,13 @@ def _folder(path: str) -> Path | None:
 
 def _critic_folder(path: str) -> Path | None:
     """The critic's model folder; None where it, or the tokenizer to compare with the policy's, is not here."""
-    with named_by("critic.path"):
+    with relabel_errors("critic.path"):
         folder = _folder(path)
-    return folder if folder is None or not on_hub(path) or has_tokenizer(folder) else None
+    return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
 
 
-def _about_data(on_hub: str | None) -> list[str]:
-    return [f"{on_hub} is not on this machine, so no problem was checked"] if on_hub else []
+def _about_data(is_hub_id: str | None) -> list[str]:
+    return [f"{is_hub_id} is not on this machine, so no problem was checked"] if is_hub_id else []
 
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:
@@ -83,10 +83,10 @@ def _about_model(hub_id: str, folder: Path | None) -> list[str]:
 def _with_folders(members: Members, folder: Path | None, critic_folder: Path | None) -> Members:
     """The same members, with hub ids of models replaced by folders of the hub's cache."""
     config, changed = members.config, dict[str, Section]()
-    if folder is not None and on_hub(config.model.path):
+    if folder is not None and is_hub_id(config.model.path):
         changed["model"] = config.model.model_copy(update={"path": str(folder)})
     critic = config.critic
-    if critic is not None and critic.path is not None and critic_folder is not None and on_hub(critic.path):
+    if critic is not None and critic.path is not None and critic_folder is not None and is_hub_id(critic.path):
         changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 

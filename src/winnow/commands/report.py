@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from winnow.errors import ConfigError, DataError
-from winnow.report.evaluations.compared_folders import compared_folders, with_another_below
+from winnow.report.evaluations.compared_folders import compare_folders, comparisons_below
 from winnow.report.evaluations.saved_evaluation import AGAINST
-from winnow.report.page.assembled import MARK, assembled
+from winnow.report.page.assembled import MARK, assemble
 from winnow.report.page.evaluation_data import evaluation_data
 from winnow.report.page.run_data import ReportedRun, report_data
 from winnow.report.text import one_line
@@ -61,12 +61,12 @@ def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None)
     """
     data, notes = list[dict[str, Any]](), list[str]()
     if named is not None:
-        data.append(evaluation_data(" | ".join(map(str, named)), compared_folders(*named)))
+        data.append(evaluation_data(" | ".join(map(str, named)), compare_folders(*named)))
     for run in runs:
-        for path in with_another_below(run.path):
+        for path in comparisons_below(run.path):
             name = f"{run.name}/{path.relative_to(run.path)}"
             try:
-                data.append(evaluation_data(name, compared_folders(path, path / AGAINST)))
+                data.append(evaluation_data(name, compare_folders(path, path / AGAINST)))
             except DataError as error:
                 notes.append(f"{name} is omitted: {error}")
     return ShownEvaluations(data, notes)
@@ -112,7 +112,7 @@ def write_report(
     at = made.strftime("%Y-%m-%dT%H:%M:%SZ")
     texts = [page.text for page in pages]
     data = report_data(texts, served=False, limit=limit, made=at, evaluations=evaluations)
-    text = assembled(data, title=title_of(runs), served=False).text.encode()
+    text = assemble(data, title=title_of(runs), served=False).text.encode()
     write_output(output, text)
     return Written(output, len(text), sum(page.included for page in pages), sum(page.of for page in pages), notes)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from winnow.commands.report import title_of
 from winnow.errors import DataError, WinnowError
-from winnow.report.page.assembled import assembled
+from winnow.report.page.assembled import assemble
 from winnow.report.page.run_data import ReportedRun, report_data
 from winnow.report.text import one_line
 
@@ -128,7 +128,7 @@ class ReportServer(ThreadingHTTPServer):
         with self.reading:
             runs = [run.served() for run in self.runs]
         data = report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
-        page = assembled(data, title=title_of(self.runs), served=True)
+        page = assemble(data, title=title_of(self.runs), served=True)
         return page.text, f"{page.policy}; frame-ancestors 'none'"
 
     def step(self, run: int, step: int) -> Iterator[str]:

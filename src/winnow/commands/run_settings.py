@@ -17,7 +17,7 @@ from winnow.config_file import merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.families import TASK
 from winnow.registry import resolve
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 from winnow.state.saved_runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of
 
 WORDING = ("template", "system", "suffix", "template_options")  # keys of `prompt` that belong together
@@ -34,7 +34,7 @@ _UNTRAINED = MappingProxyType(
 )
 
 
-def toml(config: Config, *, secrets: bool = False) -> str:
+def format_toml(config: Config, *, secrets: bool = False) -> str:
     """The resolved configuration as TOML that can be loaded again, one dotted key per line, as for `--set`. `secrets`
     as in `dump`.
     """
@@ -173,7 +173,7 @@ def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
     except RunFolderError as error:
         if needed:
             raise
-        print(safe(f"note: the run's settings are not used: {error}"), file=sys.stderr)
+        print(sanitize(f"note: the run's settings are not used: {error}"), file=sys.stderr)
         return None
     if manifest is None and needed and model != "bundled":
         here = os.path.isdir(os.path.expanduser(model))

@@ -20,7 +20,7 @@ from winnow.config_file import override, validate
 from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.report.screen import console_on
-from winnow.report.text import one_line, percent, safe, shorten
+from winnow.report.text import format_percent, one_line, sanitize, shorten
 from winnow.rewards.compose import make_reward
 from winnow.rewards.not_read import NOT_READ, unsaved_tokens
 from winnow.state.disk import check_kind
@@ -147,9 +147,9 @@ def count_rows(path: Path) -> int:
 def describe(scored: Scored) -> str:
     """A row as text: "12  wrong  0.003 s  -41  not the gold"."""
     o = scored.outcome
-    answer = "" if o.answer is None else safe(shorten(o.answer.replace("\n", " "), 40))
+    answer = "" if o.answer is None else sanitize(shorten(o.answer.replace("\n", " "), 40))
     changed = f"  (was {one_line(str(scored.was))})" if scored.was not in (None, o.kind) else ""
-    return f"{scored.line:>6}  {o.kind:<10}  {o.seconds:7.3f} s  {answer:<20}  {safe(reason(o))}{changed}"
+    return f"{scored.line:>6}  {o.kind:<10}  {o.seconds:7.3f} s  {answer:<20}  {sanitize(reason(o))}{changed}"
 
 
 def summary(rows: Iterable[Scored]) -> list[str]:
@@ -160,7 +160,7 @@ def summary(rows: Iterable[Scored]) -> list[str]:
     verdicts = len(rows) - kinds["failed"]
     lines = [f"{len(rows):,} responses: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())]
     if verdicts:
-        lines.append(f"accuracy {percent(kinds['correct'] / verdicts)} of {verdicts:,} verdicts")
+        lines.append(f"accuracy {format_percent(kinds['correct'] / verdicts)} of {verdicts:,} verdicts")
     if causes:
         lines.append("failed: " + ", ".join(f"{count:,} {cause}" for cause, count in causes.most_common()))
     known = [scored for scored in rows if scored.was is not None]

@@ -20,7 +20,7 @@ from typing import Any, Self
 from winnow.commands.score import Scored
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
-from winnow.report.evaluations.saved_evaluation import differing
+from winnow.report.evaluations.saved_evaluation import differing_keys
 from winnow.state.disk import check_kind, opened, sync, write_all, write_json
 from winnow.state.input_digests import digest, digests
 from winnow.state.log_rows import encode
@@ -140,7 +140,7 @@ def _verified_rows(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
         check_kind(path / SETTINGS, "a file")
         check_kind(path / ROWS, "a file")
         before = _read_settings(path / SETTINGS)
-        changed = differing({key: before.get(key) for key in settings}, settings)
+        changed = differing_keys({key: before.get(key) for key in settings}, settings)
         if changed:
             raise DataError(
                 f"{path} contains rows that were verified with other settings: {', '.join(changed[:3])} differ",

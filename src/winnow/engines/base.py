@@ -80,7 +80,7 @@ class Engine(Protocol):
     string that could never be found.
 
     It may have `memory_mib`, a mapping of its memory outside the trainer's process, by state and name, as
-    `winnow.memory.usage.by_state` makes it; each step logs it under memory/engine/....
+    `winnow.memory.usage.memory_by_state` makes it; each step logs it under memory/engine/....
     """
 
     logprob_tolerance: Tolerance  # of a correct engine

@@ -32,7 +32,7 @@ class StopRule:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, stop_tokens: tuple[int, ...], vocabulary: int, stop: tuple[str, ...]
     ) -> None:
-        named, self.strings = divide_stops(tokenizer, stop)
+        named, self.strings = split_stops(tokenizer, stop)
         self.tokens = tuple(sorted({*stop_tokens, *named}))
         self._decoded = _decoder(tokenizer)
         self._longest = max(map(len, self.strings), default=0)
@@ -116,7 +116,7 @@ def stop_rules(
     return functools.cache(functools.partial(StopRule, tokenizer, stop_tokens, vocabulary))
 
 
-def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def split_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Split stop strings into the ids of special tokens, and the strings to find in the text.
 
     The text of a rollout omits special tokens. Raises EngineError for an empty string, and ConfigError for one that

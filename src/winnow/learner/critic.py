@@ -11,7 +11,7 @@ from winnow.config import Config, CriticSection
 from winnow.learner.adamw import MASTER
 from winnow.learner.learner import Learner
 from winnow.learner.optimizer import Optimizer
-from winnow.learner.per_token import Found, per_token
+from winnow.learner.per_token import PerSequence, per_token
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.trained import VALUE_MODEL, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.value_model import ValueModel
@@ -25,7 +25,7 @@ PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor'
 class Critic(Trained[ValueModel]):
     """A value model with its optimizer. A step reads its values before any update, and updates it before the policy."""
 
-    def values(self, sequences: Sequence[TrainingSequence]) -> Found:
+    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Values [L] of each sequence by its key, under the present weights."""
         (values,) = per_token(self.model, [sequences], self.model.forward, what="values")
         return values

@@ -72,7 +72,7 @@ def gradient_norms(
             compute([shortest(sequences)])
     reshard(module)
     norms = np.zeros(len(sequences), dtype=np.float64)
-    for of_rank in ranks.each(local, what="norms"):
+    for of_rank in ranks.gather_from_all(local, what="norms"):
         norms[list(of_rank)] = list(of_rank.values())
     return norms
 

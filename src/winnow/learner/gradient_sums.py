@@ -27,7 +27,7 @@ def sum_over_ranks(holders: Sequence[tuple[HasGradient, Tensor]]) -> None:
     """
     if ranks.count() == 1:
         return
-    present = ranks.each([holder.grad is not None for holder, _ in holders])
+    present = ranks.gather_from_all([holder.grad is not None for holder, _ in holders])
     pairs = [pair for pair, *on in zip(holders, *present, strict=True) if any(on)]
     for holder, parameter in pairs:
         if holder.grad is None:

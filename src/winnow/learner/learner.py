@@ -17,7 +17,7 @@ from winnow.learner.gradient_norms import Matrix
 from winnow.learner.model_input import AnySequence
 from winnow.learner.old_logprobs import compute_logprobs, logprobs
 from winnow.learner.optimizer import Optimizer
-from winnow.learner.per_token import Found, per_token
+from winnow.learner.per_token import PerSequence, per_token
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
@@ -56,14 +56,14 @@ class Learner(Trained[Policy]):
         """The batches with the old and reference log-probs that `needs` contains; see old_logprobs.py."""
         return compute_logprobs(self.model, batches, needs, reference=self._reference)
 
-    def values(self, sequences: Sequence[TrainingSequence]) -> Found:
+    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Values [L] of each sequence by its key, from the value head on the policy's backbone under the present
         weights.
         """
         (values,) = per_token(self.model, [sequences], self.model.values, what="values")
         return values
 
-    def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> Found:
+    def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Log-probs [L] of each sequence by its key, under the reference model."""
         assert self._reference is not None, "make_learner was called with reference=True"
         with self._reference.active() as module:
@@ -135,7 +135,7 @@ class Learner(Trained[Policy]):
         for name, parameter in trained_parameters(model).items():
             parameter.copy_(shares.read(f"{PARAMETER}{name}"))
 
-    def beside(self) -> AbstractContextManager[object]:
+    def on_side_stream(self) -> AbstractContextManager[object]:
         """A context in which another thread may read the tensors as they are now; see models/device.py."""
         return side_stream(self.model.device)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.estimators import truncated_importance
-from winnow.learner.model_input import AnySequence, Layout, length, shares, trained
+from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.learner.rank_shares import deal_parts, missing_passes, shortest, without_training
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
@@ -58,7 +58,7 @@ def common_layout(
     if layout != "shared":
         return layout
     parts = [[sequences[i] for i in of_rank[number]] for of_rank in every if number < len(of_rank)]
-    two_passes = all(shares(part) and any(len(s.rollout.tokens) > 1 for s in part) for part in parts)
+    two_passes = all(sharing_pays(part) and any(len(s.rollout.tokens) > 1 for s in part) for part in parts)
     return "shared" if two_passes and len(parts) == len(every) else "padded"
 
 

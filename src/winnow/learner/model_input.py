@@ -59,7 +59,7 @@ def hidden_states(
             )
     if layout == "packed":
         return _packed(backbone, sequences)
-    if layout == "shared" and shares(sequences):
+    if layout == "shared" and sharing_pays(sequences):
         return _shared(backbone, sequences, pad_token)
     given = side_by_side(sequences, pad_token, next(backbone.parameters()).device)
     hidden: Tensor = backbone(input_ids=given.tokens, use_cache=False).last_hidden_state
@@ -71,7 +71,7 @@ def predictors(hidden: Tensor, given: ModelInput) -> Tensor:
     return hidden.flatten(0, 1).index_select(0, given.predicting)
 
 
-def shares(sequences: Sequence[AnySequence]) -> bool:
+def sharing_pays(sequences: Sequence[AnySequence]) -> bool:
     """Whether reading each prompt once pays. The mask [R, L, P + L] is quadratic in L, so L is bounded."""
     longest = max(len(sequence.rollout.tokens) for sequence in sequences)
     longest_prompt = max(len(sequence.prompt.tokens) for sequence in sequences)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from winnow import ranks
-from winnow.learner.per_token import Found, per_token
+from winnow.learner.per_token import PerSequence, per_token
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import Reference
@@ -22,7 +22,7 @@ def compute_logprobs(
     beside it. The ratio of new to old starts at exactly 1 only where both passes compute alike. Each batch of an epoch
     is passed once. Equal batches of several epochs share a pass, as with one update per step.
     """
-    ranks.check_same("choice of rollouts", lambda: _describe_batches(batches), ranks.SAME_ANSWERS)
+    ranks.check_same("choice of rollouts", lambda: _describe_batches(batches), ranks.SAME_RESULTS)
     filled = list(batches)
     if "old_logprobs" in needs:
         filled = _fill(policy, filled, "old_logprobs")
@@ -41,7 +41,7 @@ def _describe_batches(batches: Sequence[Batch]) -> str:
 
 def logprobs(
     policy: Policy, batches: Sequence[Sequence[TrainingSequence]], module: PolicyModule | None = None
-) -> list[Found]:
+) -> list[PerSequence]:
     """Log-probs of each batch's sequences, under the policy or another module."""
     return per_token(
         policy, batches, lambda mb: policy.forward(mb, module=module).logprobs, module=module, what="logprobs"

@@ -15,7 +15,7 @@ from winnow.errors import RunFolderError
 from winnow.learner.adamw import MASTER, AdamW, AdamWVariant, MasterAdamW, RoundedAdamW, ShardedAdamW, State
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import Moments, adamw, saved_shape
-from winnow.learner.sharding import is_sharded, whole
+from winnow.learner.sharding import gather_whole, is_sharded
 from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -92,7 +92,7 @@ class Optimizer:
         """Make one update from the gradients and clear them. For a gradient that is not finite, only the schedule
         advances.
         """
-        norm = whole(torch.nn.utils.get_total_norm(self.gradients()))
+        norm = gather_whole(torch.nn.utils.get_total_norm(self.gradients()))
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:

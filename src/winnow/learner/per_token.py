@@ -15,7 +15,7 @@ from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import reshard
 from winnow.records import FloatArray, MicroBatch, TrainingSequence
 
-Found = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]
+PerSequence = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]
 
 
 @torch.no_grad()
@@ -26,7 +26,7 @@ def per_token(
     *,
     module: PolicyModule | None = None,
     what: str,
-) -> list[Found]:
+) -> list[PerSequence]:
     """`forward` [T] of every batch, by sequence. Batches are divided into the micro-batches of their update. Each is
     passed by one rank, and all ranks get the results.
 
@@ -34,7 +34,7 @@ def per_token(
     """
     local = [_of_own_share(model, sequences, forward) for sequences in batches]
     reshard(module or model.module)
-    every = ranks.each(local, what=what)
+    every = ranks.gather_from_all(local, what=what)
     return [
         {key: numbers.astype(np.float64) for of_rank in every for key, numbers in of_rank[place].items()}
         for place in range(len(batches))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import is_sharded, shard, shard_like, whole
+from winnow.learner.sharding import gather_whole, is_sharded, shard, shard_like
 from winnow.models.adapter import (
     adapter_off,
     adapter_on,
@@ -96,7 +96,7 @@ class FrozenAdapter:
         """Do nothing: the base is divided with the policy."""
 
     def reset(self) -> None:
-        trained = {name: whole(p) for name, p in trained_parameters(self._policy.model).items()}
+        trained = {name: gather_whole(p) for name, p in trained_parameters(self._policy.model).items()}
         set_frozen_adapter(self._policy.model, FROZEN, trained)  # whole on every rank, as it is small
 
     def state(self) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ def is_sharded(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_whole(tensor: Tensor) -> Tensor:
     """The whole tensor; gathering shares is an exchange of all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -95,7 +95,7 @@ class GatheredWeights(WeightsOnRead):
         self._unread.pop(name, None)
         rounded = share.detach().to(self._dtype or share.dtype)
         with ranks.spent.on("weights", local_share(rounded).nbytes):
-            return whole(rounded)
+            return gather_whole(rounded)
 
     @property
     def names(self) -> Collection[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from winnow.errors import ConfigError
-from winnow.memory.sizes import readable
+from winnow.memory.sizes import format_bytes
 from winnow.memory.usage import free_bytes
 
 Phase = Literal[
@@ -45,14 +45,14 @@ class MemoryPart:
     writer: bool = False  # on rank 0 only, in addition to its `need`
 
 
-def free(device: str) -> int | None:
+def free_on_device(device: str) -> int | None:
     """Free bytes of "cpu", "cuda" or "cuda:1" on this machine; None where unknown."""
     return free_bytes(torch.device(device))
 
 
-def assumed(memory: int, kind: str) -> FreeBytes:
+def assume_free(memory: int, kind: str) -> FreeBytes:
     """A function that reports `memory` free bytes for devices of a kind ("cuda"), and this machine's for others."""
-    return lambda device: memory if device.partition(":")[0] == kind else free(device)
+    return lambda device: memory if device.partition(":")[0] == kind else free_on_device(device)
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,18 @@ class MemoryPlan:
         """Bytes that rank 0 needs there besides its `need`."""
         return sum(part.bytes for part in self.parts if part.writer and part.device == device)
 
-    def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
+    def lines(self, free_on: FreeBytes = free_on_device) -> Iterator[str]:
         """Lines of the display: the jobs, then a block per device."""
         yield f"{'devices':<13}{self.jobs}"
         for device in self.devices:
             available = free_on(device)
-            known = "the free memory is unknown" if available is None else f"{readable(available)} are free"
-            yield f"{'memory':<13}{device}: {readable(self.need_here(device))} at most{self._per_rank(device)}; {known}"
+            known = "the free memory is unknown" if available is None else f"{format_bytes(available)} are free"
+            need = format_bytes(self.need_here(device))
+            yield f"{'memory':<13}{device}: {need} at most{self._per_rank(device)}; {known}"
             yield from (f"{'':<13}{text}" for text in self._phases(device))
             yield from (f"{'':<13}{text}" for text in self._cache_notes(device))
 
-    def check(self, free_on: FreeBytes = free) -> None:
+    def check(self, free_on: FreeBytes = free_on_device) -> None:
         """Raise ConfigError where a device has less free memory than its parts need."""
         for device in self.devices:
             available, need = free_on(device), self.need_here(device)
@@ -109,8 +110,8 @@ class MemoryPlan:
                 fewer = [f"start fewer ranks on this machine, now {self.ranks_here}"] if several else []
                 remedies = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
                 raise ConfigError(
-                    f"the run does not fit: at its worst moment {device} needs {readable(need)}"
-                    f"{self._per_rank(device)}, and {readable(available)} are free. Most of it: {_listed(parts)}",
+                    f"the run does not fit: at its worst moment {device} needs {format_bytes(need)}"
+                    f"{self._per_rank(device)}, and {format_bytes(available)} are free. Most of it: {_listed(parts)}",
                     remedy="; ".join(remedies) or "choose a smaller model",
                     code="config.memory",
                 )
@@ -123,23 +124,24 @@ class MemoryPlan:
             return f" on each of {self.ranks} ranks"
         if not self.need(device):
             return " for rank 0"
-        return f" for {self.ranks_here} ranks ({readable(self.need(device))} each)" if self.ranks_here > 1 else ""
+        return f" for {self.ranks_here} ranks ({format_bytes(self.need(device))} each)" if self.ranks_here > 1 else ""
 
     def _phases(self, device: str) -> Iterator[str]:
         for phase, words in PHASES.items():
             parts = self._of(device, phase)
             if parts:
-                yield f"{words} {readable(self._sum(device, phase))}: {_listed(parts)}"
+                yield f"{words} {format_bytes(self._sum(device, phase))}: {_listed(parts)}"
         alone = [part for part in self.parts if part.writer and part.device == device]
         if alone:
-            yield f"on rank 0 also {readable(sum(part.bytes for part in alone))}: {_listed(alone)}"
+            yield f"on rank 0 also {format_bytes(sum(part.bytes for part in alone))}: {_listed(alone)}"
 
     def _cache_notes(self, device: str) -> Iterator[str]:
         for part in self.parts:
             if part.device == device and part.least and part.wanted:
                 fits = part.bytes // part.least
                 yield (
-                    f"{part.name} could use {readable(part.wanted)}: they hold {fits} rollout{'s' * (fits != 1)} of "
+                    f"{part.name} could use {format_bytes(part.wanted)}: "
+                    f"they hold {fits} rollout{'s' * (fits != 1)} of "
                     f"full length at once, or more that are shorter; others wait"
                 )
 
@@ -164,4 +166,4 @@ class MemoryPlan:
 
 
 def _listed(parts: list[MemoryPart]) -> str:
-    return ", ".join(f"{part.name} {readable(part.bytes)}" for part in parts)
+    return ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)

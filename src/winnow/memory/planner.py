@@ -20,7 +20,7 @@ from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.policy_parts import policy_parts
 from winnow.memory.usage import capacity
 from winnow.memory.value_parts import describe_learners, value_checkpoint_bytes, value_parts
-from winnow.models.precision import in_words, keeps_masters
+from winnow.models.precision import describe_precision, keeps_masters
 
 SHARE = 0.8  # of a device that a run may fill; the rest is for allocators, kernels and other programs
 
@@ -61,7 +61,7 @@ def _make_plan(
     ours = (*policy_parts(demand, needs), *value_parts(demand), *pass_parts(demand, needs))
     parts = (*ours, *engine_parts(demand))
     workers = demand.config.verify.workers
-    policy = f"{describe_learners(demand)} on {demand.device} in {in_words(demand.config, demand.device)}"
+    policy = f"{describe_learners(demand)} on {demand.device} in {describe_precision(demand.config, demand.device)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",

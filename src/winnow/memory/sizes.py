@@ -9,7 +9,7 @@ from winnow.errors import ConfigError
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A size in a readable unit: "3.9 MiB", "12.3 GiB"."""
     for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= of:
@@ -17,7 +17,7 @@ def readable(size: int) -> str:
     return f"{size} bytes"
 
 
-def in_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """Bytes of a size that a user wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for other text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
     if match is None or match[2] not in UNITS:

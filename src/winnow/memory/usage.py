@@ -62,8 +62,8 @@ class Gauge:
         for device in self.devices:
             self._read_cuda(f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device))
 
-    def of_engine(self, engine: object) -> None:
-        """Add an engine's latest report of the memory that it uses elsewhere, where it has one (`by_state`)."""
+    def read_engine(self, engine: object) -> None:
+        """Add an engine's latest report of the memory that it uses elsewhere, where it has one (`memory_by_state`)."""
         reported: Mapping[str, float] = getattr(engine, "memory_mib", {})
         self._seen |= {f"memory/engine/{name}": mib for name, mib in reported.items()}
 
@@ -78,7 +78,7 @@ class Gauge:
         self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
 
 
-def by_state(state: str, devices: Mapping[str, float] | None = None) -> dict[str, float]:
+def memory_by_state(state: str, devices: Mapping[str, float] | None = None) -> dict[str, float]:
     """MiB that this process uses, by the names that an engine reports: "sampled/cpu/resident".
 
     `devices` are `used_on_devices` of the processes that compute for it; by default those of this process.
@@ -96,7 +96,7 @@ def used_on_devices() -> dict[str, float]:
     return used
 
 
-def of_process() -> dict[str, int]:
+def process_memory() -> dict[str, int]:
     """Bytes of this process by the kernel's names; empty on systems other than Linux.
 
     VmRSS is resident memory and VmHWM its peak; RssAnon and RssFile are parts of VmRSS. RLIMIT_DATA bounds VmData.
@@ -107,7 +107,7 @@ def of_process() -> dict[str, int]:
     return {}
 
 
-def set_back_peak() -> None:
+def reset_peak() -> None:
     """Reset the peak VmHWM to what is resident now, on Linux."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
@@ -129,7 +129,7 @@ def _process_bytes() -> Iterator[tuple[str, int]]:
 
     On Linux, getrusage would include the peak of the process that started this one, so /proc is read.
     """
-    if numbers := of_process():
+    if numbers := process_memory():
         yield "resident", numbers["VmRSS"]
         yield "peak_resident", numbers["VmHWM"]
         return

@@ -11,7 +11,7 @@ from torch import nn
 from winnow.config import Config, CriticSection
 from winnow.models.adapter import add_lora, plain_model
 from winnow.models.meta import meta_model
-from winnow.models.model_folder import named_by
+from winnow.models.model_folder import relabel_errors
 
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
@@ -59,10 +59,10 @@ def _model(config: Config, critic: CriticSection) -> MetaModel:
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path
-    with named_by("model.path" if critic.path is None else "critic.path"):
+    with relabel_errors("model.path" if critic.path is None else "critic.path"):
         model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
     if critic.lora is not None:
-        with named_by("critic.lora", of="model.lora"):
+        with relabel_errors("critic.lora", of="model.lora"):
             model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
     plain_model(model).set_output_embeddings(nn.Identity())
     return model

@@ -100,7 +100,9 @@ def load(
         as_plain_model(model)
     exact = _rounded(model, DTYPES[dtype]) if masters else {}
     files = published_files(settings_folder(path))
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), files=files, masters=exact)
+    return Loaded(
+        model=model, tokenizer=tokenizer, stop_tokens=model_stop_tokens(path, tokenizer), files=files, masters=exact
+    )
 
 
 def load_tokenizer(path: str) -> Any:
@@ -157,7 +159,7 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> t
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
-def ends(path: str, tokenizer: Any) -> tuple[int, ...]:
+def model_stop_tokens(path: str, tokenizer: Any) -> tuple[int, ...]:
     """Stop tokens of the model at `path`, by generation_config.json, or by its config.json without one. Raises
     DataError.
 

@@ -23,7 +23,7 @@ _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
 
 @contextmanager
-def named_by(key: str, of: str = "model.path") -> Iterator[None]:
+def relabel_errors(key: str, of: str = "model.path") -> Iterator[None]:
     """A context in which errors about a model that is not the policy name its `key`."""
     try:
         yield
@@ -39,14 +39,14 @@ def settings_folder(path: str) -> Path:
 
     Raises DataError where it does not exist.
     """
-    return _download(path, SETTINGS) if on_hub(path) else _local(path)
+    return _download(path, SETTINGS) if is_hub_id(path) else _local(path)
 
 
 def weights_folder(path: str) -> Path:
     """The same folder with every file of weights, all of them safetensors. Raises DataError otherwise."""
     folder = settings_folder(path)
     names = weight_files(folder)
-    if on_hub(path) and _missing(folder, names):
+    if is_hub_id(path) and _missing(folder, names):
         folder = _download(path, names, revision=folder.name)  # the revision whose index was read
     if missing := _missing(folder, names):
         raise _refused(
@@ -95,7 +95,7 @@ def _missing(folder: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if not (folder / name).is_file()]
 
 
-def on_hub(path: str) -> bool:
+def is_hub_id(path: str) -> bool:
     """Whether the path is a hub id. Its first part is no folder here, or the hub's cache contains the model.
 
     Raises DataError for text that is neither a folder nor a hub id.

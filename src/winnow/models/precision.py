@@ -79,7 +79,7 @@ def distinct_places() -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=warn_only)
 
 
-def in_words(config: Config, device: str) -> str:
+def describe_precision(config: Config, device: str) -> str:
     """Description of the precision of computation, weights and sums, for people."""
     dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
     base = "" if config.model.quantization is None else " on a base of 4 bits (nf4)"

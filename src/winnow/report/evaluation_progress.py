@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from winnow.report.screen import console_on, is_screen
-from winnow.report.text import compact, duration, one_line
+from winnow.report.text import format_count, format_duration, one_line
 
 EVERY = 0.2  # seconds between two updates of the live line
 QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
@@ -41,7 +41,7 @@ class EvaluationProgress:
         if rollouts:
             self._print(f"{task}: {rollouts:,} rollouts were done before")
 
-    def asking(self, task: str) -> None:
+    def start_task(self, task: str) -> None:
         """Set the task that is sampled from now on. The clock starts at the first call, after the model is loaded."""
         self._began = self._clock() if not self._task else self._began
         self._task = task
@@ -67,9 +67,9 @@ class EvaluationProgress:
     def line(self) -> str:
         """The progress in one line: the task, rollouts, tokens per second and the time that is left."""
         seconds, sampled = self._clock() - self._began, self._done - self._skipped
-        pace = f"  {compact(self._tokens / seconds)} tok/s" if seconds > 0 and self._tokens else ""
+        pace = f"  {format_count(self._tokens / seconds)} tok/s" if seconds > 0 and self._tokens else ""
         left = seconds / sampled * (self._total - self._done) if sampled else None
-        ends = "" if left is None else f"  {duration(left)} left"
+        ends = "" if left is None else f"  {format_duration(left)} left"
         return one_line(f"{self._task}  {self._done:,}/{self._total:,} rollouts{pace}{ends}")
 
     def _print(self, text: str) -> None:

@@ -6,12 +6,12 @@ import logging
 import warnings
 from typing import Any
 
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 
 
 class _Record(logging.LogRecord):
     def getMessage(self) -> str:
-        return safe(super().getMessage())
+        return sanitize(super().getMessage())
 
 
 def escape_logs() -> None:
@@ -22,6 +22,6 @@ def escape_logs() -> None:
     formatted = warnings.formatwarning
 
     def escaped(*args: Any, **more: Any) -> str:
-        return safe(formatted(*args, **more))
+        return sanitize(formatted(*args, **more))
 
     warnings.formatwarning = escaped

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.alarms import Alarm, of_run
+from winnow.alarms import Alarm, alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.report.heading import heading
@@ -74,7 +74,7 @@ class OpenRun:
     def alarms(self) -> list[Alarm]:
         """The alarms that were raised, in order, each with its step, name and text (docs/alarms.md)."""
         compared = evaluations(self.config, changes_in(self.manifest))
-        return of_run(self._rows(), self.config, evaluated_since=compared.since)
+        return alarms_of_run(self._rows(), self.config, evaluated_since=compared.since)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
         """column -> [rollouts] of one step or of all, in the log's order: "step" and `columns`, or all columns. Other
@@ -132,7 +132,7 @@ class OpenRun:
         return [] if new else read_metrics(self.path)
 
 
-def opened(path: Path) -> OpenRun:
+def open_folder(path: Path) -> OpenRun:
     """The run in a folder. Raises RunFolderError if there is none; the message names a run that is probably meant."""
     run = OpenRun(path.expanduser())
     if not (run.path / MANIFEST).exists():

@@ -19,7 +19,7 @@ from winnow.records import StepReport
 from winnow.report.event_json import event_json
 from winnow.report.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.report.standing import BETWEEN, Standing
-from winnow.report.text import accuracies, safe, wrapped
+from winnow.report.text import format_accuracies, sanitize, wrap
 from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
 QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
@@ -158,13 +158,15 @@ def _message(event: Event) -> str | None:
     """The message of an event, which stays on the screen; None for events that only update the display."""
     match event:
         case Started():
-            return "\n".join([*map(safe, event.devices), f"{_steps(event)}, written to {safe(str(event.folder))}"])
+            return "\n".join(
+                [*map(sanitize, event.devices), f"{_steps(event)}, written to {sanitize(str(event.folder))}"]
+            )
         case Evaluated():
-            return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
+            return f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
         case AlarmRaised():
-            return wrapped(f"alarm: {event.alarm.text}")
+            return wrap(f"alarm: {event.alarm.text}")
         case Notice():
-            return wrapped(f"note: {event.text}")
+            return wrap(f"note: {event.text}")
         case _:
             return None
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from winnow.metrics import of_prompts
+from winnow.metrics import per_prompt_metric
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import LARGEST, Row, policy_is_held, training_rows
 
@@ -120,7 +120,7 @@ def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Ru
 
 def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
     at = {row["step"]: row["step"] for row in rows}
-    lines = (_line(steps, of_prompts("reward/accuracy", steps), TRAINING), *_measured(rows, at, evaluated))
+    lines = (_line(steps, per_prompt_metric("reward/accuracy", steps), TRAINING), *_measured(rows, at, evaluated))
     label = "correct (%)"
     return RunPanel(
         title="accuracy", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=lines
@@ -129,7 +129,7 @@ def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations)
 
 def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
     """The mean reward, with a band from the smallest to the largest reward of a step."""
-    name = of_prompts("reward/mean", steps)
+    name = per_prompt_metric("reward/mean", steps)
     if not _has(steps, name):
         return []
     band = tuple(_column(steps, "reward/min")), tuple(_column(steps, "reward/max"))
@@ -193,7 +193,7 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -
     spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
     measured = _measured(rows, spent, evaluated)
     x = [spent[row["step"]] for row in steps]
-    training = _line(steps, of_prompts("reward/accuracy", steps), TRAINING, note=" (no evaluation yet)", x=x)
+    training = _line(steps, per_prompt_metric("reward/accuracy", steps), TRAINING, note=" (no evaluation yet)", x=x)
     return RunPanel(
         title="budget: what the tokens bought",
         x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),

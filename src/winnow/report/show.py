@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
-from winnow.report.text import decimal, one_line, quoted, wrapped
+from winnow.report.text import format_decimal, one_line, quote, wrap
 from winnow.report.tokens import READ, Written, token_lines, written_by
 from winnow.state.rollout_files import StepFile, files_of
 
@@ -74,7 +74,7 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
         files = files[-1:]
     written, unknown = written_by(path) if choice.tokens else (None, "")
     if unknown:
-        yield wrapped(f"note: {unknown}") + "\n"
+        yield wrap(f"note: {unknown}") + "\n"
     empty = True
     for group in _ranked(_chosen(files, choice), choice):
         empty = False
@@ -131,7 +131,7 @@ def _block(group: _Group, choice: Choice, written: Written | None) -> str:
     of, prompt = rows[0], one_line(rows[0]["prompt_id"])
     lines = [
         f"step {of['step']}  {prompt}  trained on {trained} of {len(rows)} rollouts  mean reward {mean}",
-        quoted(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
+        quote(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
         f"  gold: {one_line(str(of['answer']))}",
     ]
     return "\n".join([*lines, *(_rollout(rows[place], choice, written) for place in _places(group, choice)), ""])
@@ -143,7 +143,7 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     numbers = [
         f"  #{row['index']} {_verdict(row)}",
         *[
-            f"value {decimal(value, sign='+')} at first"
+            f"value {format_decimal(value, sign='+')} at first"
             for value in (() if row["values"] is None else row["values"][:1])
         ],
         f"advantage {advantage:+.3f}",
@@ -152,14 +152,14 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
         one_line(row["reason"]),
     ]
     limit = None if choice.full else TEXT
-    text = "    its text was not logged" if row["text"] is None else quoted(row["text"], limit=limit, indent="    ")
+    text = "    its text was not logged" if row["text"] is None else quote(row["text"], limit=limit, indent="    ")
     lines = ["  ".join(numbers), text]
     if written and row["tokens"] is not None:
         lines += token_lines(row, written, full=choice.full, indent="    ")
     if row["extracted"] is not None:
         lines.append(f"    answer read: {one_line(row['extracted'])}")
     if row["detail"]:
-        lines.append(quoted(row["detail"], limit=None, indent="    "))
+        lines.append(quote(row["detail"], limit=None, indent="    "))
     return "\n".join(lines)
 
 

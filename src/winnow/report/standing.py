@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from winnow.alarms import Alarm
-from winnow.metrics import of_prompts
+from winnow.metrics import per_prompt_metric
 from winnow.records import StepReport
-from winnow.report.text import WIDTH, compact, decimal, duration, one_line
+from winnow.report.text import WIDTH, format_count, format_decimal, format_duration, one_line
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
 
 LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # fields that a line omits, in this order, until it fits
@@ -79,16 +79,16 @@ class Standing:
     def _fields(self) -> dict[str, str]:
         m, fields = self.metrics, {"step": f"{self.done}/{self.last}"}
         if "reward/mean" in m:
-            fields["reward"] = f"reward {m[of_prompts('reward/mean', [m])]:.3f}"
-            fields["accuracy"] = f"accuracy {m[of_prompts('reward/accuracy', [m])]:.0%}"
+            fields["reward"] = f"reward {m[per_prompt_metric('reward/mean', [m])]:.3f}"
+            fields["accuracy"] = f"accuracy {m[per_prompt_metric('reward/accuracy', [m])]:.0%}"
         if "critic/explained_variance" in m:
-            fields["EV"] = f"EV {decimal(m['critic/explained_variance'], digits=2)}"
+            fields["EV"] = f"EV {format_decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
             fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:
-            fields["speed"] = f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
+            fields["speed"] = f"{format_count(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
         if self.seconds_left is not None and self.done < self.last:  # an evaluation after the last step has no estimate
-            fields["left"] = f"{duration(self.seconds_left)} left"
+            fields["left"] = f"{format_duration(self.seconds_left)} left"
         return fields
 
     def doing(self) -> str:

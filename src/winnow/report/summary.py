@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from winnow.alarms import Alarm, of_run
+from winnow.alarms import Alarm, alarms_of_run
 from winnow.errors import DataError
-from winnow.metrics import is_step, of_prompts
+from winnow.metrics import is_step, per_prompt_metric
 from winnow.report.run_changes import EVALUATIONS, Evaluations
-from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
+from winnow.report.text import format_accuracies, format_count, format_decimal, format_duration, format_percent, wrap
 from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
@@ -56,9 +56,9 @@ def summary(
             remedy="wait for its first step",
             code="data.empty",
         )
-    alarms = of_run(rows, config, evaluated_since=evaluated.since)
+    alarms = alarms_of_run(rows, config, evaluated_since=evaluated.since)
     symptoms = (*hints(steps, {alarm.name for alarm in alarms}), *_alarm_lines(alarms))
-    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrapped, symptoms)])
+    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrap, symptoms)])
 
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
@@ -68,9 +68,10 @@ def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
     if not {"all_flat", "constant_reward"} & set(raised):
         yield from _flat(late)
     if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
-        yield f"! {percent(mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
+        cut = format_percent(mean(late, "rollout/truncated"))
+        yield f"! {cut} of the rollouts are cut off: raise rollout.max_new_tokens"
     if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
-        yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
+        yield f"! {format_percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` prints them with their causes"
     if "entropy_collapse" not in raised and mean(late, "policy/entropy") < 0.01:
@@ -100,7 +101,8 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
     right, wrong = _sum(late, "group/all_correct"), _sum(late, "group/all_wrong")
     remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
     yield (
-        f"! {percent(flat / groups)} of the groups are flat ({right:.0f} all correct, {wrong:.0f} all wrong) and give "
+        f"! {format_percent(flat / groups)} of the groups are flat "
+        f"({right:.0f} all correct, {wrong:.0f} all wrong) and give "
         f"no signal: {remedy}"
     )
     if all(row.get("reward/min") == row.get("reward/max") for row in late):
@@ -110,9 +112,9 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
 def _improvement(steps: Sequence[Row]) -> Iterator[str]:
     width = max(1, len(steps) // 10)
     for label, name, show in (
-        ("reward", of_prompts("reward/mean", steps), decimal),
-        ("accuracy", of_prompts("reward/accuracy", steps), percent),
-        (f"{'values':9} explained variance", "critic/explained_variance", decimal),
+        ("reward", per_prompt_metric("reward/mean", steps), format_decimal),
+        ("accuracy", per_prompt_metric("reward/accuracy", steps), format_percent),
+        (f"{'values':9} explained variance", "critic/explained_variance", format_decimal),
     ):
         first, last = mean(steps[:width], name), mean(steps[-width:], name)
         if not math.isnan(first + last):
@@ -128,8 +130,9 @@ def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
         if seen:
             best = max(seen, key=lambda row: row[name])
             yield (
-                f"{of:9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
-                f"best after {best['step']:.0f} steps: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
+                f"{of:9} {label} {format_percent(seen[0][name])} -> {format_percent(seen[-1][name])}, "
+                f"best after {best['step']:.0f} steps: "
+                f"{format_accuracies({k: best[k] for k in best if k.startswith(name)})}"
                 f"{evaluated.since_when}"
             )
 
@@ -139,21 +142,21 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
     tokens = cost.get("budget/tokens_generated", 0.0)
     trained = cost.get("budget/tokens_trained", 0.0)
     seconds = cost.get("seconds/step", 0.0)
-    share = f" ({percent(trained / tokens)})" if tokens else ""
+    share = f" ({format_percent(trained / tokens)})" if tokens else ""
     yield (
         f"{'budget':9} {cost['steps']:.0f} steps, {cost.get('budget/updates', 0.0):.0f} updates, "
-        f"{compact(cost.get('budget/rollouts', 0.0))} rollouts, {compact(tokens)} tokens, "
-        f"of which {compact(trained)} trained on{share}"
+        f"{format_count(cost.get('budget/rollouts', 0.0))} rollouts, {format_count(tokens)} tokens, "
+        f"of which {format_count(trained)} trained on{share}"
     )
     if "budget/probe_tokens" in cost:
         probe = cost.get("seconds/probe", 0.0)
-        share = f" ({percent(probe / (probe + seconds))} of the time)" if probe + seconds else ""
+        share = f" ({format_percent(probe / (probe + seconds))} of the time)" if probe + seconds else ""
         yield (
-            f"{'probe':9} {compact(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
-            f"{compact(cost['budget/probe_tokens'])} tokens and {duration(probe)} on top{share}"
+            f"{'probe':9} {format_count(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
+            f"{format_count(cost['budget/probe_tokens'])} tokens and {format_duration(probe)} on top{share}"
         )
-    evaluating = duration(cost.get("eval/seconds", 0.0))
-    yield f"{'time':9} {duration(seconds)} training ({phase_shares(cost)}), {evaluating} evaluating"
+    evaluating = format_duration(cost.get("eval/seconds", 0.0))
+    yield f"{'time':9} {format_duration(seconds)} training ({phase_shares(cost)}), {evaluating} evaluating"
 
 
 def phase_shares(cost: Row) -> str:

@@ -15,7 +15,7 @@ WIDTH = 80
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def safe(text: str) -> str:
+def sanitize(text: str) -> str:
     r"""The text with every character that a terminal would act on as a visible escape (`\x1b`); keeps line breaks."""
     if text.replace("\n", "").isprintable():  # a fast path: no unsafe character is printable
         return text
@@ -23,8 +23,8 @@ def safe(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`safe`, with line breaks escaped as well, so that a name cannot forge a line of output."""
-    return safe(text).replace("\n", "\\n")
+    """`sanitize`, with line breaks escaped as well, so that a name cannot forge a line of output."""
+    return sanitize(text).replace("\n", "\\n")
 
 
 def encodable(text: str, encoding: str = "utf-8") -> str:
@@ -40,18 +40,18 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[len(text) - half :]}"
 
 
-def quoted(text: str, *, limit: int | None, indent: str) -> str:
+def quote(text: str, *, limit: int | None, indent: str) -> str:
     """Foreign text as indented lines after a bar, safe to print; `limit` as in `shorten`."""
-    shown = safe(text if limit is None else shorten(text, limit))
+    shown = sanitize(text if limit is None else shorten(text, limit))
     return "\n".join(f"{indent}| {line}" for line in shown.split("\n"))
 
 
-def wrapped(text: str) -> str:
+def wrap(text: str) -> str:
     """A sentence in lines of a terminal's width."""
-    return textwrap.fill(safe(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(sanitize(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """ "0:04", "12:30", "1:02:03"; "?" for a number that is not finite."""
     if not math.isfinite(seconds):
         return "?"
@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def compact(number: float) -> str:
+def format_count(number: float) -> str:
     """ "950", "3.4k", "12M"."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
@@ -69,26 +69,26 @@ def compact(number: float) -> str:
     return f"{number:.0f}"
 
 
-def decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "") -> str:
+def format_decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "") -> str:
     """ "0.250", "+1.5e+31": with an exponent if the number would be long otherwise."""
     fixed = abs(number) < 1e5 or not math.isfinite(number)
     return f"{number:{sign}.{digits}f}" if fixed else f"{number:{sign}.1e}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """ "41.2%"."""
     return f"{share:.1%}"
 
 
-def accuracies(metrics: Mapping[str, float]) -> str:
+def format_accuracies(metrics: Mapping[str, float]) -> str:
     """An evaluation in one line: "sampled 44.1% ± 2.0%, greedy 50.0%", or a note that there was no verdict."""
     shown = []
     if "eval/accuracy_sampled" in metrics:
         error = metrics.get("eval/accuracy_sampled_sem", math.nan)
-        margin = "" if math.isnan(error) else f" ± {percent(error)}"
-        shown.append(f"sampled {percent(metrics['eval/accuracy_sampled'])}{margin}")
+        margin = "" if math.isnan(error) else f" ± {format_percent(error)}"
+        shown.append(f"sampled {format_percent(metrics['eval/accuracy_sampled'])}{margin}")
     if "eval/accuracy_greedy" in metrics:
-        shown.append(f"greedy {percent(metrics['eval/accuracy_greedy'])}")
+        shown.append(f"greedy {format_percent(metrics['eval/accuracy_greedy'])}")
     if shown and "eval/weight_bits" in metrics:
         shown.append(f"weights of {metrics['eval/weight_bits']:.0f} bits")
     return ", ".join(shown) or "no verdict: every verifier failed"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import WinnowError
-from winnow.report.text import decimal, one_line
+from winnow.report.text import format_decimal, one_line
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import checkpoints, read_manifest
 
@@ -38,7 +38,7 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     if run is None:
         return None, "tokens have no text here: these rollouts are not in a run folder, so the tokenizer is not known"
     from winnow.models.load import load_tokenizer
-    from winnow.models.model_folder import cached_folder, on_hub
+    from winnow.models.model_folder import cached_folder, is_hub_id
 
     try:
         if (run / MANIFEST).stat().st_uid != os.geteuid():
@@ -46,7 +46,7 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
         manifest = read_manifest(run)
         saved = checkpoints(run)
         model = str(saved[-1]) if saved else str(manifest.config["model"]["path"])
-        local = cached_folder(model) if on_hub(model) else model  # a report never downloads a model
+        local = cached_folder(model) if is_hub_id(model) else model  # a report never downloads a model
         if local is None:
             return None, f"tokens have no text here: {model} is not on this machine"
         return load_tokenizer(str(local)), ""
@@ -65,7 +65,7 @@ def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent:
                 yield f"{indent}[... {count - 2 * LISTED:,} tokens ...]"
             continue
         token = int(row["tokens"][place])
-        numbers = "".join(f"{decimal(float(of[place])):>11}" for of in named.values())
+        numbers = "".join(f"{format_decimal(float(of[place])):>11}" for of in named.values())
         foreign = "" if trainable is None or trainable[place] else "  (not the policy's)"
         yield f"{indent}{place:>7} {token:>7}{numbers}  | {one_line(written(token))}{foreign}"
 

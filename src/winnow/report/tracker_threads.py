@@ -9,7 +9,7 @@ import threading
 NAME = "tracker "  # prefix of the threads' names
 
 
-def leave(code: int) -> None:
+def exit_if_running(code: int) -> None:
     """Exit the process at once with this exit code if a tracker's thread is still running.
 
     Python 3.11 ends daemon threads by force at exit. This aborts the process if the thread is in C++, and the run's

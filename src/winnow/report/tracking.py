@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from winnow import ranks
 from winnow.config import TrackSection, dump
-from winnow.errors import Leave
+from winnow.errors import StoppedBySignal
 from winnow.hidden_options import hidden
 from winnow.metrics import distinct
 from winnow.records import StepReport
@@ -32,7 +32,7 @@ from winnow.training.events import (
     RolloutsFinished,
     Started,
     Watch,
-    nobody,
+    ignore_event,
 )
 from winnow.training.members import Members
 from winnow.training.signals import stop_signals
@@ -42,7 +42,7 @@ OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwh
 
 
 @contextlib.contextmanager
-def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
+def track_run(members: Members, *, tell: Watch) -> Iterator[Watch]:
     """The watch that feeds every tracker of the configuration, each in a separate thread. Failures and dropped items
     become notices, which are passed to `tell` in the training thread.
 
@@ -50,7 +50,7 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
     nothing else.
     """
     if not members.trackers:
-        yield nobody
+        yield ignore_event
         return
     names = distinct([tracker.name for tracker in members.trackers])
     sections = members.config.track
@@ -67,9 +67,9 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
         for feed in feeds:
             feed.end(watch.status)
         most = float("inf") if watch.status == "finished" else UNFINISHED
-        if ranks.asked_for() > 1:
+        if ranks.launched_count() > 1:
             most = min(most, OF_RANKS * members.config.ranks.timeout_seconds)
-        with stop_signals(now=True) as stop, contextlib.suppress(Leave), stop.may_leave(lambda: True):
+        with stop_signals(now=True) as stop, contextlib.suppress(StoppedBySignal), stop.may_leave(lambda: True):
             wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, sections, strict=True)])
         for feed in feeds:
             feed.conclude()
@@ -90,7 +90,7 @@ class _Tracking:
 
     feeds: list[TrackerFeed]
     config: dict[str, object]
-    tell: Watch
+    notify: Watch
     status: Status = "failed"  # until the run has ended without an error
     _step: int = field(default=0, init=False)
     _drawn: int = field(default=-1, init=False)  # the step of the last picture
@@ -127,7 +127,7 @@ class _Tracking:
         """Pass the notices of the trackers' threads to `tell`."""
         for feed in self.feeds:
             while feed.notices:
-                self.tell(Notice(feed.notices.popleft()))
+                self.notify(Notice(feed.notices.popleft()))
 
     def _put(self, item: Item, wanted: Callable[[TrackerFeed], bool] = lambda feed: True) -> None:
         for feed in self.feeds:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow.metrics import is_step
-from winnow.report.text import wrapped
+from winnow.report.text import wrap
 
 Row = Mapping[str, float]
 
@@ -35,12 +35,12 @@ def training_history(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_entry(row, evaluated) for row in rows if is_step(row)]
 
 
-def described(entries: Sequence[Mapping[str, Any]]) -> str:
+def describe_export(entries: Sequence[Mapping[str, Any]]) -> str:
     """The text of `winnow export` without options: the possible output, and the option that writes it."""
     names = list(dict.fromkeys(name for entry in entries for name in entry))
     lines = [f"--history  training_history.json: a JSON list of {len(entries)} entries, one per finished step"]
     if names:
-        lines.append(wrapped(f"each entry has {', '.join(names)}"))
+        lines.append(wrap(f"each entry has {', '.join(names)}"))
     return "\n".join(["nothing is written; choose what to export:", *lines])
 
 

@@ -31,7 +31,7 @@ def read_costs(path: Path) -> StepCosts:
     try:
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
-        return of_profile(data, str(path)) if "winnow_profile" in data else _of_costs(data, path)
+        return costs_of_profile(data, str(path)) if "winnow_profile" in data else _of_costs(data, path)
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror}",
@@ -96,7 +96,7 @@ def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
     )
 
 
-def of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
+def costs_of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
     """The medians of a profile: of sampling, and of updates on all rollouts with accumulation.
 
     `data` has "points" in the form of the .json file. `source` names it in messages. Raises DataError for a curve

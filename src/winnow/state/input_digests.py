@@ -16,7 +16,7 @@ from pathlib import Path
 
 from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import DataError
-from winnow.models.model_folder import cached_folder, on_hub, settings_folder
+from winnow.models.model_folder import cached_folder, is_hub_id, settings_folder
 from winnow.state.checkpoint_names import TENSORS
 
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed whole
@@ -85,6 +85,6 @@ def _in_folder(folder: Path | None, endings: tuple[str, ...]) -> Iterator[tuple[
 def _model_folder(path: str) -> Path | None:
     """A model's folder on this machine: the bundled one, a given one, or that of a hub id in the cache."""
     try:
-        return cached_folder(path) if on_hub(path) else settings_folder(path)
+        return cached_folder(path) if is_hub_id(path) else settings_folder(path)
     except DataError:  # no such folder; loading the model raises the error
         return None

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import is_flat
 from winnow.records import BoolArray, FloatArray, Group, Outcome, Prompt, Rollout
 from winnow.state.log_rows import encode
 
@@ -107,7 +107,7 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
     nothing = [None] * len(group.rollouts)
-    replaced = not group.keep.any() and flat(group.rewards[group.valid])
+    replaced = not group.keep.any() and is_flat(group.rewards[group.valid])
     verdicts = zip(group.rollouts, group.outcomes, group.keep.tolist(), strict=True)
     credits = zip(group.values or nothing, group.returns or nothing, group.advantages, strict=True)
     prompt = group.prompt
@@ -193,12 +193,12 @@ def _reason(row: Row) -> str:
 def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
     """[L] log-probs of each row in float32. Those of a rollout that is not kept are clipped and rounded to float16."""
     lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
-    flat, offsets = _flat(lists, np.float32)
+    is_flat, offsets = _flat(lists, np.float32)
     rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
     most = np.finfo(np.float16).max
-    some = flat[rounded]
-    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
-    return _list_array(flat, offsets, bare)
+    some = is_flat[rounded]
+    is_flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
+    return _list_array(is_flat, offsets, bare)
 
 
 def _where_read(lists: Sequence[FloatArray | None], bare: BoolArray) -> pa.Array:
@@ -226,10 +226,10 @@ def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
     return np.concatenate(lists, dtype=kind, casting="unsafe"), offsets
 
 
-def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
+def _list_array(is_flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
     mask = None if absent is None or not absent.any() else pa.array(absent)
     return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(flat), _each(pa.from_numpy_dtype(flat.dtype)), mask=mask
+        pa.array(offsets), pa.array(is_flat), _each(pa.from_numpy_dtype(is_flat.dtype)), mask=mask
     )
 
 

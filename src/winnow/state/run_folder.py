@@ -108,7 +108,7 @@ class RunFolder(LockedFolder):
         """
         with ranks.announced("opening the run folder"):
             folder = cls._open(path, resume=resume) if ranks.is_writer() else None
-        before = ranks.each(folder.before if folder else {})[0]
+        before = ranks.gather_from_all(folder.before if folder else {})[0]
         return folder or cls(Path(path), Lock(None), before)
 
     @classmethod
@@ -146,7 +146,7 @@ class RunFolder(LockedFolder):
 
 def check_free(path: Path) -> None:
     """Raise RunFolderError where a new run would overwrite the steps of another."""
-    if begun(path):
+    if has_finished_step(path):
         raise resumable(
             RunFolderError(
                 f"{path} already contains a run ({_contents(path)})",
@@ -190,7 +190,7 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
     return parse(text, path / MANIFEST)
 
 
-def begun(path: Path) -> bool:
+def has_finished_step(path: Path) -> bool:
     """Whether the run in a folder has finished a step. An evaluation before the first step, or the rollouts of the
     first step without its metrics, do not count.
     """

@@ -63,7 +63,7 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
         )
 
 
-def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
+def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
     """A sentence per reward that reads the answer in a form that the prompt does not require."""
     for reward in members.rewards:
         forms = reward.traits.asks

@@ -105,7 +105,7 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
     state = {"optimizer": at.learner, **critic, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
     values = run.critic.state() if run.critic else {}
     tensors, shares = {**run.learner.state(), **values}, run.learner.shares(values)
-    known, beside = run.saved, run.learner.beside()
+    known, beside = run.saved, run.learner.on_side_stream()
 
     def write() -> checkpoint.Checkpoint:
         with beside:

@@ -35,11 +35,11 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.build_critic import load_start, own_critic
+from winnow.training.build_critic import load_start, make_separate_critic
 from winnow.training.clock import TrainingClock
 from winnow.training.critic_folders import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
-from winnow.training.hand_over import hand_over
+from winnow.training.hand_over import sync_weights
 from winnow.training.machine_share import workers_of_rank
 from winnow.training.members import Members
 from winnow.training.phases import Phases
@@ -149,14 +149,16 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
         verifiers = Verifiers(members.reward, **verify, base=members.base)
         on_failure.callback(verifiers.close)
-        exact = all(ranks.each(plan.exact_evaluation))  # the same on every rank, though machines may differ in memory
+        exact = all(
+            ranks.gather_from_all(plan.exact_evaluation)
+        )  # the same on every rank, though machines may differ in memory
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
-        critic_model, critic = own_critic(config, learner, loaded, device)
+        critic_model, critic = make_separate_critic(config, learner, loaded, device)
         if context.sharded:
             # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead
-            ranks.each(None)
+            ranks.gather_from_all(None)
             shard_learner(learner, config, loaded)
             if critic is not None:
                 shard_critic(critic, config, critic_model)
@@ -197,8 +199,8 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     run.clock.load_state_dict(state.get("clock", {}))
-    ranks.each(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
-    hand_over(run.learner, run.engine, version=saved.step)
+    ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
+    sync_weights(run.learner, run.engine, version=saved.step)
 
 
 def load_model(

@@ -16,12 +16,14 @@ from winnow.learner.learner import Learner
 from winnow.learner.trained import VALUE_MODEL
 from winnow.models.adapter import add_lora
 from winnow.models.load import Loaded, load
-from winnow.models.model_folder import named_by
+from winnow.models.model_folder import relabel_errors
 from winnow.models.precision import keeps_value_masters
 from winnow.state.checkpoint_names import TENSORS
 
 
-def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.device) -> tuple[Loaded, Critic | None]:
+def make_separate_critic(
+    config: Config, learner: Learner, policy: Loaded, device: torch.device
+) -> tuple[Loaded, Critic | None]:
     """The loaded model of a separate critic, and the critic; the policy's and None where none is configured."""
     critic = config.critic
     if critic is None or critic.form == "shared":
@@ -61,7 +63,7 @@ def _load(config: Config, device: torch.device, tokenizer: Any) -> Loaded:
     """A model of the critic alone, with an adapter where one is trained."""
     critic = config.critic
     assert critic is not None, "there is no value model without its table"
-    with named_by("critic.path" if critic.path else "model.path"):
+    with relabel_errors("critic.path" if critic.path else "model.path"):
         loaded = load(
             critic.path or config.model.path,
             dtype=config.model.dtype,

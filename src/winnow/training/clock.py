@@ -45,7 +45,7 @@ class TrainingClock:
             self._seconds += self._now() - self._began
             self._began = None
         # The mean over ranks: all must agree on whether an evaluation or a save is due
-        self._seconds = ranks.total(self._seconds) / ranks.count()
+        self._seconds = ranks.sum_over_ranks(self._seconds) / ranks.count()
 
     def passed(self, every_minutes: float) -> bool:
         """Whether a multiple of `every_minutes` fell into the last step; never where that is 0."""

@@ -44,7 +44,7 @@ def check_combinations(members: Members) -> None:
         _check_reset,
     ):
         check(members)
-    check_ranks(members.config, ranks.asked_for())
+    check_ranks(members.config, ranks.launched_count())
 
 
 def _check_alarms(members: Members) -> None:

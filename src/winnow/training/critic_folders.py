@@ -8,7 +8,7 @@ from typing import Any
 from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.models.load import describe, load_tokenizer
-from winnow.models.model_folder import named_by
+from winnow.models.model_folder import relabel_errors
 from winnow.state.checkpoint_names import TENSORS
 
 
@@ -18,7 +18,7 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
     if critic is None:
         return
     if critic.path is not None:
-        with named_by("critic.path"):
+        with relabel_errors("critic.path"):
             critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
         if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(

@@ -40,7 +40,7 @@ class CriticTally:
             "critic/updates": float(len(taken)),
             "critic/skipped_updates": float(len(self.results) - len(taken)),
             "critic/learning_rate": self.results[-1].learning_rate,
-            **of_value_loss(merged(ranks.each(self.seen, what="metrics"))),
+            **of_value_loss(merged(ranks.gather_from_all(self.seen, what="metrics"))),
         }
         return metrics | ({"critic/grad_norm": float(np.mean([r.grad_norm for r in taken]))} if taken else {})
 

@@ -14,7 +14,7 @@ from winnow.memory.value_shapes import value_shapes
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members
-from winnow.user_code import said_by_name
+from winnow.user_code import with_named_errors
 
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
@@ -67,7 +67,7 @@ def plan_devices(
         needs=members.needs | ({"ref_logprobs"} if members.reference else set()),
         job=job,
         # `tuple` inside the guard: the function may be a generator, which raises only when it is read
-        engine_parts=said_by_name(
+        engine_parts=with_named_errors(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
         ),
     )

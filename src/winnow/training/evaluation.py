@@ -10,7 +10,7 @@ from winnow.engines.base import Engine
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
 from winnow.training.collect import OnRollout, collect
-from winnow.training.evaluation_metrics import greedy_metrics, per_problem, sampled_metrics, votes
+from winnow.training.evaluation_metrics import count_votes, greedy_metrics, per_problem, sampled_metrics
 from winnow.training.judged import judged
 from winnow.verify import Verifiers
 
@@ -44,21 +44,25 @@ def evaluate(
     called with every finished rollout. Raises VerifierError when too many verdicts failed, greedy rollouts included.
     """
     begin = time.perf_counter()
-    sampled = answered(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=on_rollout)
-    best = answered(engine, verifiers, prompts, greedily(sampling), 1, seed=seed, told=on_rollout) if greedy else ()
+    sampled = collect_rollouts(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=on_rollout)
+    best = (
+        collect_rollouts(engine, verifiers, prompts, greedy_sampling(sampling), 1, seed=seed, told=on_rollout)
+        if greedy
+        else ()
+    )
     verifiers.check_evaluation([*sampled, *best])
     problems = [judged(group) for group in sampled]
-    values = per_problem(problems, [votes(problem) for problem in problems], rollouts_per_prompt)
+    values = per_problem(problems, [count_votes(problem) for problem in problems], rollouts_per_prompt)
     metrics = {
         **sampled_metrics(problems, values),
         **greedy_metrics([judged(group) for group in best]),
         "timed_out": float(sum(int(g.timed_out.sum()) for g in (*sampled, *best))),
     }
     seconds = time.perf_counter() - begin
-    return Evaluation(named({**metrics, "seconds": seconds}, of), seconds, sampled, best)
+    return Evaluation(with_prefix({**metrics, "seconds": seconds}, of), seconds, sampled, best)
 
 
-def answered(
+def collect_rollouts(
     engine: Engine,
     verifiers: Verifiers,
     prompts: Sequence[Prompt],
@@ -72,12 +76,12 @@ def answered(
     return tuple(collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=told))
 
 
-def greedily(sampling: Sampling) -> Sampling:
+def greedy_sampling(sampling: Sampling) -> Sampling:
     """Sampling settings with the same limits at temperature 0."""
     return Sampling(max_new_tokens=sampling.max_new_tokens, temperature=0.0, stop=sampling.stop)
 
 
-def named(metrics: dict[str, float], of: str | None) -> dict[str, float]:
+def with_prefix(metrics: dict[str, float], of: str | None) -> dict[str, float]:
     """The metrics by their names in a log: eval/..., or with `of` eval/OF/...."""
     prefix = "eval/" if of is None else f"eval/{of}/"
     return {f"{prefix}{name}": value for name, value in metrics.items()}

@@ -67,7 +67,7 @@ def majority_is_known(ballots: Sequence[Votes]) -> bool:
     return not any(ballot.undisclosed for ballot in ballots)
 
 
-def votes(problem: Problem) -> Votes:
+def count_votes(problem: Problem) -> Votes:
     """The votes of a problem's rollouts. Comparing the spellings of answers is slow: call it once per problem."""
     verified = [one for one in problem if one.verified]
     right = sum(bool(one.correct) for one in verified)
@@ -83,7 +83,7 @@ def sampled_metrics(sampled: Sequence[Problem], values: Mapping[str, FloatArray]
     verified = [one for one in rollouts if one.verified]
     metrics = {
         "length_mean": float(np.mean([one.length for one in rollouts])),
-        "truncated": float(np.mean([one.cut for one in rollouts])),
+        "truncated": float(np.mean([one.truncated for one in rollouts])),
         "failed": float(len(rollouts) - len(verified)),
         **{name: float(of_each.mean()) for name, of_each in defined.items() if len(of_each)},
     }

@@ -81,7 +81,7 @@ Event = Started | PhaseBegan | RolloutsFinished | StepReport | AlarmRaised | Eva
 Watch = Callable[[Event], None]
 
 
-def several(watches: Sequence[Watch]) -> Watch:
+def call_each(watches: Sequence[Watch]) -> Watch:
     """A watch that calls each of `watches` in order."""
 
     def each(event: Event) -> None:
@@ -104,5 +104,5 @@ def without_repeats(watch: Watch) -> Watch:
     return pass_on
 
 
-def nobody(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """A watch that ignores every event, for ranks that do not write."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from winnow.config import Config
-from winnow.engines.stopping import divide_stops
-from winnow.models.load import ends
+from winnow.engines.stopping import split_stops
+from winnow.models.load import model_stop_tokens
 from winnow.records import Prompt
 
 TAG = re.compile(r"</?\w+>")
@@ -26,8 +26,8 @@ class FirstPrompt:
     @classmethod
     def of(cls, prompt: Prompt, tokenizer: Any, config: Config) -> FirstPrompt:
         """The first prompt with its stops. Reads the settings of the configured model, and no weights."""
-        named, strings = divide_stops(tokenizer, config.rollout.stop)
-        tokens = sorted({*ends(config.model.path, tokenizer), *named})
+        named, strings = split_stops(tokenizer, config.rollout.stop)
+        tokens = sorted({*model_stop_tokens(config.model.path, tokenizer), *named})
         stops = (tokenizer.convert_ids_to_tokens(token) or f"token {token}" for token in tokens)
         tags = (token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content))
         return cls(prompt, tuple(stops), strings, frozenset(tags))

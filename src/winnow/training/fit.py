@@ -14,7 +14,7 @@ import torch
 
 from winnow import ranks
 from winnow.engines.base import evaluating
-from winnow.errors import ConfigError, Leave, RankError, RunFolderError
+from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import Group, StepReport
@@ -36,8 +36,8 @@ from winnow.training.events import (
     PhaseBegan,
     Started,
     Watch,
-    nobody,
-    several,
+    call_each,
+    ignore_event,
     without_repeats,
 )
 from winnow.training.machine_share import threads_of_rank
@@ -79,7 +79,7 @@ def fit(
 
     SIGTERM, SIGINT and SIGHUP end the run with a checkpoint, after the current step or at once, as
     `checkpoint.on_signal` sets it. Raises WinnowError subclasses. What is intact is saved before, and a note of the
-    error names the folder (`winnow.errors.told`).
+    error names the folder (`winnow.errors.format_error`).
     """
     config = members.config
     if allow_change and not resume:
@@ -90,7 +90,7 @@ def fit(
         )
     with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
         watching = (watch,) if callable(watch) else tuple(watch)
-        watch = without_repeats(several(watching)) if ranks.is_writer() else nobody
+        watch = without_repeats(call_each(watching)) if ranks.is_writer() else ignore_event
         return _fit(members, resume=resume, allow_change=allow_change, watch=watch, now=now)
 
 
@@ -177,7 +177,7 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
     def advance(step: int) -> None:
         if _evaluation_is_due(run, step) and not (evaluated and step == first_step):
             _evaluate(run, step, watch)
-        if not ranks.any_rank(stop.asked):
+        if not ranks.any_rank(stop.requested):
             with run.clock.step():
                 run.phases.step = step
                 plan(run, step)
@@ -189,9 +189,9 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
     with stop_signals(now=config.checkpoint.on_signal == "now" and alone) as stop:
         for step in _steps(run, first_step, watch):
             before = Boundary.of(run, step)
-            if not ranks.any_rank(stop.asked):
+            if not ranks.any_rank(stop.requested):
                 _unless_signalled(run, before, stop, partial(advance, step))
-            if ranks.any_rank(stop.asked):
+            if ranks.any_rank(stop.requested):
                 after = reached(run, before)
                 assert after is not None, "a signal ends a step before its first update or after its last"
                 model = _save(run, after, watch) if after.step else None
@@ -202,7 +202,7 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
         last = Boundary.of(run, done)
         model = _save(run, last, watch)
         whole = evaluated and first_step == done
-        if not whole and not ranks.any_rank(stop.asked):
+        if not whole and not ranks.any_rank(stop.requested):
             whole = _unless_signalled(run, last, stop, partial(_evaluate, run, done, watch))
             for alarm in run.alarms.at_end(done) if whole else ():
                 watch(AlarmRaised(alarm))
@@ -246,7 +246,7 @@ def _unless_signalled(run: Run, before: Boundary, stop: Stop, act: Callable[[], 
     try:
         with rescued(run, before), stop.may_leave(lambda: untouched(run, before)):
             act()
-    except Leave:
+    except StoppedBySignal:
         return False
     return True
 

@@ -26,7 +26,7 @@ def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequenc
     if ranks.count() == 1:
         return list(groups)
     gathered: dict[int, Group] = {}
-    for rank, sent in enumerate(ranks.each(_Sent.of(own, groups), what="rollouts")):
+    for rank, sent in enumerate(ranks.gather_from_all(_Sent.of(own, groups), what="rollouts")):
         gathered |= sent.groups(prompts, rank)
     return [gathered[place] for place in range(len(prompts))]
 

@@ -8,7 +8,7 @@ from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 
 
-def hand_over(learner: Learner, engine: Engine, *, version: int) -> None:
+def sync_weights(learner: Learner, engine: Engine, *, version: int) -> None:
     """Load the present weights into the engine of every rank, which samples them as `version` from then on.
 
     Where one engine fails, all ranks raise.

@@ -20,7 +20,7 @@ class Judged(NamedTuple):
     parts: Mapping[str, float]
     answer: str | None
     length: int  # completion tokens
-    cut: bool  # truncated at max_new_tokens
+    truncated: bool  # truncated at max_new_tokens
     late: bool  # the verdict depends on a limit of wall-clock time
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from winnow import ranks
 from winnow.records import Rollout
 from winnow.training.clock import Now
-from winnow.training.events import PhaseBegan, RolloutsFinished, Watch, nobody
+from winnow.training.events import PhaseBegan, RolloutsFinished, Watch, ignore_event
 
 EVERY = 1.0  # seconds between two RolloutsFinished events
 
@@ -18,7 +18,7 @@ EVERY = 1.0  # seconds between two RolloutsFinished events
 class Phases:
     """Passes phases to a watch. `step` is the current one or, between two steps, the next."""
 
-    watch: Watch = nobody
+    watch: Watch = ignore_event
     step: int = 0
     now: Now = time.monotonic
 

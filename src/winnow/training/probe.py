@@ -72,7 +72,7 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
     rollout = run.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
     counts = check_counts(run.members.allocate(stats, budget), len(prompts), budget)
-    ranks.check_same("plan of counts", lambda: str(counts.tolist()), ranks.SAME_ANSWERS)
+    ranks.check_same("plan of counts", lambda: str(counts.tolist()), ranks.SAME_RESULTS)
     run.history.record_plan(prompts, counts, stats.pass_rate)
     return counts
 

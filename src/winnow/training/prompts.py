@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from winnow.config import Config
-from winnow.engines.stopping import divide_stops
+from winnow.engines.stopping import split_stops
 from winnow.metrics import distinct
 from winnow.models.load import describe, load_tokenizer, padding
 from winnow.records import Problem, Prompt, Sampling
@@ -31,7 +31,10 @@ class RunPrompts(NamedTuple):
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        return max(longest(rendered.prompts) for rendered in (self.training, *(task.prompts for task in self.held_out)))
+        return max(
+            longest(render_prompts.prompts)
+            for render_prompts in (self.training, *(task.prompts for task in self.held_out))
+        )
 
 
 def run_prompts(members: Members) -> RunPrompts:
@@ -39,9 +42,9 @@ def run_prompts(members: Members) -> RunPrompts:
     training = members.task("train")
     held_out = [(None, held_out_problems(members)), *_of_further_tasks(members)]
     tokenizer = prompt_tokenizer(members.config)
-    first, *others = rendered_each(members, [training, *(problems for _, problems in held_out)], tokenizer)
+    first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
-    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer)
+    return RunPrompts(first, tuple(HeldOut(name, render_prompts) for name, render_prompts in named), tokenizer)
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:
@@ -69,16 +72,16 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
     )
     tokenizer = load_tokenizer(config.model.path) if loaded is None else loaded
     padding(tokenizer, config.model.pad_token)  # raises for a token that does not exist
-    divide_stops(tokenizer, config.rollout.stop)  # raises for a stop string that cannot occur
+    split_stops(tokenizer, config.rollout.stop)  # raises for a stop string that cannot occur
     return tokenizer
 
 
-def rendered(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
+def render_prompts(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
     """Problems as prompts of this run."""
-    return rendered_each(members, [problems], tokenizer)[0]
+    return render_lists(members, [problems], tokenizer)[0]
 
 
-def rendered_each(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:
+def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:
     """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them."""
     return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base)
 

@@ -37,7 +37,7 @@ from winnow.families import (
     TermTraits,
     Traits,
 )
-from winnow.installed import is_installed, unfit
+from winnow.installed import is_installed, unsuitable_version
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.registry import resolve, resolve_at
@@ -45,7 +45,7 @@ from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations
 from winnow.training.members import Critic, Members
 from winnow.training.undeclared import check_needs
-from winnow.user_code import said_by_name
+from winnow.user_code import with_named_errors
 
 T = TypeVar("T", bound=Traits)
 
@@ -79,7 +79,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         terms=terms,
         engine=_bound(ENGINE, config.rollout.engine, base),
         trackers=tuple(_bound(TRACKER, tracker, base) for tracker in config.track),
-        critic=None if critic is None else said_by_name("the critic", critic, critic),
+        critic=None if critic is None else with_named_errors("the critic", critic, critic),
         select=chain(selectors),
         objective=_objective(config, loss, terms),
         needs=_needs(config, loss, terms),
@@ -107,7 +107,7 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
-    two = devices >= 2 and installed and config.device in ("auto", "cuda") and ranks.asked_for() == 1
+    two = devices >= 2 and installed and config.device in ("auto", "cuda") and ranks.launched_count() == 1
     on_second = _sampled_by(config, SECOND_DEVICE)
     return on_second if two and _fits(on_second) else _sampled_by(config, {"use": "native"})
 
@@ -200,7 +200,7 @@ def _check_trackers(members: Members) -> None:
 
 def _check_version(key: str, what: str, package: str, extra: str) -> None:
     """Raise ConfigError for a package that is installed in another version than winnow declares."""
-    versions = unfit(package)
+    versions = unsuitable_version(package)
     if versions is not None:
         raise ConfigError(
             f"{what}: {package} {versions[0]} is installed here, and winnow needs {versions[1]}",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
-from winnow.errors import Leave
+from winnow.errors import StoppedBySignal
 from winnow.state.checkpoint import Checkpoint
 
 Save = Callable[[], Checkpoint]
@@ -39,7 +39,7 @@ class Saving:
     def wait(self) -> None:
         """Return when no save is in progress. Calls `on_saved` of a save that has ended since the last call.
 
-        Raises what `on_saved` raises. A signal that ends the wait (`Leave`) does not end the save.
+        Raises what `on_saved` raises. A signal that ends the wait (`StoppedBySignal`) does not end the save.
         """
         if self._under_way is None:
             return
@@ -47,7 +47,7 @@ class Saving:
         outcome.exception()  # waits
         try:
             on_saved(outcome)
-        except Leave:  # the next call of `wait` calls `on_saved` again
+        except StoppedBySignal:  # the next call of `wait` calls `on_saved` again
             raise
         except BaseException:
             self._under_way = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from winnow import ranks
-from winnow.errors import Leave
+from winnow.errors import StoppedBySignal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SENT_TWICE_WITHIN_SECONDS = 3.0
@@ -20,7 +20,7 @@ class Stop:
     """Whether a signal has requested the end of a run. With `now`, it also ends a block of `may_leave` at once."""
 
     def __init__(self, *, now: bool) -> None:
-        self.asked = False
+        self.requested = False
         self._now = now
         self._may: Callable[[], bool] = _never
 
@@ -33,11 +33,11 @@ class Stop:
         finally:
             self._may = _never
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request the end. A signal handler calls it, in the main thread between two instructions."""
-        self.asked = True
+        self.requested = True
         if self._now and self._may():
-            raise Leave
+            raise StoppedBySignal
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     twice, came = _sent_twice(), dict[int, float]()
 
     def handle(number: int, frame: object) -> None:
-        requested_before, now = stop.asked, time.monotonic()
+        requested_before, now = stop.requested, time.monotonic()
         first = came.setdefault(number, now)
         if number != signal.SIGHUP and not twice:
             signal.signal(number, before[signal.Signals(number)])
@@ -67,7 +67,7 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
         if not requested_before:
-            stop.ask()
+            stop.request()
 
     for number in before:
         signal.signal(number, handle)
@@ -83,7 +83,7 @@ def _sent_twice() -> bool:
 
     Ranks that winnow starts are in separate sessions and get each signal once.
     """
-    return ranks.asked_for() > 1 and os.getsid(0) != os.getpid()
+    return ranks.launched_count() > 1 and os.getsid(0) != os.getpid()
 
 
 def _never() -> bool:

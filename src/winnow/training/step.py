@@ -21,7 +21,7 @@ from winnow.seeds import Rng
 from winnow.training.build import Run
 from winnow.training.collect import collect
 from winnow.training.critic_tally import CriticTally
-from winnow.training.hand_over import hand_over
+from winnow.training.hand_over import sync_weights
 from winnow.training.step_metrics import Clock, Tally, describe
 from winnow.training.step_values import (
     fill_returns,
@@ -69,7 +69,7 @@ def train_step(run: Run, step: int) -> StepReport:
             max_trained_tokens=run.config.update.max_trained_tokens,
             planned=len(prompts),
             pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
-            drop_silent=not run.members.objective.teaches_all,
+            drop_silent=not run.members.objective.trains_all,
             seed=(run.seed, "schedule", step),
         )
         if is_pretraining(run, step):
@@ -101,9 +101,9 @@ def train_step(run: Run, step: int) -> StepReport:
 
     try:
         with clock("sync"):
-            hand_over(run.learner, run.engine, version=step + 1)
+            sync_weights(run.learner, run.engine, version=step + 1)
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
-        clock.gauge.of_engine(run.engine)
+        clock.gauge.read_engine(run.engine)
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run, groups), **critic_tally.metrics()}
         metrics |= run.clock.metrics("time/training_hours")

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from winnow import ranks
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
@@ -62,7 +62,9 @@ class Clock:
         if ranks.count() == 1:
             return {}
         mine, own = ranks.spent.since(self.spent), self.gauge.metrics()
-        all_spent, step, held = zip(*ranks.each((mine, time.perf_counter() - self.started, own)), strict=True)
+        all_spent, step, held = zip(
+            *ranks.gather_from_all((mine, time.perf_counter() - self.started, own)), strict=True
+        )
         waited = [spent.seconds for spent in all_spent]
         return {
             **{name: max(of_rank.get(name, 0.0) for of_rank in held) for name in sorted(set().union(*held))},
@@ -169,7 +171,7 @@ class Tally:
         self.pending = 0.0
 
     def metrics(self) -> Metrics:
-        self._merge(ranks.each(self, what="metrics"))
+        self._merge(ranks.gather_from_all(self, what="metrics"))
         taken = [r for r in self.results if not r.skipped]
         metrics = {
             "policy/skipped_updates": float(len(self.results) - len(taken)),
@@ -251,7 +253,7 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
 
 
 def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
-    flat_groups = [g.correct for g in verified if g.rollouts and flat(g.rewards)]
+    flat_groups = [g.correct for g in verified if g.rollouts and is_flat(g.rewards)]
     sizes = np.array([len(g.rollouts) for g in verified], dtype=np.float64)
     return {
         "group/count": float(sum(bool(g.rollouts) for g in groups)),

@@ -13,7 +13,7 @@ import numpy as np
 from winnow.algos.gae import check_values, trainable, value_targets, with_kl
 from winnow.algos.objective import ValueLoss
 from winnow.errors import UpdateError
-from winnow.learner.per_token import Found
+from winnow.learner.per_token import PerSequence
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.training.build import Run
@@ -85,7 +85,7 @@ def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) 
     loss = ValueLoss(section.clip_range)
     for batch in _batches(run, groups, step, planned):
         for mb in run.critic.micro_batches(batch):
-            value = loss.of_own_model(run.critic.forward(mb), mb)
+            value = loss.separate_objective(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
             tally.add(value)
         tally.close(run.critic.step() if batch.sequences else run.critic.skip())
@@ -135,14 +135,14 @@ def _sequences(groups: Sequence[Group], read: Sequence[BoolArray]) -> list[Train
     ]
 
 
-def _of_group(group: Group, position: int, by_rollout: Found) -> tuple[FloatArray, ...]:
+def _of_group(group: Group, position: int, by_rollout: PerSequence) -> tuple[FloatArray, ...]:
     """N x [L] numbers of a group, NaN where a rollout was not read."""
     return tuple(
         by_rollout.get((position, rollout.index), np.full(len(rollout.tokens), np.nan)) for rollout in group.rollouts
     )
 
 
-def _with_kl(group: Group, position: int, by_rollout: Found, coefficient: float) -> Group:
+def _with_kl(group: Group, position: int, by_rollout: PerSequence, coefficient: float) -> Group:
     reference = _of_group(group, position, by_rollout)
     distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, reference, strict=True))
     return group.fill(token_rewards=with_kl(group, distances, coefficient))

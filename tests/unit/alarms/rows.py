@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from winnow.alarms import of_run
+from winnow.alarms import alarms_of_run
 from winnow.config import AlarmsSection
 
 
@@ -56,7 +56,7 @@ def evaluation(chance, noise, problems=256):
 def raised(rows, **limits):
     """{name: the steps at which it was raised}"""
     steps = {}
-    for alarm in of_run(rows, AlarmsSection(**limits)):
+    for alarm in alarms_of_run(rows, AlarmsSection(**limits)):
         steps.setdefault(alarm.name, []).append(alarm.step)
     return steps
 

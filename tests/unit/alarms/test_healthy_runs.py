@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.alarms import of_run
+from winnow.alarms import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load
 
@@ -35,7 +35,7 @@ def test_a_healthy_run_raises_no_alarm(name):
     config = dump(load(CONFIGS[name.rpartition("-s")[0]]))
     rows = rows_of(name)
     assert sum("budget/rollouts" in row for row in rows) == config["steps"]
-    assert of_run(rows, config) == []
+    assert alarms_of_run(rows, config) == []
 
 
 # The alarm of each mistake, the step at which it is raised, and the last step at which it holds.
@@ -49,7 +49,7 @@ NAMED = {"diverged": "optimizer.learning_rate", "gamed": "reward", "shuffled": "
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_run_with_one_mistake_raises_one_alarm_that_names_it(name):
-    alarms = of_run(rows_of(name))
+    alarms = alarms_of_run(rows_of(name))
     assert [(alarm.name, alarm.step, alarm.last) for alarm in alarms] == MISTAKES[name]
     assert all(NAMED[name] in alarm.keys for alarm in alarms)
     assert not {"prompt.template", "task"} & set(alarms[0].keys) or name == "shuffled"
@@ -64,7 +64,7 @@ def test_the_same_runs_raise_alarms_under_limits_that_they_pass():
     strict = {"flat_share": 0.02, "untrained_steps": 1, "no_learning_gain": 50.0, "drop": 1e-6, "swings": 1, "steps": 2}
     strict |= {"standard_errors": 0.05, "gradient_factor": 1.01, "no_learning_steps": 6, "entropy_floor": 0.5}
     strict |= {"clip_fraction": 1e-9, "ratio": 1e-9, "values_steps": 1}
-    raised = {alarm.name for name in RUNS for alarm in of_run(rows_of(name), {"alarms": strict})}
+    raised = {alarm.name for name in RUNS for alarm in alarms_of_run(rows_of(name), {"alarms": strict})}
     signal = {"all_flat", "oscillation", "sudden_drop", "no_learning"}
     assert raised >= signal | {"gradient_spike", "entropy_collapse", "clip_fraction", "ratio_drift"}
     assert "values_explain_nothing" in raised

@@ -8,7 +8,7 @@ import re
 import pytest
 from rows import learning, raised, run
 
-from winnow.alarms import ALARMS, of_run
+from winnow.alarms import ALARMS, alarms_of_run
 
 FLAT = {"group__flat": 32, "group__all_wrong": 30, "group__all_correct": 2, "advantage__std": 0.0}
 IDLE = {"budget__updates": 0, "select__trained": 0, "policy__grad_norm": None}
@@ -163,14 +163,14 @@ def test_an_alarm_that_was_raised_before_its_explanation_holds_on():
     """Rollouts are cut off from the start, and the policy fails at step 40: the first is no consequence."""
     cut = {"rollout__truncated": 0.9}
     rows = [*run(40, **cut), *run(80, **NOTHING)[40:]]
-    steps = {alarm.name: (alarm.step, alarm.last) for alarm in of_run(rows)}
+    steps = {alarm.name: (alarm.step, alarm.last) for alarm in alarms_of_run(rows)}
     assert steps == {"all_truncated": (4, 79), "sudden_drop": (41, 79)}
 
 
 def test_an_alarm_of_an_exploited_reward_names_the_part_that_rose():
     parts = {"reward/part/right": lambda s: 0.4 - 0.01 * s, "reward/part/short": lambda s: 0.2 + 0.03 * s}
     rows = [one | {name: part(one["step"]) for name, part in parts.items()} for one in run(40, **GAMED)]
-    (alarm,) = of_run(rows)
+    (alarm,) = alarms_of_run(rows)
     assert (alarm.name, alarm.step) == ("reward_without_accuracy", 24)
     assert "reward" in alarm.keys
     numbers = set(re.findall(r"\d+\.\d+", alarm.text))
@@ -184,7 +184,7 @@ def test_accuracy_on_other_problems_is_not_compared():
     """A resume at step 20 with a task that the policy cannot solve: no answer to it was ever right."""
     rows = [*run(20), *run(40, **NOTHING)[20:]]
     assert "sudden_drop" in raised(rows)
-    after = [alarm.name for alarm in of_run(rows, evaluated_since=20)]
+    after = [alarm.name for alarm in alarms_of_run(rows, evaluated_since=20)]
     assert "unparsable" in after
 
 
@@ -243,9 +243,11 @@ def test_an_entropy_far_below_the_first_has_collapsed_above_the_floor():
 
 
 def test_the_verifier_and_not_the_task_is_the_cause_of_failed_verdicts():
-    (alarm,) = [alarm for alarm in of_run(run(3, **IDLE, outcome__failed=512)) if alarm.name == "nothing_trained"]
+    (alarm,) = [
+        alarm for alarm in alarms_of_run(run(3, **IDLE, outcome__failed=512)) if alarm.name == "nothing_trained"
+    ]
     assert set(alarm.keys) == {"verify", "reward"}
-    (alarm,) = [alarm for alarm in of_run(run(3, **IDLE)) if alarm.name == "nothing_trained"]
+    (alarm,) = [alarm for alarm in alarms_of_run(run(3, **IDLE)) if alarm.name == "nothing_trained"]
     assert "task" in alarm.keys
 
 
@@ -254,7 +256,7 @@ def test_evaluations_of_other_problems_are_not_compared():
     steady = run(100, reward__mean=lambda s: 0.4 + 0.005 * s)
     rows = held_out(steady, lambda s: 0.2 if s >= 50 else 0.6)
     assert "sudden_drop" in raised(rows)
-    assert not [alarm for alarm in of_run(rows, evaluated_since=50) if alarm.name == "sudden_drop"]
+    assert not [alarm for alarm in alarms_of_run(rows, evaluated_since=50) if alarm.name == "sudden_drop"]
 
 
 def test_held_out_accuracy_raises_sudden_drop_and_oscillation():

@@ -9,7 +9,7 @@ from rows import held_out_run, raised, run
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.alarms import Alarms, of_run
+from winnow.alarms import Alarms, alarms_of_run
 from winnow.config import AlarmsSection, dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
@@ -26,7 +26,7 @@ def cut(*steps, count=20):
 def test_an_alarm_is_raised_again_after_clear_steps():
     """clear_steps = 3: it holds at steps 2, 4, 7 and 11, with one, two and three clear steps in between."""
     assert raised(cut(2, 4, 7, 11, 12), steps=1, clear_steps=3) == {"all_truncated": [2, 11]}
-    assert [(a.step, a.last) for a in of_run(cut(2, 4, 7, 11, 12), SHORT)] == [(2, 7), (11, 12)]
+    assert [(a.step, a.last) for a in alarms_of_run(cut(2, 4, 7, 11, 12), SHORT)] == [(2, 7), (11, 12)]
 
 
 def live(rows, settings=SHORT, cut_at=None):
@@ -56,7 +56,7 @@ def test_a_resume_changes_no_row_and_raises_no_alarm_twice(cut_at):
 
 def test_a_run_and_its_log_raise_the_same_alarms():
     rows = held_out_run()
-    pairs = [(alarm.step, alarm.name) for alarm in of_run(rows, AlarmsSection())]
+    pairs = [(alarm.step, alarm.name) for alarm in alarms_of_run(rows, AlarmsSection())]
     assert [pair for pair in pairs if pair[0] < len(rows)] == live(rows, AlarmsSection())[1]
 
 
@@ -79,7 +79,7 @@ def test_an_evaluation_that_a_resume_keeps_is_not_lost():
 
 def test_the_text_names_evidence_cause_and_keys_with_their_values():
     config = dump(validate({"rollout": {"max_new_tokens": 7, "stop": ["</a>", "\n"]}}))
-    (alarm,) = of_run(cut(3, 4, 5, 6, 7, 8, count=9), config)
+    (alarm,) = alarms_of_run(cut(3, 4, 5, 6, 7, 8, count=9), config)
     assert_golden("alarm_text", alarm.text)
     assert alarm.evidence["rollout/truncated"] == pytest.approx(0.58)
     assert alarm.keys == {"rollout.max_new_tokens": 7, "rollout.stop": ["</a>", "\n"], "prompt.template": "chat"}
@@ -88,9 +88,9 @@ def test_the_text_names_evidence_cause_and_keys_with_their_values():
 
 def test_an_alarm_names_the_keys_that_the_configuration_has():
     values = {"critic__updates": 0, "budget__tokens_valued": 9}
-    (alarm,) = of_run(run(1, **values), dump(validate({})))
+    (alarm,) = alarms_of_run(run(1, **values), dump(validate({})))
     assert (alarm.keys, "critic." in alarm.text) == ({}, False)
-    (alarm,) = of_run(run(1, **values))
+    (alarm,) = alarms_of_run(run(1, **values))
     keys = ["critic.optimizer.learning_rate", "critic.optimizer.max_grad_norm"]
     assert alarm.keys == dict.fromkeys(keys)
     assert all(key in alarm.text for key in keys)
@@ -98,9 +98,9 @@ def test_an_alarm_names_the_keys_that_the_configuration_has():
 
 def test_a_head_on_the_policys_backbone_and_a_function_have_other_causes():
     below = {"critic__explained_variance": -0.1}
-    (alarm,) = of_run(run(20, **below, critic__loss=0.1))
+    (alarm,) = alarms_of_run(run(20, **below, critic__loss=0.1))
     assert set(alarm.keys) == {"critic.coefficient", "optimizer.learning_rate", "critic.clip_range"}
-    (alarm,) = of_run(run(20, **below))
+    (alarm,) = alarms_of_run(run(20, **below))
     assert (alarm.name, alarm.keys) == ("values_explain_nothing", {})
 
 
@@ -112,7 +112,7 @@ def test_unknown_limits_of_another_version_are_ignored():
 
 
 def raised_with(settings):
-    return [alarm.name for alarm in of_run(run(9, rollout__truncated=0.9), settings)]
+    return [alarm.name for alarm in alarms_of_run(run(9, rollout__truncated=0.9), settings)]
 
 
 def test_no_log_raises_an_error():
@@ -126,4 +126,4 @@ def test_no_log_raises_an_error():
             row = {name: noise.choice(numbers) for name in names if noise.random() < 0.8} | {"step": step}
             check_metrics(row | {name: 0 for name, value in row.items() if value != value})
             rows.append(row)
-        of_run(rows)
+        alarms_of_run(rows)

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from winnow.algos.estimators import majority_at_k, pass_at_k, standard_error, tied
+from winnow.algos.estimators import is_tied, majority_at_k, pass_at_k, standard_error
 
 
 def test_pass_at_k_is_unbiased():
@@ -74,12 +74,12 @@ def test_majority_of_1024_rollouts():
 
 
 def test_a_tie_is_one_of_the_leading_answers():
-    assert tied(2, [2, 1])
-    assert not tied(0, [1, 1])
-    assert not tied(1, [2, 2])
-    assert not tied(2, [1, 1])
-    assert not tied(1, [])
-    assert not tied(0, [])
+    assert is_tied(2, [2, 1])
+    assert not is_tied(0, [1, 1])
+    assert not is_tied(1, [2, 2])
+    assert not is_tied(2, [1, 1])
+    assert not is_tied(1, [])
+    assert not is_tied(0, [])
 
 
 def test_the_standard_error_is_that_of_a_mean():

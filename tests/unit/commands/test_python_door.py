@@ -157,11 +157,11 @@ def test_an_evaluation_of_a_run_s_checkpoint(small, tmp_path):
         "greedy": False,
         "reward": "even",
     }
-    assert {name: evaluation.asked()[name] for name in expected} == expected
+    assert {name: evaluation.settings()[name] for name in expected} == expected
     assert [len(rollouts) for rollouts in evaluation.sampled.values()] == [2, 2, 2]
     assert evaluation.metrics["eval/reward_mean"] == pytest.approx(np.mean([row["reward"] for row in evaluation.rows]))
     everything = winnow.evaluate(str(result.model), reward=even, rollouts_per_prompt=1, greedy=False)
-    assert (everything.asked()["problems"], everything.config.evaluate.problems) == (16, 16)
+    assert (everything.settings()["problems"], everything.config.evaluate.problems) == (16, 16)
 
 
 def test_a_checkpoint_is_only_evaluated_on_its_runs_problems(small, tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_a_checkpoint_is_only_evaluated_on_its_runs_problems(small, tmp_path, mo
     config = {**small(steps=1, evaluate={"problems": 2}), "task": {"use": "jsonl", "path": "problems.jsonl"}}
     model = winnow.train(**config, **QUIET).model
     few = {"problems": 2, "rollouts_per_prompt": 1, "reward": even}
-    assert winnow.evaluate(model, **few).asked()["task_options"] == {"path": "problems.jsonl"}
+    assert winnow.evaluate(model, **few).settings()["task_options"] == {"path": "problems.jsonl"}
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     with refused(DataError, "problems.jsonl", key="task.path", code="data.changed"):

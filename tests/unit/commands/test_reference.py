@@ -13,7 +13,7 @@ import pytest
 from winnow.commands import config_keys as module
 from winnow.commands.catalog import catalog
 from winnow.commands.config_keys import keys
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import Config
 
 REPOSITORY = Path(__file__).parents[3]
@@ -42,7 +42,9 @@ def test_every_row_of_a_table_is_one_line():
 
 
 def test_every_key_that_a_configuration_prints_is_listed():
-    printed = {line.partition(" = ")[0] for line in toml(Config.model_validate({"model": {"lora": {}}})).splitlines()}
+    printed = {
+        line.partition(" = ")[0] for line in format_toml(Config.model_validate({"model": {"lora": {}}})).splitlines()
+    }
     known = {key.name for key in keys()} | {f"{key.name}.use" for key in keys() if key.type == "member"}
     assert printed <= known
 

@@ -20,7 +20,7 @@ from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
 from winnow.cli import app
-from winnow.commands.profile.points import Found, Work
+from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
 from winnow.report.drawing import new_figure
 from winnow.state.output_files import write_output, write_output_folder
@@ -157,8 +157,8 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The points of a profile are not measured, and pictures are empty."""
 
-    def found(job: Any, *_: Any, **__: Any) -> Found:
-        return Found(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
+    def found(job: Any, *_: Any, **__: Any) -> PointResult:
+        return PointResult(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
 
     monkeypatch.setattr("winnow.commands.profile.profiled.measured_apart", found)
     for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):

@@ -15,7 +15,7 @@ from winnow.cli import app
 from winnow.commands.report import parse_size
 from winnow.errors import ConfigError
 from winnow.report.evaluations.rollout_lines import rows_of
-from winnow.report.page import assembled as page
+from winnow.report.page import assemble as page
 
 PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)
@@ -102,7 +102,7 @@ def test_a_part_that_would_end_its_element_is_refused(tmp_path):
     (tmp_path / "page.html").write_text('<script src="a.js"></script>')
     (tmp_path / "a.js").write_text('"</SCRIPT>"')
     with pytest.raises(ValueError, match="element"):
-        page.assembled("{}", title="", served=False, parts=tmp_path)
+        page.assemble("{}", title="", served=False, parts=tmp_path)
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e</title><script>"

@@ -104,7 +104,7 @@ def test_preempted_rollouts_continue_with_the_same_tokens(at_once: int) -> None:
     bound._tokens = 640
     free = native(exact_context(at_once=at_once, stop=())).generate(wanted, counts, LONG, seed=(5,))
     again = bound.generate(wanted, counts, LONG, seed=(5,))
-    assert bound.put_back > 3
+    assert bound.preemptions > 3
     assert set(lengths(free)) == {200}
     for one, other in zip(free, again, strict=True):
         for x, y in zip(one.rollouts, other.rollouts, strict=True):

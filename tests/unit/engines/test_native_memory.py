@@ -245,7 +245,7 @@ def test_recorded_steps_read_no_more_blocks_than_the_request_may_take(monkeypatc
     engine._graphs = True
     engine._tokens = 64 * blocks or engine._tokens
     check_same(plain, engine.generate(wanted, counts, sampling, seed=(1,)))
-    assert (engine.put_back > 0) == (longest > 64 and blocks > 0)
+    assert (engine.preemptions > 0) == (longest > 64 and blocks > 0)
 
 
 def test_recorded_steps_do_not_depend_on_earlier_requests() -> None:

@@ -142,7 +142,7 @@ def test_memory_is_reported_after_a_load_and_after_sampling(shared: SecondProces
     assert shared.memory_mib.keys() >= {"loaded/cpu/peak_resident", "sampled/cpu/peak_resident"}
     assert shared.memory_mib["sampled/cpu/peak_resident"] >= shared.memory_mib["loaded/cpu/peak_resident"] > 10
     gauge = Gauge()
-    gauge.of_engine(shared)
+    gauge.read_engine(shared)
     check(gauge.metrics())
     assert gauge.metrics() == {f"memory/engine/{name}": mib for name, mib in shared.memory_mib.items()}
 
@@ -152,7 +152,7 @@ def test_an_engine_that_reports_its_memory_is_not_measured_again() -> None:
     assert measure_memory(asleep, "sampled") == {"asleep/cuda0/used": 512.0}  # type: ignore[arg-type]
     assert set(measure_memory(SimpleNamespace(), "loaded")) >= {"loaded/cpu/peak_resident"}  # type: ignore[arg-type]
     without = Gauge()
-    without.of_engine(SimpleNamespace())
+    without.read_engine(SimpleNamespace())
     assert without.metrics() == {}
 
 

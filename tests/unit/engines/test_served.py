@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext, Tolerance
 from winnow.engines.vllm.engine import check_devices, device_environment, fits
-from winnow.engines.vllm.served import FromPolicy, describe, served_weights
+from winnow.engines.vllm.served import ServerEngine, describe, served_weights
 from winnow.errors import ConfigError, EngineError
 from winnow.models.adapter import adapter_weights, add_lora
 from winnow.testing import tiny
@@ -76,7 +76,7 @@ def test_each_weight_is_read_once_in_order_and_names_read_none():
 
     for adapter in (False, True):
         model = adapted(tiny("llama").model) if adapter else tiny("llama").model
-        engine, weights = FromPolicy(Server(), model, adapter=adapter), Gathered(trained(model))
+        engine, weights = ServerEngine(Server(), model, adapter=adapter), Gathered(trained(model))
         served = served_weights(model, weights)
         assert len(served) == len(list(served)) > 0
         assert read == []
@@ -102,7 +102,7 @@ def test_an_adapter_is_merged_into_copies():
 
 def test_after_the_first_load_an_adapter_is_sent_without_the_base():
     policy, server = adapted(tiny("qwen2").model), Server()
-    engine = FromPolicy(server, policy, adapter=True)
+    engine = ServerEngine(server, policy, adapter=True)
     engine.load(trained(policy), version=1)
     (first, zero), (second, one) = server.loaded
     assert (zero, one, engine.version) == (0, 1, 1)
@@ -113,7 +113,7 @@ def test_after_the_first_load_an_adapter_is_sent_without_the_base():
 
 def test_foreign_and_missing_weights_are_refused():
     model = tiny("llama").model
-    engine = FromPolicy(Server(), model, adapter=False)
+    engine = ServerEngine(Server(), model, adapter=False)
     with refused(EngineError, "head.weight", code="engine.contract"):
         engine.load({**trained(model), "head.weight": torch.zeros(1)}, version=1)
     with refused(EngineError, "model.embed_tokens.weight", code="engine.contract"):

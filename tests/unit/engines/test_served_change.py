@@ -17,7 +17,7 @@ from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.own_weights import PolicyCopy
 from winnow.engines.vllm.engine import check_merge, fits
-from winnow.engines.vllm.served import FromPolicy, describe
+from winnow.engines.vllm.served import ServerEngine, describe
 from winnow.engines.vllm.settings import serves_adapter
 from winnow.errors import ConfigError
 from winnow.models.adapter import adapter_weights, add_lora, merges, plain_model, plain_names
@@ -102,7 +102,7 @@ def test_an_adapter_beside_a_16_bit_base_keeps_the_change_merging_loses() -> Non
     model = policy()
     base = {n: p.detach().clone() for n, p in plain_names(plain_model(model).named_parameters())}
     exact, server = changes(trained(model)), Server()
-    FromPolicy(server, model, adapter=True).load(trained(model), version=1)
+    ServerEngine(server, model, adapter=True).load(trained(model), version=1)
     first, again = server.loaded
     assert first.keys() - again.keys() == base.keys()
     assert all(torch.equal(first[name], weight) for name, weight in base.items())

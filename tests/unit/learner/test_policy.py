@@ -25,7 +25,7 @@ from refusals import refused
 from winnow.algos.loss import clip, gspo
 from winnow.errors import ConfigError
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.model_input import hidden_states, shares, tokens_shared, tokens_side_by_side
+from winnow.learner.model_input import hidden_states, sharing_pays, tokens_shared, tokens_side_by_side
 from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PRODUCTS
@@ -538,7 +538,7 @@ def test_a_prompt_is_not_shared_beside_much_longer_completions() -> None:
         return [dataclasses.replace(row([], [3] * completion, index=i), prompt=first.prompt) for i in range(8)]
 
     sizes = ((300, 256), (300, 300), (300, 301), (20, 256), (100, 257), (8192, 1024), (8192, 1025))
-    assert [shares(group(*pair)) for pair in sizes] == [True, True, False, False, False, True, False]
+    assert [sharing_pays(group(*pair)) for pair in sizes] == [True, True, False, False, False, True, False]
 
 
 def test_a_prompt_is_read_once_where_that_saves_a_tenth() -> None:

@@ -22,8 +22,8 @@ from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError
-from winnow.memory.plan import MemoryPart, MemoryPlan, assumed
-from winnow.memory.sizes import in_bytes, readable
+from winnow.memory.plan import MemoryPart, MemoryPlan, assume_free
+from winnow.memory.sizes import format_bytes, parse_bytes
 from winnow.models.load import load
 from winnow.models.meta import meta_model
 from winnow.models.skeleton import Skeleton
@@ -290,7 +290,7 @@ def test_a_run_that_does_not_fit_is_refused_with_its_largest_parts():
     ("size", "text"), [(0, "0 bytes"), (2047, "2.0 KiB"), (150 * 2**20, "150 MiB"), (int(12.34 * GIB), "12.3 GiB")]
 )
 def test_sizes_for_a_person(size, text):
-    assert readable(size) == text
+    assert format_bytes(size) == text
 
 
 HUGE = ["update.tokens_per_micro_batch=2000000000", "rollout.prompts_per_step=64", "rollout.rollouts_per_prompt=500000"]
@@ -350,7 +350,7 @@ def test_the_documented_configuration_of_a_real_model_fits_a_card_of_80_gb(qwen)
 def test_check_answers_for_a_card_that_is_not_here(qwen, memory, code):
     result = check_gsm8k(qwen, "--memory", memory, "--set=task.path=owner/data")
     assert result.exit_code == code, result.output
-    for part_or_size in ("cuda:0", "master weights", "activations", readable(in_bytes(memory))):
+    for part_or_size in ("cuda:0", "master weights", "activations", format_bytes(parse_bytes(memory))):
         assert part_or_size in result.stdout
     if code:
         assert "cuda:0" in result.stderr
@@ -382,7 +382,7 @@ def test_the_share_that_vllm_takes_is_of_the_card_that_is_not_here():
 
 
 def test_only_the_policy_s_kind_of_device_is_assumed():
-    free_on = assumed(7, "cuda")
+    free_on = assume_free(7, "cuda")
     assert (free_on("cuda:0"), free_on("cuda:1")) == (7, 7)
     assert free_on("cpu") != 7
 
@@ -392,13 +392,13 @@ def test_only_the_policy_s_kind_of_device_is_assumed():
     [("80GiB", 80 * GIB), ("80 gb", 80 * 10**9), (" 1.5GiB ", 3 * GIB // 2), ("512MiB", 2**29), ("3MB", 3 * 10**6)],
 )
 def test_sizes_as_a_person_writes_them(text, size):
-    assert in_bytes(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "80", "GiB", "80G", "80 Gib it", "-1GiB", "1e3GiB", "80KiB", "８0GiB", "1.GiB"])
 def test_text_that_is_not_a_size_is_refused(text):
     with refused(ConfigError, repr(text), "GiB", "MB", code="config.value"):
-        in_bytes(text)
+        parse_bytes(text)
 
 
 def test_check_prints_the_memory_plan(tmp_path):
@@ -407,7 +407,7 @@ def test_check_prints_the_memory_plan(tmp_path):
     assert 'rollout.engine.use = "native"' in result.stdout
     assert planned().jobs in result.stdout
     for name in ("weights", "optimizer", "gradients"):
-        assert f"{name} {readable(part(planned(), name).bytes)}" in result.stdout
+        assert f"{name} {format_bytes(part(planned(), name).bytes)}" in result.stdout
 
 
 def test_adapters_that_do_not_fit_the_model_are_refused_by_check(tmp_path):

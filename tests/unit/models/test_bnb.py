@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.native.packed_weights import packed_bytes
-from winnow.engines.vllm.served import FromPolicy
+from winnow.engines.vllm.served import ServerEngine
 from winnow.errors import ConfigError, DataError
 from winnow.learner.policy import Policy
 from winnow.memory.footprint import parameter_bytes, unpacked_bytes
@@ -229,7 +229,7 @@ class Server:
 def test_an_engine_with_weights_of_its_own_gets_what_they_mean() -> None:
     """In the precision that the policy computes in, and the adapter beside them as it is."""
     model, server = packed("bfloat16", taught=True), Server()
-    FromPolicy(server, model, adapter=True)
+    ServerEngine(server, model, adapter=True)
     (first,) = server.loaded
     for name, weight in matrices(model).items():
         assert torch.equal(first[name], dequantized(weight).bfloat16())

@@ -16,7 +16,7 @@ from published_models import make
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
-from winnow.models.load import describe, ends, load, load_tokenizer, padding, stop_tokens
+from winnow.models.load import describe, load, load_tokenizer, model_stop_tokens, padding, stop_tokens
 from winnow.models.meta import meta_model
 from winnow.models.model_folder import BUNDLED, _download
 
@@ -177,13 +177,13 @@ def test_a_pad_token_that_the_vocabulary_lacks_is_refused() -> None:
 @pytest.mark.parametrize("listed", [[2, 512, 10**6, -1], 2])
 def test_end_tokens_that_cannot_be_sampled_are_left_out(folder: Path, listed: Any) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}))
-    assert ends(str(folder), TOKENIZER) == (1, 2)
+    assert model_stop_tokens(str(folder), TOKENIZER) == (1, 2)
 
 
 def test_without_generation_settings_the_model_s_own_name_the_ends(folder: Path) -> None:
     (folder / "generation_config.json").unlink(missing_ok=True)
     edit(folder / "config.json", eos_token_id=[2, 1])
-    assert ends(str(folder), TOKENIZER) == (1, 2)
+    assert model_stop_tokens(str(folder), TOKENIZER) == (1, 2)
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "nowhere", "a/b/c", "~nobody/model"])
@@ -385,9 +385,9 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
         ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
     ],
 )
-def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str], pad: str) -> None:
+def test_published_models_stop_and_pad(tmp_path: Path, name: str, model_stop_tokens: list[str], pad: str) -> None:
     loaded = load(str(make(name, tmp_path)))
-    assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == ends
+    assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == model_stop_tokens
     assert loaded.tokenizer.convert_ids_to_tokens(padding(loaded.tokenizer)) == pad
     assert loaded.tokenizer.tokenize("</answer>\n")[-1] == ">Ċ"
     assert (

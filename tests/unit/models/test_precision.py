@@ -13,8 +13,8 @@ from winnow.models import precision
 from winnow.models.load import load
 from winnow.models.precision import (
     WORKSPACE,
+    describe_precision,
     distinct_places,
-    in_words,
     keeps_masters,
     set_deterministic,
     set_matrix_products,
@@ -47,7 +47,10 @@ def test_masters_are_kept_for_whole_16_bit_weights_alone() -> None:
 
 def test_the_description_of_precisions() -> None:
     """On a CPU and on a GPU."""
-    lines = [f"{in_words(validate(keys), 'cpu')}\n{in_words(validate(keys), 'cuda:0')}\n" for keys, _ in RUNS]
+    lines = [
+        f"{describe_precision(validate(keys), 'cpu')}\n{describe_precision(validate(keys), 'cuda:0')}\n"
+        for keys, _ in RUNS
+    ]
     assert_golden("precision", "\n".join(lines))
 
 

@@ -12,7 +12,7 @@ def test_without_a_terminal_a_long_part_has_a_line_now_and_then():
     with evaluation_progress(Console(file=out, width=80), clock=lambda: now[0]) as progress:
         progress.begin(40)
         progress.loading("bundled")
-        progress.asking("arithmetic")
+        progress.start_task("arithmetic")
         for second in range(1, 31):
             now[0] = float(second)
             progress.rollout(5)

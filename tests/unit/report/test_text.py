@@ -4,16 +4,25 @@ import math
 
 import pytest
 
-from winnow.report.text import accuracies, compact, decimal, duration, quoted, safe, shorten, wrapped
+from winnow.report.text import (
+    format_accuracies,
+    format_count,
+    format_decimal,
+    format_duration,
+    quote,
+    sanitize,
+    shorten,
+    wrap,
+)
 
 
 def test_characters_that_a_terminal_would_act_on_are_escaped():
-    assert safe("a\x1b[31mb\r\x07\x9b\x00") == r"a\x1b[31mb\r\x07\x9b\x00"
-    assert safe("\u202eevil\u200b \ud800 \u2028") == r"\u202eevil\u200b \ud800 \u2028"
+    assert sanitize("a\x1b[31mb\r\x07\x9b\x00") == r"a\x1b[31mb\r\x07\x9b\x00"
+    assert sanitize("\u202eevil\u200b \ud800 \u2028") == r"\u202eevil\u200b \ud800 \u2028"
 
 
 def test_letters_signs_and_line_breaks_stay():
-    assert safe("naïve 数 √2 ± 🌾\nnext [bold]") == "naïve 数 √2 ± 🌾\nnext [bold]"
+    assert sanitize("naïve 数 √2 ± 🌾\nnext [bold]") == "naïve 数 √2 ± 🌾\nnext [bold]"
 
 
 def test_a_long_text_has_the_number_of_omitted_characters_instead():
@@ -22,33 +31,38 @@ def test_a_long_text_has_the_number_of_omitted_characters_instead():
 
 
 def test_every_line_of_foreign_text_is_after_a_bar():
-    assert quoted("one\n\x1btwo", limit=None, indent="  ") == "  | one\n  | \\x1btwo"
+    assert quote("one\n\x1btwo", limit=None, indent="  ") == "  | one\n  | \\x1btwo"
 
 
 def test_sentences_are_broken_at_80_columns():
-    assert all(len(line) <= 80 for line in wrapped("word " * 60).splitlines())
+    assert all(len(line) <= 80 for line in wrap("word " * 60).splitlines())
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0, "0:00"), (4.4, "0:04"), (59.6, "1:00"), (750, "12:30"), (3723, "1:02:03")]
 )
 def test_durations(seconds, shown):
-    assert duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
     ("number", "shown"), [(0, "0"), (950, "950"), (3400, "3.4k"), (9960, "10k"), (12e6, "12M"), (2.5e9, "2.5G")]
 )
 def test_large_numbers(number, shown):
-    assert compact(number) == shown
+    assert format_count(number) == shown
 
 
 def test_an_evaluation_in_a_line():
     both = {"eval/accuracy_sampled": 0.441, "eval/accuracy_sampled_sem": 0.02, "eval/accuracy_greedy": 0.5}
-    assert accuracies(both) == "sampled 44.1% ± 2.0%, greedy 50.0%"
-    assert accuracies({"eval/accuracy_sampled": 1.0, "eval/accuracy_sampled_sem": float("nan")}) == "sampled 100.0%"
-    assert "%" not in accuracies({})
-    assert [f"{bits}" in accuracies({**both, "eval/weight_bits": float(bits)}) for bits in (16, 32)] == [True, True]
+    assert format_accuracies(both) == "sampled 44.1% ± 2.0%, greedy 50.0%"
+    assert (
+        format_accuracies({"eval/accuracy_sampled": 1.0, "eval/accuracy_sampled_sem": float("nan")}) == "sampled 100.0%"
+    )
+    assert "%" not in format_accuracies({})
+    assert [f"{bits}" in format_accuracies({**both, "eval/weight_bits": float(bits)}) for bits in (16, 32)] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,5 +70,5 @@ def test_an_evaluation_in_a_line():
     [(0.25, "+0.250"), (-99_999, "-99999.000"), (1.54e31, "+1.5e+31"), (math.inf, "+inf"), (math.nan, "+nan")],
 )
 def test_a_number_of_any_size_is_short(number, shown):
-    assert decimal(number, sign="+") == shown
-    assert decimal(-0.555, digits=2) == "-0.56"
+    assert format_decimal(number, sign="+") == shown
+    assert format_decimal(-0.555, digits=2) == "-0.56"

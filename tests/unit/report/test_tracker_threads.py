@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from winnow.config_file import validate
-from winnow.report.tracking import tracked
+from winnow.report.tracking import track_run
 from winnow.trackers import Tracker
 from winnow.training.events import Ended, Started
 from winnow.training.resolve import resolve_members
@@ -77,7 +77,7 @@ def test_a_signal_ends_the_wait_for_a_tracker_and_nothing_else(number, tmp_path)
     sender = threading.Thread(target=send, daemon=True)
     try:
         sender.start()
-        with tracked(members, tell=notices.append) as watch:
+        with track_run(members, tell=notices.append) as watch:
             watch(Started(tmp_path, 0, 1))
             watch(Ended(1, None, interrupted=False))
     finally:

@@ -18,7 +18,7 @@ from winnow.records import StepReport
 from winnow.report.tracked_items import chosen_of
 from winnow.report.tracker_feed import FAILURES, MOST_METRICS, MOST_SAMPLES
 from winnow.report.tracker_mark import TrackerMark
-from winnow.report.tracking import digest, tracked
+from winnow.report.tracking import digest, track_run
 from winnow.trackers import TrackedRun, Tracker
 from winnow.trackers.flat_config import without_secrets
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
@@ -47,9 +47,9 @@ class Kept(Tracker):
         self.received.append(("close", status))
 
 
-def tracking(make, tell=lambda event: None, **section):
+def tracking(make, notify=lambda event: None, **section):
     section = {"use": make, "rollouts": 0, **section}
-    return tracked(resolve_members(validate({"track": section}), base=Path()), tell=tell)
+    return track_run(resolve_members(validate({"track": section}), base=Path()), notify=notify)
 
 
 def report(step: int, value: float = 0.5) -> StepReport:
@@ -163,7 +163,7 @@ def test_a_tracker_that_cannot_be_created_does_not_affect_others(tmp_path, error
 
     notices, received = [], []
     members = resolve_members(validate({"track": [broken, lambda run: Kept(run, received)]}), base=Path())
-    with tracked(members, tell=notices.append) as watch:
+    with track_run(members, notify=notices.append) as watch:
         watch(Started(tmp_path, 0, 1))
         watch(report(0))
         watch(Ended(1, None, interrupted=True))
@@ -389,7 +389,7 @@ def test_two_trackers_of_one_name_have_separate_files(tmp_path):
         return Kept(run, [])
 
     members = resolve_members(validate({"track": [kept, {"use": kept, "rollouts": 0}]}), base=Path())
-    with tracked(members, tell=lambda event: None) as watch:
+    with track_run(members, notify=lambda event: None) as watch:
         watch(Started(tmp_path, 0, 1))
     assert sorted(path.name for path in (tmp_path / "trackers").iterdir()) == ["kept.json", "kept_2.json"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.errors import ConfigError, Leave
+from winnow.errors import ConfigError, StoppedBySignal
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward, warm
 from winnow.rewards.outcomes import failure
@@ -247,7 +247,7 @@ def test_a_base_exception_fails_the_verdict_too(raises: Any) -> None:
     assert outcome.failed
 
 
-@pytest.mark.parametrize("ending", [KeyboardInterrupt, Leave])
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, StoppedBySignal])
 def test_an_interruption_of_the_run_is_not_caught(ending: type[BaseException]) -> None:
     def interrupted(prompt: Prompt, rollout: Rollout) -> float:
         raise ending

@@ -10,7 +10,7 @@ import pytest
 from synthetic_run import FAILED, RIGHT, UNREAD, WRONG, group
 from winnow.records import Outcome
 from winnow.training import evaluation_metrics
-from winnow.training.evaluation_metrics import greedy_metrics, maj_at, votes
+from winnow.training.evaluation_metrics import count_votes, greedy_metrics, maj_at
 from winnow.training.judged import Judged, judged, judged_row
 
 TAGGED = Outcome(reward=1.1, correct=True, kind="correct", parts={"numeric": 1.0, "format": 1.0}, answer="4")
@@ -20,7 +20,7 @@ EMPTY_TAGS = Outcome(reward=0.1, correct=False, kind="unparsable", parts={"numer
 
 
 def per_problem(problems, k):
-    return evaluation_metrics.per_problem(problems, [votes(one) for one in problems], k)
+    return evaluation_metrics.per_problem(problems, [count_votes(one) for one in problems], k)
 
 
 def sampled_metrics(problems, k):
@@ -97,7 +97,7 @@ def test_votes_for_one_number_are_votes_for_one_answer():
     rollouts = problem(
         RIGHT, wrong("0.5"), wrong(r"\frac{1}{2}"), wrong("1/2"), wrong("X + 1"), wrong("x+1"), UNREAD, FAILED
     )
-    right, others, unanswered, undisclosed = votes(rollouts)
+    right, others, unanswered, undisclosed = count_votes(rollouts)
     assert (right, sorted(others), unanswered, undisclosed) == (1, [2, 3], 1, 0)
 
 
@@ -109,13 +109,13 @@ def test_the_majority_of_all_rollouts():
         problem(*[UNREAD] * 4),
         problem(RIGHT, RIGHT, RIGHT, FAILED),  # too few verdicts
     ]
-    np.testing.assert_array_equal(maj_at([votes(one) for one in several], 4), [1.0, 0.0, 0.5, 0.0, np.nan])
+    np.testing.assert_array_equal(maj_at([count_votes(one) for one in several], 4), [1.0, 0.0, 0.5, 0.0, np.nan])
 
 
 def test_without_the_answers_of_wrong_rollouts_there_is_no_majority():
     """A reward that returns 0 or 1: three of four may have agreed on a wrong answer."""
     several = [problem(RIGHT, wrong(None), wrong(None), UNREAD), problem(RIGHT, RIGHT, RIGHT, RIGHT)]
-    ballots = [votes(one) for one in several]
+    ballots = [count_votes(one) for one in several]
     assert ballots[0] == (1, (), 1, 2)
     assert [ballot.verified for ballot in ballots] == [4, 4]
     assert np.isnan(maj_at(ballots, 4)).all()

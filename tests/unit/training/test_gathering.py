@@ -36,7 +36,9 @@ def test_every_rank_gets_every_group_in_the_order_of_the_prompts(monkeypatch: py
     second, third = group("b", []), group("c", [rollout(0, [-0.1, -0.2, -0.3], finish="length")])
     sent = [_Sent.of([1, 2], [second, third]), _Sent.of([0], [first])]
     monkeypatch.setattr("winnow.ranks.count", lambda: 2)
-    monkeypatch.setattr("winnow.ranks.each", lambda item, what: [pickle.loads(pickle.dumps(s)) for s in sent])
+    monkeypatch.setattr(
+        "winnow.ranks.gather_from_all", lambda item, what: [pickle.loads(pickle.dumps(s)) for s in sent]
+    )
     prompts = [prompt(name) for name in "abc"]
     found = gather_groups(prompts, [1, 2], [second, third])
     assert all(g.prompt is p for g, p in zip(found, prompts, strict=True))

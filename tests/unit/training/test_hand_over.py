@@ -9,7 +9,7 @@ import torch
 
 from winnow.errors import EngineError
 from winnow.learner.sharding import GatheredWeights
-from winnow.training.hand_over import hand_over
+from winnow.training.hand_over import sync_weights
 
 
 class Shares(GatheredWeights):
@@ -28,7 +28,7 @@ def test_an_engine_gets_weights_and_version() -> None:
     loaded = []
     engine = SimpleNamespace(load=lambda weights, version: loaded.append((dict(weights), version)))
     learner = SimpleNamespace(weights=lambda: {"a": 1})
-    hand_over(learner, engine, version=3)
+    sync_weights(learner, engine, version=3)
     assert loaded == [({"a": 1}, 3)]
 
 
@@ -52,6 +52,6 @@ def test_weights_that_a_failed_engine_did_not_read_are_gathered(before: int) -> 
         raise error
 
     with pytest.raises(EngineError) as caught:
-        hand_over(SimpleNamespace(weights=lambda: shares), SimpleNamespace(load=load), version=1)
+        sync_weights(SimpleNamespace(weights=lambda: shares), SimpleNamespace(load=load), version=1)
     assert caught.value is error
     assert shares.read == ["a", "b", "c"]

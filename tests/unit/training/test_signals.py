@@ -27,9 +27,9 @@ def send(number):
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_requests_a_stop_and_has_no_other_effect(number, handled):
     with stop_signals(now=False) as stop:
-        assert not stop.asked
+        assert not stop.requested
         send(number)
-        assert stop.asked
+        assert stop.requested
     assert handled == []
     send(number)
     assert handled == [number], "afterwards the handlers are those from before"
@@ -40,7 +40,7 @@ def test_a_second_signal_has_its_usual_effect_except_sighup(number, then, handle
     with stop_signals(now=True) as stop:
         send(number)
         send(number)
-    assert stop.asked
+    assert stop.requested
     assert handled == [number] * then
 
 
@@ -53,7 +53,7 @@ def test_with_a_launcher_a_repetition_within_three_seconds_is_ignored(number, ha
     with stop_signals(now=False) as stop:
         send(number)
         send(number)
-        assert (stop.asked, handled) == (True, [])
+        assert (stop.requested, handled) == (True, [])
         send(number)
     assert handled == [number]
 
@@ -71,16 +71,16 @@ def test_with_now_a_signal_ends_only_a_block_that_permits_it():
     with stop_signals(now=True) as stop:
         with pytest.raises(Leave), stop.may_leave(lambda: True):
             send(signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
     for now, may in ((True, False), (False, True)):
         with stop_signals(now=now) as stop, stop.may_leave(lambda may=may: may):
             send(signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
     with stop_signals(now=True) as stop:
         with stop.may_leave(lambda: True):
             pass
         send(signal.SIGTERM)  # between two steps
-        assert stop.asked
+        assert stop.requested
 
 
 def test_a_leave_is_not_an_exception_that_handlers_of_failures_catch():
@@ -92,7 +92,7 @@ def test_a_signal_that_was_ignored_before_stays_ignored(handled):
     with stop_signals(now=False) as stop:
         send(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    assert (stop.asked, handled) == (False, [])
+    assert (stop.requested, handled) == (False, [])
 
 
 def test_in_another_thread_than_the_main_one_no_signal_is_caught():
@@ -100,7 +100,7 @@ def test_in_another_thread_than_the_main_one_no_signal_is_caught():
 
     def run():
         with stop_signals(now=True) as stop:
-            requests.append(stop.asked)
+            requests.append(stop.requested)
 
     thread = threading.Thread(target=run)
     thread.start()

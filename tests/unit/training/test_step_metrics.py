@@ -274,7 +274,7 @@ def test_the_tallies_of_ranks_combine_to_that_of_one_process(monkeypatch):
     theirs = tally_of(2.0, [0.3], rank=1, diagnostics=[1.0])
     theirs.idle = 2
     monkeypatch.setattr("winnow.ranks.count", lambda: 2)
-    monkeypatch.setattr("winnow.ranks.each", lambda item, what: [item, theirs])
+    monkeypatch.setattr("winnow.ranks.gather_from_all", lambda item, what: [item, theirs])
     found = mine.metrics()
     assert found["policy/loss"] == pytest.approx(3.0)
     assert found["policy/clip_fraction"] == pytest.approx(2 / 3)
@@ -287,7 +287,8 @@ def test_the_tallies_of_ranks_combine_to_that_of_one_process(monkeypatch):
 def test_a_clock_measures_the_exchanges_between_ranks(monkeypatch):
     monkeypatch.setattr("winnow.ranks.count", lambda: 2)
     monkeypatch.setattr(
-        "winnow.ranks.each", lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0, item[2]), (Spent(0.1), 2.0, {})]
+        "winnow.ranks.gather_from_all",
+        lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0, item[2]), (Spent(0.1), 2.0, {})],
     )
     clock = Clock()
     with ranks.spent.on("rollouts", 10):

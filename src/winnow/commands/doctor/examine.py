@@ -13,7 +13,7 @@ from typing import Any
 from winnow.commands.doctor import chosen, devices, machine, packages, surroundings
 from winnow.commands.doctor.missing import missing
 from winnow.installed import version_of
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 
 FORMAT = 1
 Probe = Callable[[], dict[str, Any]]
@@ -22,7 +22,7 @@ Report = dict[str, Any]
 
 def examine(*, network: bool = False) -> Report:
     """The report of `winnow doctor` on this machine; `network` also tests the connection to the hub."""
-    report = reported(probes(os.environ, network=network))
+    report = build_report(probes(os.environ, network=network))
     home = os.path.expanduser("~")  # "~" where no home directory is known
     return {name: hide_names(value, home=home, names=_names()) for name, value in report.items()}
 
@@ -45,7 +45,7 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
     }
 
 
-def reported(sections: Mapping[str, Probe]) -> Report:
+def build_report(sections: Mapping[str, Probe]) -> Report:
     """The report of these probes; the section of a failed probe is {"error": reason}. "ok": winnow can run."""
     report: Report = {"doctor": FORMAT, "ok": True, **{name: _guarded(probe) for name, probe in sections.items()}}
     installed = report.get("packages", {})
@@ -75,7 +75,7 @@ def hide_names(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
                     text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?![\w-])|\b{re.escape(name)}(?=@)", replacement, text)
                 elif text != name:
                     text = re.sub(rf"\b{re.escape(name)}\b", replacement, text)
-            return safe(text)
+            return sanitize(text)
         case dict():
             return {key: hide_names(value, home=home, names=names) for key, value in report.items()}
         case list():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from winnow.installed import INSTEAD, Required, Version, requirements, unfit, version_of
+from winnow.installed import INSTEAD, Required, Version, requirements, unsuitable_version, version_of
 
 NEEDED = (
     "numpy",
@@ -65,7 +65,7 @@ def of_packages(
     ("wants").
     """
     needed = {name: version(name) for name in NEEDED}
-    unfit_versions = ((name, unfit(name, version, required)) for name in NEEDED)
+    unfit_versions = ((name, unsuitable_version(name, version, required)) for name in NEEDED)
     return {
         "needed": needed,
         "unfit": {name: versions[1] for name, versions in unfit_versions if versions is not None},
@@ -76,7 +76,7 @@ def of_packages(
 
 def _optional(one: Optional, version: Version, required: Required) -> dict[str, str | None]:
     installed = version(one.name) or (version(INSTEAD[one.name]) if one.name in INSTEAD else None)
-    versions = unfit(one.name, version, required)
+    versions = unsuitable_version(one.name, version, required)
     return {"version": installed, "extra": one.extra, "for": one.purpose, "wants": versions[1] if versions else None}
 
 

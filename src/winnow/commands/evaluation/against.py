@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.evaluation.measured import Measured
+from winnow.commands.evaluation.measured import EvaluationResult
 from winnow.commands.evaluation.sampling_run import PreparedTask, describe
 from winnow.config_file import validate
 from winnow.errors import DataError
-from winnow.report.evaluations.compared_folders import asked_otherwise
+from winnow.report.evaluations.compared_folders import settings_notes
 from winnow.report.evaluations.comparison import Comparison, Models
-from winnow.report.evaluations.comparison import compared as compared_rows
-from winnow.report.evaluations.saved_evaluation import SavedTask, damaged, read_settings, read_tasks
+from winnow.report.evaluations.comparison import compare_models as compared_rows
+from winnow.report.evaluations.saved_evaluation import SavedTask, damaged_error, read_settings, read_tasks
 
 
-def compare_results(results: Sequence[Measured], other: Sequence[Measured]) -> tuple[list[Comparison], list[str]]:
+def compare_results(
+    results: Sequence[EvaluationResult], other: Sequence[EvaluationResult]
+) -> tuple[list[Comparison], list[str]]:
     """Compare sampled and greedy rollouts, task by task. The notes describe what cannot be compared."""
     by_name, comparisons, notes = {one.name: one for one in other}, list[Comparison](), list[str]()
     for one in results:
@@ -31,7 +33,7 @@ def compare_results(results: Sequence[Measured], other: Sequence[Measured]) -> t
     return comparisons, notes
 
 
-def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[Measured], list[str]]:
+def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[EvaluationResult], list[str]]:
     """Read a finished evaluation of another model. The notes list where its settings differ from those of `tasks`.
 
     Raises DataError if it is unfinished or damaged, or has none of the tasks.
@@ -47,15 +49,17 @@ def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[M
                 code="data.mismatch",
             )
     except (KeyError, TypeError) as error:
-        raise damaged(folder, error) from error
+        raise damaged_error(folder, error) from error
     results = [_result_of(task, path, folder) for task in read_tasks(folder, saved, names)]
-    return results, [note for name in names for note in asked_otherwise(name, saved, current, folder)]
+    return results, [note for name in names for note in settings_notes(name, saved, current, folder)]
 
 
-def _result_of(task: SavedTask, path: str, folder: Path) -> Measured:
+def _result_of(task: SavedTask, path: str, folder: Path) -> EvaluationResult:
     config: dict[str, Any] = dict(task.config)
     try:
         config["model"] = {**config["model"], "path": path}
     except (KeyError, TypeError) as error:
-        raise damaged(folder, error) from error
-    return Measured(name=task.name, config=validate(config, source=str(folder)), rows=task.rows, dropped=task.dropped)
+        raise damaged_error(folder, error) from error
+    return EvaluationResult(
+        name=task.name, config=validate(config, source=str(folder)), rows=task.rows, dropped=task.dropped
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from winnow.commands.evaluation.against import compare_results, read_evaluation
 from winnow.commands.evaluation.evaluation_folder import EvaluationFolder, check_free, check_resumable
 from winnow.commands.evaluation.evaluation_report import format_report
-from winnow.commands.evaluation.measured import Measured
+from winnow.commands.evaluation.measured import EvaluationResult
 from winnow.commands.evaluation.questions import EvaluationTask, evaluation_tasks
 from winnow.commands.evaluation.sampling_run import PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
 from winnow.commands.evaluation.several_tasks import averages
@@ -33,7 +33,7 @@ EVALUATE = ("problems", "rollouts_per_prompt", "greedy", "split", "temperature")
 class EvaluatedTasks:
     """The result of every task, and the comparisons if another model was given."""
 
-    tasks: list[Measured]
+    tasks: list[EvaluationResult]
     comparisons: list[Comparison]
     notes: list[str]
 
@@ -48,7 +48,7 @@ class EvaluatedTasks:
         }
 
 
-def evaluated(
+def run_evaluation(
     model: str,
     config: Path | None = None,
     *,
@@ -96,7 +96,7 @@ def evaluated(
 
 def _evaluate_and_save(
     tasks: Sequence[PreparedTask], folder: EvaluationFolder | None, progress: EvaluationProgress
-) -> list[Measured]:
+) -> list[EvaluationResult]:
     """Evaluate every task, and write the metrics before the comparison, which may fail."""
     results = list(evaluate_tasks(tasks, folder, progress))
     if folder is not None:
@@ -131,9 +131,9 @@ def _open_folder(
     return None if path is None else stack.enter_context(EvaluationFolder.open(path, describe(tasks), resume=resume))
 
 
-def _result_as_json(one: Measured) -> dict[str, Any]:
+def _result_as_json(one: EvaluationResult) -> dict[str, Any]:
     return {
-        **one.asked(),
+        **one.settings(),
         "metrics": _as_json_value(one.metrics),
         "intervals": _as_json_value(one.intervals),
         "pass_at": _as_json_value(one.pass_at),

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.errors import DataError, resumable
-from winnow.report.evaluations.rollout_lines import parsed_row
+from winnow.report.evaluations.rollout_lines import parse_row
 from winnow.report.evaluations.saved_evaluation import (
     FORMAT,
     METRICS,
     REPORT,
     SETTINGS,
-    differing,
+    differing_keys,
     is_evaluation,
     read_settings,
 )
@@ -74,7 +74,7 @@ class EvaluationFolder(LockedFolder):
             lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         count = max((total for total in itertools.accumulate(parts) if total <= len(whole)), default=0)
-        rows = [parsed_row(line, f"{file}:{number}") for number, line in enumerate(whole[:count], start=1)]
+        rows = [parse_row(line, f"{file}:{number}") for number, line in enumerate(whole[:count], start=1)]
         with _as_data_errors(self.path):
             if count < len(lines):
                 os.truncate(file, sum(map(len, whole[:count])))
@@ -158,7 +158,7 @@ def _unusable(path: Path, error: OSError) -> DataError:
 
 def _check_unchanged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return notes about changes of the machine. Raises DataError, naming the keys, if model or tasks changed."""
-    changed = differing(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
+    changed = differing_keys(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise DataError(

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from winnow.algos.intervals import Interval
-from winnow.commands.evaluation.measured import SAMPLING, Measured
+from winnow.commands.evaluation.measured import SAMPLING, EvaluationResult
 from winnow.commands.evaluation.questions import declared_reward, reward_label
 from winnow.commands.evaluation.several_tasks import Average, averages
 from winnow.config import EvaluateSection
 from winnow.report.evaluations.comparison import CATEGORIES, ChangedProblem, Comparison
 from winnow.report.evaluations.rollout_lines import Row
-from winnow.report.text import percent, quoted, safe, shorten
+from winnow.report.text import format_percent, quote, sanitize, shorten
 from winnow.training.judged import judged_row
 
 EXAMPLES = 5
@@ -21,12 +21,12 @@ FEW, CHANGES = 3, 10  # changed problems of each kind shown in full: on a screen
 LONGEST, ANSWER = 100, 1_000  # maximum characters of a system message, and of an answer
 
 
-def headline(measured: Measured) -> str:
+def format_headline(measured: EvaluationResult) -> str:
     """The settings and the metrics of a task, in a few lines."""
     return "\n".join([*_setting_lines(measured), *_metric_lines(measured)])
 
 
-def table(results: Sequence[Measured]) -> str:
+def format_table(results: Sequence[EvaluationResult]) -> str:
     """One line per task, then the averages over the published benchmarks whose tasks are all present."""
     k = results[0].config.evaluate.rollouts_per_prompt
     columns = {f"avg@{k}": "accuracy_sampled", f"pass@{k}": f"pass_at_{k}", f"maj@{k}": f"maj_at_{k}"}
@@ -41,16 +41,16 @@ def table(results: Sequence[Measured]) -> str:
     return "\n".join(_aligned(rows))
 
 
-def format_report(results: Sequence[Measured], comparisons: Sequence[Comparison] = ()) -> str:
+def format_report(results: Sequence[EvaluationResult], comparisons: Sequence[Comparison] = ()) -> str:
     """Headlines, table and comparisons, then up to five rollouts of each category and task."""
-    blocks = [headline(one) for one in results]
-    blocks += [table(results)] if len(results) > 1 else []
-    blocks += [against(one, most=CHANGES) for one in comparisons]
+    blocks = [format_headline(one) for one in results]
+    blocks += [format_table(results)] if len(results) > 1 else []
+    blocks += [format_comparison(one, most=CHANGES) for one in comparisons]
     blocks += ["\n".join([f"== {one.name} ==", *_examples(one.rows)]) for one in results]
     return "\n\n".join(blocks)
 
 
-def against(one: Comparison, *, most: int = FEW) -> str:
+def format_comparison(one: Comparison, *, most: int = FEW) -> str:
     """Two models on one task: the difference of their accuracies, a table of the categories, and changed problems.
 
     At most `most` problems on which the model is better, and as many on which it is worse, are shown in full.
@@ -58,7 +58,7 @@ def against(one: Comparison, *, most: int = FEW) -> str:
     low, high = one.interval
     alike = one.problems - len(one.won) - len(one.lost)
     lines = [
-        f"{one.task}, {one.mode}: {percent(one.other)} -> {percent(one.model)}, "
+        f"{one.task}, {one.mode}: {format_percent(one.other)} -> {format_percent(one.model)}, "
         f"{_points(one.model - one.other)} points ({_points(low)} to {_points(high)}), "
         f"p = {one.test.p_value:.2g} (paired test over {one.problems:,} problems)",
         f"  better on {len(one.won):,} problems, worse on {len(one.lost):,}, alike on {alike:,}",
@@ -66,14 +66,16 @@ def against(one: Comparison, *, most: int = FEW) -> str:
         f"  trained  {one.models.model}",
         *(f"  {line}" for line in _aligned(_category_rows(one))),
     ]
-    return "\n".join([safe("\n".join(lines)), *_changed("better", one.won, most), *_changed("worse", one.lost, most)])
+    return "\n".join(
+        [sanitize("\n".join(lines)), *_changed("better", one.won, most), *_changed("worse", one.lost, most)]
+    )
 
 
 def _category_rows(one: Comparison) -> Iterator[tuple[str, ...]]:
     yield "", "base", "trained", "change"
     for of in one.categories:
         shares = ((of.other, of.other_share), (of.model, of.model_share))
-        cells = (f"{count:,} ({percent(share)})" for count, share in shares)
+        cells = (f"{count:,} ({format_percent(share)})" for count, share in shares)
         yield CATEGORIES[of.category], *cells, f"{_points(of.change)} points"
 
 
@@ -84,12 +86,14 @@ def _points(difference: float) -> str:
 def _changed(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterator[str]:
     """Problems with both answers. A bar precedes every line of a model's text, so that it cannot imitate the report."""
     for change in changes[:most]:
-        yield safe(f"\n  {word}: {change.id}, base {percent(change.other)}, trained {percent(change.model)}")
+        yield sanitize(
+            f"\n  {word}: {change.id}, base {format_percent(change.other)}, trained {format_percent(change.model)}"
+        )
         texts = {"question": change.question, "gold": change.gold}
         texts |= {"base": change.other_answer, "trained": change.model_answer}
         for name, text in texts.items():
             yield f"    {name}"
-            yield quoted(text, limit=None, indent="    ")
+            yield quote(text, limit=None, indent="    ")
     if len(changes) > most:
         yield f"\n  {word}: {len(changes) - most:,} more (metrics.json in the folder of an evaluation lists all)"
 
@@ -101,32 +105,32 @@ def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _setting_lines(measured: Measured) -> Iterator[str]:
-    a = measured.asked()
+def _setting_lines(measured: EvaluationResult) -> Iterator[str]:
+    a = measured.settings()
     greedy = ", and once greedily" if a["greedy"] else ""
-    yield safe(f"model      {a['model']}")
+    yield sanitize(f"model      {a['model']}")
     options = ", ".join(f"{name} = {value}" for name, value in a["task_options"].items())
     named = f"{a['task']} ({options})" if options else a["task"]
-    yield safe(f"task       {named}, {a['problems']:,} {a['split']} problems, x {a['rollouts_per_prompt']}{greedy}")
+    yield sanitize(f"task       {named}, {a['problems']:,} {a['split']} problems, x {a['rollouts_per_prompt']}{greedy}")
     if measured.dropped:
         yield (
             f"dropped    {measured.dropped:,} more, with prompts longer than prompt.max_prompt_tokens = "
             f"{measured.config.prompt.max_prompt_tokens}"
         )
     declared = ", prompt and reward as the task declares them" if a["as_declared"] else ""
-    yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens{declared}")
+    yield sanitize(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens{declared}")
     for name in ("system", "suffix"):
         if a[name] is not None:
-            yield safe(f"{name:10} {shorten(a[name].strip(), LONGEST)}")
-    yield safe(f"reward     {a['reward']}")
+            yield sanitize(f"{name:10} {shorten(a[name].strip(), LONGEST)}")
+    yield sanitize(f"reward     {a['reward']}")
     changed = "".join(
         f", {name} {a[name]:g}" for name in SAMPLING if a[name] != EvaluateSection.model_fields[name].default
     )
     yield f"sampling   temperature {a['temperature']:g}{changed}, engine {a['engine']}, seed {a['seed']}"
-    yield from (safe(f"warning    {text}") for text in (*measured.warnings, *_reward_warning(measured)))
+    yield from (sanitize(f"warning    {text}") for text in (*measured.warnings, *_reward_warning(measured)))
 
 
-def _reward_warning(measured: Measured) -> Iterator[str]:
+def _reward_warning(measured: EvaluationResult) -> Iterator[str]:
     """A warning if the reward is not the one that the benchmark declares."""
     reward = declared_reward(measured.config)
     if reward is not None and reward != reward_label(measured.config):
@@ -136,7 +140,7 @@ def _reward_warning(measured: Measured) -> Iterator[str]:
         )
 
 
-def _metric_lines(measured: Measured) -> Iterator[str]:
+def _metric_lines(measured: EvaluationResult) -> Iterator[str]:
     m, k = measured.metrics, measured.config.evaluate.rollouts_per_prompt
     intervals = measured.intervals
     modes = [("sampled", "accuracy_sampled"), ("greedy", "accuracy_greedy")]
@@ -147,28 +151,29 @@ def _metric_lines(measured: Measured) -> Iterator[str]:
             interval = _interval(intervals.get(f"{metric}_{k}"))
             counted = int((~np.isnan(measured.values[f"{metric}_{k}"])).sum())
             few = f", @{k} over the {counted:,} problems with {k} verdicts" if counted < len(measured.sampled) else ""
-            yield f"{word:10} {', '.join(f'@{size} {percent(share)}' for size, share in shares.items())}{interval}{few}"
+            numbers = ", ".join(f"@{size} {format_percent(share)}" for size, share in shares.items())
+            yield f"{word:10} {numbers}{interval}{few}"
     if not measured.maj_at and measured.pass_at:
         yield "majority   not known: the reward returns no answers of wrong rollouts (`Outcome(answer=...)` would)"
     if measured.ties:
         yield f"ties       in {measured.ties:,} problems the right answer ties for the majority, and counts in part"
-    yield f"length     {m['eval/length_mean']:.1f} tokens on average, {percent(m['eval/truncated'])} cut off"
+    yield f"length     {m['eval/length_mean']:.1f} tokens on average, {format_percent(m['eval/truncated'])} cut off"
     for mode, counts in measured.categories.items():
         of_each = ", ".join(
-            f"{label} {counts[category]:,} ({percent(counts[category] / counts.total())})"
+            f"{label} {counts[category]:,} ({format_percent(counts[category] / counts.total())})"
             for category, label in CATEGORIES.items()
             if counts[category] or category != "failed"
         )
         yield f"{mode:10} {of_each}"
 
 
-def _cell(intervals: Mapping[str, Interval], one: Measured, metric: str) -> str:
+def _cell(intervals: Mapping[str, Interval], one: EvaluationResult, metric: str) -> str:
     mean = one.metrics.get(f"eval/{metric}")
-    return "" if mean is None else f"{percent(mean)}{_interval(intervals.get(metric))}"
+    return "" if mean is None else f"{format_percent(mean)}{_interval(intervals.get(metric))}"
 
 
 def _average_cell(average: Average | None) -> str:
-    return "" if average is None else f"{percent(average.mean)}{_interval(average.interval)}"
+    return "" if average is None else f"{format_percent(average.mean)}{_interval(average.interval)}"
 
 
 def _interval(interval: Interval | None) -> str:
@@ -186,14 +191,14 @@ def _examples(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _example(row: Row) -> str:
-    answer = "nothing" if row["answer_read"] is None else safe(shorten(row["answer_read"], ANSWER))
+    answer = "nothing" if row["answer_read"] is None else sanitize(shorten(row["answer_read"], ANSWER))
     return "\n".join(
         [
-            f"{safe(row['prompt_id'])} #{row['index']}",
-            quoted(row["prompt"], limit=None, indent="  "),
-            quoted(row["text"], limit=None, indent="    "),
-            f"    answer read: {answer}; gold: {safe(str(row['answer']))}"
-            + (f"; {safe(shorten(row['detail'], ANSWER))}" if row["detail"] else ""),
+            f"{sanitize(row['prompt_id'])} #{row['index']}",
+            quote(row["prompt"], limit=None, indent="  "),
+            quote(row["text"], limit=None, indent="    "),
+            f"    answer read: {answer}; gold: {sanitize(str(row['answer']))}"
+            + (f"; {sanitize(shorten(row['detail'], ANSWER))}" if row["detail"] else ""),
             "",
         ]
     )

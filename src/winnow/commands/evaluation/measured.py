@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from winnow.algos.estimators import tied
+from winnow.algos.estimators import is_tied
 from winnow.algos.intervals import Interval, over_problems
 from winnow.commands.evaluation.questions import reward_label, uses_task_defaults
 from winnow.config import Config
 from winnow.hidden_options import hidden
 from winnow.records import FloatArray
-from winnow.report.evaluations.rollout_lines import Row, by_problem
-from winnow.training.evaluation import named
+from winnow.report.evaluations.rollout_lines import Row, group_by_problem
+from winnow.training.evaluation import with_prefix
 from winnow.training.evaluation_metrics import (
     Votes,
+    count_votes,
     greedy_accuracy,
     greedy_metrics,
     maj_at,
@@ -28,7 +29,6 @@ from winnow.training.evaluation_metrics import (
     pass_at,
     per_problem,
     sampled_metrics,
-    votes,
 )
 from winnow.training.judged import Category, Judged
 from winnow.training.prompts import evaluation_sampling
@@ -37,7 +37,7 @@ SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class EvaluationResult:
     """A model's result on a task: the settings, and every rollout."""
 
     name: str  # the task's name, unique in its evaluation
@@ -49,17 +49,17 @@ class Measured:
     @cached_property
     def sampled(self) -> Mapping[str, list[Judged]]:
         """The sampled rollouts of each problem, by its id."""
-        return by_problem(self.rows, "sampled")
+        return group_by_problem(self.rows, "sampled")
 
     @cached_property
     def greedy(self) -> Mapping[str, list[Judged]]:
         """The greedy rollout of each problem; empty if evaluate.greedy is off."""
-        return by_problem(self.rows, "greedy")
+        return group_by_problem(self.rows, "greedy")
 
     @cached_property
     def ballots(self) -> list[Votes]:
         """[problems] the votes on each problem, in the order of `sampled`."""
-        return [votes(rollouts) for rollouts in self.sampled.values()]
+        return [count_votes(rollouts) for rollouts in self.sampled.values()]
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ class Measured:
             **sampled_metrics(list(self.sampled.values()), self._sampled_values),
             **greedy_metrics(list(self.greedy.values())),
         }
-        return named({**metrics, "timed_out": float(late)}, None)
+        return with_prefix({**metrics, "timed_out": float(late)}, None)
 
     @cached_property
     def values(self) -> dict[str, FloatArray]:
@@ -98,7 +98,7 @@ class Measured:
     @property
     def ties(self) -> int:
         """Number of problems in which the right answer and a wrong one have equally many votes, the most of all."""
-        return sum(tied(one.right, one.wrong) for one in self.ballots)
+        return sum(is_tied(one.right, one.wrong) for one in self.ballots)
 
     @property
     def categories(self) -> dict[str, Counter[Category]]:
@@ -110,7 +110,7 @@ class Measured:
             if problems
         }
 
-    def asked(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The settings of the evaluation, as JSON."""
         config, sampling = self.config, evaluation_sampling(self.config)
         return {

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from winnow.commands.evaluation.evaluation_folder import EvaluationFolder
-from winnow.commands.evaluation.measured import Measured
+from winnow.commands.evaluation.measured import EvaluationResult
 from winnow.commands.evaluation.questions import EvaluationTask
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, make_engine
@@ -28,12 +28,12 @@ from winnow.report.evaluation_progress import EvaluationProgress
 from winnow.report.evaluations.rollout_lines import rows_of
 from winnow.state.input_digests import digests
 from winnow.state.log_rows import encode
-from winnow.training.advice import unasked
+from winnow.training.advice import missing_answer_forms
 from winnow.training.build import engine_context, load_model
-from winnow.training.evaluation import answered, greedily
+from winnow.training.evaluation import collect_rollouts, greedy_sampling
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
-from winnow.training.prompts import evaluation_sampling, held_out_problems, prompt_tokenizer, rendered
+from winnow.training.prompts import evaluation_sampling, held_out_problems, prompt_tokenizer, render_prompts
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
@@ -79,8 +79,8 @@ def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
         problems = held_out_problems(members)
         tokenizer = prompt_tokenizer(config, tokenizers.get(config.model.path))
         tokenizers[config.model.path] = tokenizer
-        held_out = rendered(members, problems, tokenizer)
-        warnings = tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
+        held_out = render_prompts(members, problems, tokenizer)
+        warnings = tuple(missing_answer_forms(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
         prompts = tuple(held_out.prompts)
         prepared.append(PreparedTask(task.name, members, prompts, held_out.dropped, warnings, tokenizer))
     return prepared
@@ -105,7 +105,7 @@ def describe(tasks: Sequence[PreparedTask]) -> dict[str, Any]:
 
 def evaluate_tasks(
     tasks: Sequence[PreparedTask], folder: EvaluationFolder | None, progress: EvaluationProgress
-) -> Iterator[Measured]:
+) -> Iterator[EvaluationResult]:
     """Load the model, and evaluate one task after the other. Rollouts that the folder contains are not sampled again.
 
     If the folder contains all of them, the model is not loaded.
@@ -126,7 +126,9 @@ def evaluate_tasks(
                 engine = stack.enter_context(contextlib.closing(_load_engine(tasks, device)))
             rows = [*done[one.name], *_remaining_rows(one, len(done[one.name]), engine, folder, progress)]
             config = _with_problem_count(one)
-            yield Measured(name=one.name, config=config, rows=tuple(rows), dropped=one.dropped, warnings=one.warnings)
+            yield EvaluationResult(
+                name=one.name, config=config, rows=tuple(rows), dropped=one.dropped, warnings=one.warnings
+            )
 
 
 def count_rollouts(tasks: Sequence[PreparedTask]) -> int:
@@ -142,7 +144,7 @@ def _remaining_rows(
         return
     assert engine is not None
     config, end, problems = one.config, 0, 0  # end: rows up to the end of the part
-    progress.asking(one.name)
+    progress.start_task(one.name)
     with Verifiers(one.members.reward, **config.verify.model_dump(), base=one.members.base) as verifiers:
         for part in one.parts:
             end, problems = end + len(part) * one.per_problem, problems + len(part)
@@ -165,8 +167,12 @@ def _sample_part(
         progress.rollout(len(rollout.tokens))
 
     seed = (config.seed, "evaluate")
-    sampled = answered(engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, told=count)
-    greedy = answered(engine, verifiers, part, greedily(sampling), 1, seed=seed, told=count) if evaluate.greedy else ()
+    sampled = collect_rollouts(engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, told=count)
+    greedy = (
+        collect_rollouts(engine, verifiers, part, greedy_sampling(sampling), 1, seed=seed, told=count)
+        if evaluate.greedy
+        else ()
+    )
     verifiers.check_evaluation([*sampled, *greedy])
     return [*rows_of("sampled", sampled), *rows_of("greedy", greedy)]
 

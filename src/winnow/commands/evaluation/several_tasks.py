@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from winnow.algos.intervals import Interval, of_average
-from winnow.commands.evaluation.measured import Measured
+from winnow.commands.evaluation.measured import EvaluationResult
 
 BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
 AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
@@ -21,7 +21,7 @@ class Average(NamedTuple):
     interval: Interval
 
 
-def averages(results: Sequence[Measured]) -> dict[str, dict[str, Average]]:
+def averages(results: Sequence[EvaluationResult]) -> dict[str, dict[str, Average]]:
     """{average: {metric: mean and interval}} for each average whose tasks were all evaluated.
 
     Only metrics that all its tasks have are averaged. A task that was evaluated twice is ambiguous, and ignored.
@@ -35,7 +35,7 @@ def averages(results: Sequence[Measured]) -> dict[str, dict[str, Average]]:
     }
 
 
-def _average_of(results: Sequence[Measured]) -> dict[str, Average]:
+def _average_of(results: Sequence[EvaluationResult]) -> dict[str, Average]:
     shared = [name for name in results[0].values if all(name in one.intervals for one in results)]
     known = {name: [one.values[name][~np.isnan(one.values[name])] for one in results] for name in shared}
     return {

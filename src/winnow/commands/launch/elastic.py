@@ -32,7 +32,7 @@ from winnow.errors import ConfigError
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 from winnow.state.run_folder import check_free
 from winnow.training.signals import SIGNALS
 
@@ -45,7 +45,7 @@ def launch(request: TrainingRequest, ranks: int) -> int:
     Before a rank is started, raises ConfigError for a mistake in the configuration, and RunFolderError for a folder
     that already contains a run.
     """
-    if this_process.asked_for() > 1:
+    if this_process.launched_count() > 1:
         raise ConfigError(
             "this process is a rank already, as WORLD_SIZE is above 1, and cannot start further ranks",
             remedy="start the run without ranks, or unset WORLD_SIZE",
@@ -91,9 +91,9 @@ def run_rank(request: TrainingRequest) -> int:
     except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher would count both as success
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     if code not in (0, SAVED):
-        tracker_threads.leave(code)
+        tracker_threads.exit_if_running(code)
         sys.exit(code)
-    atexit.register(tracker_threads.leave, 0)  # at exit, as torch's launcher first needs the returned code
+    atexit.register(tracker_threads.exit_if_running, 0)  # at exit, as torch's launcher first needs the returned code
     return code
 
 
@@ -203,4 +203,4 @@ def _interrupt_after(parent: Any) -> None:
 def _print_cause(cause: Cause) -> None:
     for text in (cause.trace, cause.text):
         if text:
-            print(safe(text.rstrip()), file=sys.stderr, flush=True)
+            print(sanitize(text.rstrip()), file=sys.stderr, flush=True)

@@ -23,9 +23,9 @@ from winnow.commands.launch.training import TrainingRequest, this_rank, train_he
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.errors import ConfigError, RankError
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 from winnow.state.disk import replace_file
-from winnow.state.run_folder import begun, check_free
+from winnow.state.run_folder import check_free, has_finished_step
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__
@@ -148,7 +148,7 @@ def train_on_worker(work: dict[str, Any]) -> None:
     note = beside / f"rank-{rank}.json"
     note.unlink(missing_ok=True)  # left by an earlier attempt
     os.environ[NOTE] = str(note)
-    resume = request.resume or begun(Path(request.data["output"]))  # begun: this is a restart by Ray
+    resume = request.resume or has_finished_step(Path(request.data["output"]))  # begun: this is a restart by Ray
     code = train_here(replace(request, resume=resume), launched=True)
     end = RankEnd.read(note) if code == FAILED else None
     if end is not None and (end.begun or end.trace):
@@ -168,14 +168,14 @@ def _code(beside: Path, error: BaseException | None, ranks: int, config: Config)
     if died:
         rank, failure = sorted(died.items())[0]
         text = f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to continue"
-        print(safe(text), file=sys.stderr, flush=True)
+        print(sanitize(text), file=sys.stderr, flush=True)
         return FAILED
     if not notes:
-        print(safe(f"the run on Ray failed: {_last_line(error)}"), file=sys.stderr, flush=True)
+        print(sanitize(f"the run on Ray failed: {_last_line(error)}"), file=sys.stderr, flush=True)
         return FAILED
     seen = (notes[0].rank, notes[0].code)
     cause = first_cause(seen, notes, ranks=ranks, timeout_seconds=config.ranks.timeout_seconds)
-    print(safe(f"{cause.trace}{cause.text}"), file=sys.stderr, flush=True)
+    print(sanitize(f"{cause.trace}{cause.text}"), file=sys.stderr, flush=True)
     return cause.code
 
 

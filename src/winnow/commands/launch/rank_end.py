@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.commands.exit_codes import FAILED, RunFailed, code_of
-from winnow.errors import RankError, WinnowError, format_with_code, told
+from winnow.errors import RankError, WinnowError, format_error, format_with_code
 
 NOTE = "TORCHELASTIC_ERROR_FILE"  # the variable that names the file
 HOLD_BACK_SECONDS = 5.0
@@ -36,7 +36,11 @@ class RankEnd:
         """The end of a rank by this error."""
         begun = isinstance(error, RunFailed) or hasattr(error, "__notes__")
         deliberate = isinstance(error, WinnowError)
-        text = format_with_code(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {told(error)}"
+        text = (
+            format_with_code(error)
+            if isinstance(error, WinnowError)
+            else f"{type(error).__name__}: {format_error(error)}"
+        )
         return cls(
             rank=rank,
             host=socket.gethostname(),

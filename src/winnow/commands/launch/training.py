@@ -17,8 +17,8 @@ from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.report.progress import output_for, progress
 from winnow.report.screen import Progress
-from winnow.report.text import safe
-from winnow.report.tracking import tracked
+from winnow.report.text import sanitize
+from winnow.report.tracking import track_run
 from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
 from winnow.training.members import Members
@@ -59,7 +59,7 @@ def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
     After an error, one of several ranks leaves a note for its launcher. It returns the exit code if another process
     prints the error: rank 0, or where winnow `launched` the ranks, their parent. Otherwise it raises a WinnowError.
     """
-    if ranks.asked_for() == 1:
+    if ranks.launched_count() == 1:
         return _train(request)
     try:
         return _train(request)
@@ -73,7 +73,7 @@ def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
         if this_rank() == 0:
             raise
         if not (end.suffered or (isinstance(error, RAISED_BY_ALL) and not end.begun)):
-            print(safe(f"rank {end.rank}: {end.trace or end.text}"), file=sys.stderr, flush=True)
+            print(sanitize(f"rank {end.rank}: {end.trace or end.text}"), file=sys.stderr, flush=True)
         return end.code
 
 
@@ -85,14 +85,14 @@ def _train(request: TrainingRequest) -> int:
 def _train_with_display(request: TrainingRequest, output: IO[str]) -> int:
     members = request.members()
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _display(request.progress, output) as (watch, begun), tracked(members, tell=watch) as tracking:
+        with _display(request.progress, output) as (watch, begun), track_run(members, tell=watch) as tracking:
             try:
                 result = fit(members, resume=request.resume, allow_change=request.allow_change, watch=(watch, tracking))
             except WinnowError as error:
                 raise (resumable(RunFailed.of(error)) if begun() else error) from error
         code = _report_end(result, model=request.progress != "json")
         # Ranks exit together: a launcher kills the others as soon as one exits with a code other than 0.
-        ranks.each(None)
+        ranks.gather_from_all(None)
     return code
 
 
@@ -116,5 +116,5 @@ def _report_end(result: Result, *, model: bool) -> int:
         text = f"interrupted after {result.steps} steps{saved}"
         print(text, file=sys.stderr, flush=True)
     elif model:
-        print(f"model: {safe(str(result.model))}", flush=True)
+        print(f"model: {sanitize(str(result.model))}", flush=True)
     return code

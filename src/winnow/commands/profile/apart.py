@@ -19,15 +19,15 @@ from winnow.commands.profile.device_memory import (
     mentions_out_of_memory,
     prefer_for_oom_kill,
 )
-from winnow.commands.profile.points import Found, Job
-from winnow.errors import WinnowError, told
+from winnow.commands.profile.points import Job, PointResult
+from winnow.errors import WinnowError, format_error
 
-Measure = Callable[[Job, Callable[[], None]], Found]
+Measure = Callable[[Job, Callable[[], None]], PointResult]
 PRELOADED = "winnow.commands.profile.measuring"
 LAST = 400  # characters of a process's last output
 
 
-def measured_apart(job: Job, measure: Measure, *, on_cpu: bool) -> Found:
+def measure_in_subprocess(job: Job, measure: Measure, *, on_cpu: bool) -> PointResult:
     """Return the result of `measure(job, loaded)`, called in a process that may run out of memory or time.
 
     It may take `job.seconds` after its call of `loaded`. On a CPU the process is forked from one that has imported
@@ -51,17 +51,17 @@ def measured_apart(job: Job, measure: Measure, *, on_cpu: bool) -> Found:
         return result or _result_without_message(job, ending, _last_output(log))
 
 
-def _receive_result(job: Job, messages: Connection) -> Found | None:
+def _receive_result(job: Job, messages: Connection) -> PointResult | None:
     """The result that the process sends; None if it exited without one."""
     limit: float | None = None  # loading has no limit
     try:
         while messages.poll(limit):
-            if isinstance(message := messages.recv(), Found):
+            if isinstance(message := messages.recv(), PointResult):
                 return message
             limit = job.seconds  # the message "loaded"
     except EOFError:
         return None
-    return Found(job.point, "out of time", why=f"not measured within {job.seconds:g} seconds")
+    return PointResult(job.point, "out of time", why=f"not measured within {job.seconds:g} seconds")
 
 
 def _run_child(job: Job, measure: Measure, messages: Connection, output: Connection) -> None:
@@ -86,9 +86,9 @@ def _exit_with_command(messages: Connection) -> None:
     os._exit(1)
 
 
-def _failed(job: Job, error: Exception) -> Found:
-    message = told(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {error}"
-    return Found(
+def _failed(job: Job, error: Exception) -> PointResult:
+    message = format_error(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {error}"
+    return PointResult(
         job.point,
         "out of memory" if is_out_of_memory(error, limited=job.memory_limit is not None) else "failed",
         why=_short(message),
@@ -102,7 +102,7 @@ def _describe_exit(process: BaseProcess) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
-def _result_without_message(job: Job, ending: str, last: str) -> Found:
+def _result_without_message(job: Job, ending: str, last: str) -> PointResult:
     """The result of a process that exited without one.
 
     SIGKILL counts as out of memory, because the kernel sends it then. A library may also abort the process.
@@ -111,7 +111,9 @@ def _result_without_message(job: Job, ending: str, last: str) -> Found:
     memory = killed or mentions_out_of_memory(last, limited=job.memory_limit is not None)
     ending = f"{ending} (by the system, for its memory?)" if killed and not last else ending
     why = f"its process was {ending}" if ending.startswith("killed") else f"its process {ending}"
-    return Found(job.point, "out of memory" if memory else "failed", why=_short(f"{why}: {last}" if last else why))
+    return PointResult(
+        job.point, "out of memory" if memory else "failed", why=_short(f"{why}: {last}" if last else why)
+    )
 
 
 def _last_output(log: IO[bytes]) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from winnow.commands.profile.points import Found, Way
+from winnow.commands.profile.points import PointResult, Way
 
 GAIN = 0.10  # a doubling of the rollouts that lowers the seconds per token by a smaller share is no gain
 
@@ -29,17 +29,17 @@ class MemoryBound:
     ends: int | None  # None: all requested numbers fit
 
 
-def points_of(results: Sequence[Found], way: Way) -> list[Found]:
+def points_of(results: Sequence[PointResult], way: Way) -> list[PointResult]:
     """The points of one way, in ascending order."""
     return sorted((one for one in results if one.point.way == way), key=lambda one: one.point.rollouts)
 
 
-def measured(results: Sequence[Found], way: Way) -> dict[int, Found]:
+def measured(results: Sequence[PointResult], way: Way) -> dict[int, PointResult]:
     """rollouts -> measured point of one way, in ascending order."""
     return {one.point.rollouts: one for one in points_of(results, way) if one.ending == "measured"}
 
 
-def saturation(results: Sequence[Found]) -> int | None:
+def saturation(results: Sequence[PointResult]) -> int | None:
     """The smallest number of rollouts beyond which every doubling lowers the seconds per token by less than GAIN.
 
     None if the largest measured doubling still lowers them by more. For numbers whose ratio is not 2, the change is
@@ -55,7 +55,7 @@ def saturation(results: Sequence[Found]) -> int | None:
     return saturated
 
 
-def speed_up(results: Sequence[Found]) -> tuple[int, int, float] | None:
+def speed_up(results: Sequence[PointResult]) -> tuple[int, int, float] | None:
     """(fewest rollouts, most rollouts, ratio of their seconds per token); None for fewer than two points."""
     per_token = {n: one.per_token for n, one in measured(results, "sampling").items()}
     if len(per_token) < 2:
@@ -64,19 +64,19 @@ def speed_up(results: Sequence[Found]) -> tuple[int, int, float] | None:
     return few, many, per_token[few] / per_token[many]
 
 
-def memory_bound(results: Sequence[Found], way: Way) -> MemoryBound:
+def memory_bound(results: Sequence[PointResult], way: Way) -> MemoryBound:
     """Where one way runs out of memory."""
     ends = next((one.point.rollouts for one in points_of(results, way) if one.ending == "out of memory"), None)
     fitting = [n for n in measured(results, way) if ends is None or n < ends]
     return MemoryBound(fits=max(fitting, default=None), ends=ends)
 
 
-def steps(results: Sequence[Found]) -> list[Step]:
+def steps(results: Sequence[PointResult]) -> list[Step]:
     """A whole step for each sampled number: the sum of sampling and update, which are measured separately."""
     sampled = measured(results, "sampling")
     every, selected = (measured(results, way) for way in ("accumulated", "selected"))
 
-    def total(n: int, update: dict[int, Found]) -> float | None:
+    def total(n: int, update: dict[int, PointResult]) -> float | None:
         return sampled[n].median + update[n].median if n in sampled and n in update else None
 
     numbers = [one.point.rollouts for one in points_of(results, "sampling")]

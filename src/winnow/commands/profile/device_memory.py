@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from winnow.errors import ConfigError
-from winnow.memory.usage import of_process, set_back_peak
+from winnow.memory.usage import process_memory, reset_peak
 
 OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runtime
     "can't allocate memory",
@@ -45,7 +45,7 @@ class DeviceMemory:
         self._device = device
         if device.type == "cpu":
             torch.ones(2**20).sum()  # starts torch's threads, whose stacks are no part of the model
-        self._before = of_process() if device.type == "cpu" else {}
+        self._before = process_memory() if device.type == "cpu" else {}
 
     def limit(self, size: int | None) -> None:
         """Make allocations beyond `size` bytes fail with MemoryError or torch's error; current use counts."""
@@ -67,15 +67,15 @@ class DeviceMemory:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return torch.cuda.memory_allocated(self._device)
-        set_back_peak()
-        numbers = of_process()
+        reset_peak()
+        numbers = process_memory()
         return numbers["RssAnon"] - self._before["RssAnon"] if numbers else None
 
     def peak(self) -> int | None:
         """The most bytes in use since `begin`."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        numbers = of_process()
+        numbers = process_memory()
         return numbers["VmHWM"] - numbers["RssFile"] - self._before["RssAnon"] if numbers else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from winnow.commands.profile.device_memory import DeviceMemory
-from winnow.commands.profile.points import Found, Job, Work
+from winnow.commands.profile.points import Job, PointResult, Work
 from winnow.commands.profile.sampling_work import sampling_work
 from winnow.commands.profile.update_work import update_work
 from winnow.models.device import resolve_device
@@ -18,7 +18,7 @@ from winnow.training.prompts import prompt_tokenizer
 from winnow.training.resolve import resolve_members
 
 
-def measure(job: Job, loaded: Callable[[], None]) -> Found:
+def measure(job: Job, loaded: Callable[[], None]) -> PointResult:
     """Measure the point's seconds and memory. It calls `loaded` after loading the model, when its time limit starts."""
     members = resolve_members(job.config, job.base)
     config = members.config
@@ -41,7 +41,9 @@ def measure(job: Job, loaded: Callable[[], None]) -> Found:
         return _repeated(job, work, device, memory, began)
 
 
-def _repeated(job: Job, work: Callable[[int], Work], device: torch.device, memory: DeviceMemory, began: float) -> Found:
+def _repeated(
+    job: Job, work: Callable[[int], Work], device: torch.device, memory: DeviceMemory, began: float
+) -> PointResult:
     """A warm-up, then `job.repeats` repetitions, or as many as the time allows; at least one."""
     work(0)
     seconds, held, peak, done = list[float](), list[int | None](), list[int | None](), Work(0)
@@ -53,7 +55,7 @@ def _repeated(job: Job, work: Callable[[int], Work], device: torch.device, memor
         # Twice the last duration, so that a slower next repetition still ends in time
         if time.perf_counter() - began + 2 * duration > job.seconds:
             break
-    return Found(job.point, "measured", tuple(seconds), done, held=most(held), peak=most(peak))
+    return PointResult(job.point, "measured", tuple(seconds), done, held=most(held), peak=most(peak))
 
 
 def most(numbers: list[int | None]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from winnow.commands.profile.curves import measured, points_of, saturation, speed_up, steps
-from winnow.commands.profile.points import Ending, Found, Way
+from winnow.commands.profile.points import Ending, PointResult, Way
 from winnow.commands.profile.profiled import Profile
 from winnow.report.profile_plot import Panel, Series, draw
 
@@ -30,10 +30,10 @@ def title(profile: Profile) -> str:
 def panels(profile: Profile) -> list[Panel]:
     """Sampling, seconds and memory of updates, whole steps."""
     results = profile.found
-    return [_sampling(results), _seconds(results), _memory(results, profile.asked.memory_limit), _steps(results)]
+    return [_sampling(results), _seconds(results), _memory(results, profile.request.memory_limit), _steps(results)]
 
 
-def _sampling(results: Sequence[Found]) -> Panel:
+def _sampling(results: Sequence[PointResult]) -> Panel:
     change, at = speed_up(results), saturation(results)
     note = f": {change[2]:.1f} times less per token from {change[0]} to {change[1]}" if change else ""
     return Panel(
@@ -45,12 +45,12 @@ def _sampling(results: Sequence[Found]) -> Panel:
     )
 
 
-def _seconds(results: Sequence[Found]) -> Panel:
+def _seconds(results: Sequence[PointResult]) -> Panel:
     curves = tuple(_curve(results, way, name, lambda one: one.median) for way, name in _updates(results).items())
     return Panel("update", "rollouts given to an update", "seconds", curves)
 
 
-def _memory(results: Sequence[Found], limit: int | None) -> Panel:
+def _memory(results: Sequence[PointResult], limit: int | None) -> Panel:
     peaks = [one.peak for way in UPDATES for one in points_of(results, way) if one.peak is not None]
     unit, name = (GIB, "GiB") if max([*peaks, limit or 0], default=0) >= GIB else (MIB, "MiB")
     curves = tuple(
@@ -61,12 +61,12 @@ def _memory(results: Sequence[Found], limit: int | None) -> Panel:
     return Panel("memory of an update", "rollouts given to an update", f"peak ({name})", curves, level=level)
 
 
-def _updates(results: Sequence[Found]) -> dict[Way, str]:
+def _updates(results: Sequence[PointResult]) -> dict[Way, str]:
     """The requested kinds of updates, with their labels in the picture."""
     return {way: name for way, name in UPDATES.items() if points_of(results, way)}
 
 
-def _steps(results: Sequence[Found]) -> Panel:
+def _steps(results: Sequence[PointResult]) -> Panel:
     whole = steps(results)
     every = tuple((step.rollouts, step.trained_on_all) for step in whole if step.trained_on_all is not None)
     selected = tuple((s.rollouts, s.trained_on_selected) for s in whole if s.trained_on_selected is not None)
@@ -79,7 +79,9 @@ def _steps(results: Sequence[Found]) -> Panel:
     return Panel("step", "rollouts sampled in a step", "seconds", tuple(curve for curve in curves if curve.points))
 
 
-def _curve(results: Sequence[Found], way: Way, label: str, value: Callable[[Found], float | None]) -> Series:
+def _curve(
+    results: Sequence[PointResult], way: Way, label: str, value: Callable[[PointResult], float | None]
+) -> Series:
     values = [(n, value(one)) for n, one in measured(results, way).items()]
 
     def ended(ending: Ending) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from winnow.commands.profile.run_statistics import RunStatistics
 from winnow.commands.profile.step_plan import Candidate, StepPlan
 from winnow.commands.profile.step_seconds import StepClock
 from winnow.config import dump
-from winnow.memory.sizes import readable
+from winnow.memory.sizes import format_bytes
 from winnow.report.comparison.key_differences import differing, keys_of, within
-from winnow.report.text import percent
+from winnow.report.text import format_percent
 from winnow.state.cost_file import as_json
 
 SHOWN = 10  # maximum number of candidates in the table
@@ -26,24 +26,25 @@ def opening_lines(plan: StepPlan) -> Iterator[str]:
     """The lines that need no costs: the run, its pass rates, and how it differs from the configuration."""
     run, request = plan.run, plan.request
     yield (
-        f"run        {run.run}, steps {run.first} to {run.last}: {run.groups} groups, {percent(run.flat)} of them "
+        f"run        {run.run}, steps {run.first} to {run.last}: {run.groups} groups, "
+        f"{format_percent(run.flat)} of them "
         f"flat, rollouts of {run.length:.1f} tokens"
     )
     rates = run.rates
-    yield f"pass rate  Beta({rates.a:.3g}, {rates.b:.3g}), mean {percent(rates.mean)}"
+    yield f"pass rate  Beta({rates.a:.3g}, {rates.b:.3g}), mean {format_percent(rates.mean)}"
     two = run.two_values
     if two.values > 2:
         yield (
             f"rewards    {two.values} values, reduced to two: above {two.border:.4g} or not; this keeps "
-            f"{percent(two.explained)} of their variance within prompts"
+            f"{format_percent(two.explained)} of their variance within prompts"
         )
     noise = request.noise
     yield (
         f"law        {LAWS[request.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g}; "
-        f"gradients in {percent(request.spread)} of the weights (docs/planner.md)"
+        f"gradients in {format_percent(request.spread)} of the weights (docs/planner.md)"
     )
     if request.until is not None:
-        yield f"counted    progress up to a mean pass rate of {percent(request.until)}"
+        yield f"counted    progress up to a mean pass rate of {format_percent(request.until)}"
     other = differing([keys_of(dump(run.config)), keys_of(dump(plan.config))])
     if other := [key for key in other if not within(key, CHOSEN)]:
         yield f"note       the run has other values of {', '.join(other)}; its statistics may not apply"
@@ -109,14 +110,14 @@ def _row(one: Candidate, baseline: Candidate) -> str:
         "all" if setting.kept == setting.rollouts else setting.kept,
         setting.prompts,
         one.fit.tokens,
-        percent(one.flat),
+        format_percent(one.flat),
         f"{seconds.sampling:.3g}",
         f"{seconds.update:.3g}",
         f"{seconds.total:.3g}{'+' * one.extrapolated}",
         f"{one.progress / baseline.progress:.2f}" if baseline.progress else "-",
         f"{one.rate / baseline.rate:.2f}" if baseline.rate else "-",
     )
-    return "".join(f"{cell:>12}" for cell in cells) + f"{readable(one.fit.bytes):>12}"
+    return "".join(f"{cell:>12}" for cell in cells) + f"{format_bytes(one.fit.bytes):>12}"
 
 
 def _command(plan: StepPlan, best: Candidate, config: Path) -> str:

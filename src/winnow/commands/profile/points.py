@@ -25,7 +25,7 @@ MOST = 2**20  # maximum number of rollouts of a point
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProfileRequest:
     """The options of a profile. Each point has a warm-up, then `repeats` repetitions, whose median is the result."""
 
     rollouts: tuple[int, ...]  # numbers of rollouts that are sampled concurrently
@@ -69,7 +69,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PointResult:
     """The result of a point: its measurements, or why there are none."""
 
     point: Point
@@ -91,7 +91,7 @@ class Found:
         return self.median / self.work.tokens if self.work and self.work.tokens else float("nan")
 
 
-def points(request: Asked, *, selects: bool) -> Iterator[Point]:
+def points(request: ProfileRequest, *, selects: bool) -> Iterator[Point]:
     """Every point, in ascending order.
 
     Updates with accumulation are measured for the sampled numbers too, because a whole step consists of both. An
@@ -107,7 +107,7 @@ def points(request: Asked, *, selects: bool) -> Iterator[Point]:
             yield Point("selected", n)
 
 
-def numbers(text: str, *, least: int, what: str) -> tuple[int, ...]:
+def parse_counts(text: str, *, least: int, what: str) -> tuple[int, ...]:
     """Parse "8,16 32" into ascending numbers without repetition. Raises ConfigError for invalid ones.
 
     `least` is the smallest valid number, and `what` names the option in the error.

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from winnow.commands.profile.apart import measured_apart
+from winnow.commands.profile.apart import measure_in_subprocess
 from winnow.commands.profile.device_memory import check_limit
 from winnow.commands.profile.measuring import measure
-from winnow.commands.profile.points import WAYS, Asked, Found, Job, Point, Way, points
+from winnow.commands.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.errors import ConfigError
@@ -26,7 +26,7 @@ from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run
 from winnow.training.members import Members
-from winnow.training.prompts import prompt_tokenizer, rendered
+from winnow.training.prompts import prompt_tokenizer, render_prompts
 from winnow.training.resolve import check_installed, resolve_members
 
 ALL = "all"  # the selector that keeps everything
@@ -37,10 +37,10 @@ class Profile:
     """The configuration, the device, the requested points, and the results so far."""
 
     members: Members
-    asked: Asked
+    request: ProfileRequest
     device: torch.device
     prompts: tuple[Prompt, ...]  # a random choice of the task's training problems
-    found: list[Found] = field(default_factory=list)
+    found: list[PointResult] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
@@ -56,7 +56,7 @@ class Profile:
         return " and ".join(names) + of
 
     def job(self, point: Point) -> Job:
-        request = self.asked
+        request = self.request
         return Job(
             point=point,
             config=self.config,
@@ -68,13 +68,16 @@ class Profile:
         )
 
     def measure(
-        self, measure: Callable[[Job, Callable[[], None]], Found] = measure, *, ways: Collection[Way] = tuple(WAYS)
-    ) -> Iterator[Found]:
+        self,
+        measure: Callable[[Job, Callable[[], None]], PointResult] = measure,
+        *,
+        ways: Collection[Way] = tuple(WAYS),
+    ) -> Iterator[PointResult]:
         """Measure the points of these ways, one after the other."""
-        for point in points(self.asked, selects=self.selects != ALL):
+        for point in points(self.request, selects=self.selects != ALL):
             if point.way not in ways:
                 continue
-            one = measured_apart(self.job(point), measure, on_cpu=self.device.type == "cpu")
+            one = measure_in_subprocess(self.job(point), measure, on_cpu=self.device.type == "cpu")
             self.found.append(one)
             yield one
 
@@ -99,7 +102,9 @@ class Profile:
         }
 
 
-def prepared(config: Path, sets: Sequence[str], request: Asked, *, unset: Sequence[str] = ()) -> Profile:
+def prepare_profile(
+    config: Path, sets: Sequence[str], request: ProfileRequest, *, unset: Sequence[str] = ()
+) -> Profile:
     """Check everything before weights are loaded, and choose the prompts. Raises ConfigError or DataError."""
     members = resolve_members(load(config, sets, unset), base=config.parent)
     if members.reads_values:
@@ -115,7 +120,7 @@ def prepared(config: Path, sets: Sequence[str], request: Asked, *, unset: Sequen
     check_installed(members)
     problems, tokenizer = members.task("train"), prompt_tokenizer(members.config)
     weights_folder(members.config.model.path)
-    every = rendered(members, problems, tokenizer).prompts
+    every = render_prompts(members, problems, tokenizer).prompts
     rng = generator(members.config.seed, "profile", "prompts")
     most = max(*request.rollouts, *request.kept)
     needed = -(-most // members.config.rollout.rollouts_per_prompt)

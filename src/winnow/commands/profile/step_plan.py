@@ -26,7 +26,7 @@ from winnow.commands.profile.run_statistics import RunStatistics
 from winnow.commands.profile.step_seconds import PredictedSeconds, StepClock, calibrated, uncalibrated
 from winnow.config import Config
 from winnow.errors import ConfigError
-from winnow.memory.plan import FreeBytes, MemoryPlan, assumed, free
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.models.adapter import add_lora, trained_parameters
 from winnow.models.device import planned_device
 from winnow.models.meta import meta_model
@@ -44,7 +44,7 @@ FEWEST_TOKENS = 64  # smallest micro-batch
 
 
 @dataclass(frozen=True)
-class PlanAsked:
+class PlanRequest:
     """The options of a plan."""
 
     prompts: int | None = None  # per step; None: TIMES the configuration's
@@ -103,7 +103,7 @@ class StepPlan:
     and if no candidate fits, and DataError for files that cannot be read.
     """
 
-    def __init__(self, members: Members, run: RunStatistics, request: PlanAsked) -> None:
+    def __init__(self, members: Members, run: RunStatistics, request: PlanRequest) -> None:
         self.members, self.run, self.request = members, run, request
         self.current = setting_of(self.config, "the configuration")
         setting_of(run.config, str(run.run))
@@ -212,7 +212,7 @@ class StepPlan:
 
     def work(self, setting: Setting, group: GroupSignal) -> StepWork:
         """The work of a step, at the run's lengths. Flat groups are trained on only if a term teaches from all."""
-        learning = 1.0 if self.members.objective.teaches_all else group.learning
+        learning = 1.0 if self.members.objective.trains_all else group.learning
         trained = setting.prompts * group.kept * learning * self.config.update.epochs
         return StepWork(
             prompts=setting.prompts,
@@ -269,7 +269,7 @@ class StepPlan:
         members = dataclasses.replace(self.members, config=config)
         memory = self.request.memory
         plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=memory)
-        return plan, free if memory is None else assumed(memory, self.device.type)
+        return plan, free_on_device if memory is None else assume_free(memory, self.device.type)
 
 
 def _over_stages(progress: Sequence[float], seconds: Sequence[PredictedSeconds]) -> _Mean:

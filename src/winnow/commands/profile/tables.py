@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.profile.curves import GAIN, Step, measured, memory_bound, points_of, saturation, speed_up, steps
-from winnow.commands.profile.points import WAYS, Found, Way
+from winnow.commands.profile.points import WAYS, PointResult, Way
 from winnow.commands.profile.profiled import Profile
 from winnow.config import dump
-from winnow.memory.sizes import readable
-from winnow.models.precision import in_words
-from winnow.report.text import compact, safe, shorten
+from winnow.memory.sizes import format_bytes
+from winnow.models.precision import describe_precision
+from winnow.report.text import format_count, sanitize, shorten
 from winnow.state.output_files import write_output
 
 COLUMNS = (
@@ -27,7 +27,7 @@ UNKNOWN = "-"
 REASON = 100  # maximum characters of the reason for a missing measurement, in a terminal
 
 
-def row(result: Found) -> dict[str, Any]:
+def row(result: PointResult) -> dict[str, Any]:
     """A point as a row with `COLUMNS`; None for values that it does not have."""
     named: dict[str, Any] = dict.fromkeys(COLUMNS)
     named |= {
@@ -65,7 +65,7 @@ class Rows:
         self._writer.writeheader()
         self._save()
 
-    def write(self, result: Found) -> None:
+    def write(self, result: PointResult) -> None:
         self._writer.writerow(row(result))
         self._save()
 
@@ -80,7 +80,7 @@ def as_json(profile: Profile) -> dict[str, Any]:
         "winnow_profile": 1,
         "measured_on": profile.measured_on,
         "configuration": dump(profile.config),
-        "asked": asdict(profile.asked),
+        "asked": asdict(profile.request),
         "lengths": f"every rollout has exactly {profile.config.rollout.max_new_tokens} tokens",
         "selects": profile.selects,
         "points": [{**row(one), "all_seconds": list(one.seconds)} for one in results],
@@ -93,11 +93,11 @@ def as_json(profile: Profile) -> dict[str, Any]:
 
 def opening(profile: Profile) -> Iterator[str]:
     """The settings of the measurement, and the head of the table."""
-    config, request, on = profile.config, profile.asked, profile.measured_on
+    config, request, on = profile.config, profile.request, profile.measured_on
     gpu = on.get("gpu", {}).get("name")
-    yield safe(f"machine    {gpu or on['cpu']}, {on['threads']} threads, torch {on['versions']['torch']}")
-    yield safe(f"model      {config.model.path} in {in_words(config, str(profile.device))}")
-    yield safe(
+    yield sanitize(f"machine    {gpu or on['cpu']}, {on['threads']} threads, torch {on['versions']['torch']}")
+    yield sanitize(f"model      {config.model.path} in {describe_precision(config, str(profile.device))}")
+    yield sanitize(
         f"sampling   {config.rollout.engine.label}, {config.rollout.rollouts_per_prompt} rollouts per prompt, each of "
         f"exactly {config.rollout.max_new_tokens} tokens"
     )
@@ -105,9 +105,9 @@ def opening(profile: Profile) -> Iterator[str]:
         f"update     random rollouts of that length, in micro-batches of {config.update.tokens_per_micro_batch:,} "
         f"tokens; without accumulation all in one"
     )
-    yield safe(f"selection  {profile.selects}")
+    yield sanitize(f"selection  {profile.selects}")
     if request.memory_limit is not None:
-        yield f"limit      {readable(request.memory_limit)} for model, optimizer, activations, keys and values"
+        yield f"limit      {format_bytes(request.memory_limit)} for model, optimizer, activations, keys and values"
     yield (
         f"repeated   {request.repeats} times after a warm-up, medians; a point has {request.seconds:g} seconds, and a "
         f"separate process"
@@ -117,18 +117,18 @@ def opening(profile: Profile) -> Iterator[str]:
     yield f"{'':<24}" + "".join(f"{head:>10}" for head in heads)
 
 
-def line(result: Found, *, repeats: int) -> str:
+def line(result: PointResult, *, repeats: int) -> str:
     """A point as a line of the terminal's table."""
     start = f"{WAYS[result.point.way]:<24}{result.point.rollouts:>10}"
     if result.ending != "measured" or result.work is None:
         why = f": {result.why}" if result.why else ""
-        return start + shorten(safe(f"  {result.ending}{why}".replace("\n", " ")), REASON)
+        return start + shorten(sanitize(f"  {result.ending}{why}".replace("\n", " ")), REASON)
     cells = (
         result.work.trained or UNKNOWN,
         f"{result.median:.4g}",
         f"{1e6 * result.per_token:.1f}",
-        compact(1 / result.per_token),
-        UNKNOWN if result.peak is None else readable(result.peak),
+        format_count(1 / result.per_token),
+        UNKNOWN if result.peak is None else format_bytes(result.peak),
     )
     done = len(result.seconds)
     note = f"  {done} of {repeats} repetitions" if done < repeats else ""
@@ -146,12 +146,12 @@ def closing(profile: Profile) -> Iterator[str]:
     whole = [step for step in steps(results) if step.trained_on_all or step.trained_on_selected]
     if whole:
         yield ""
-        yield f"a step of sampling and update; selection: {safe(profile.selects)}"
+        yield f"a step of sampling and update; selection: {sanitize(profile.selects)}"
         yield f"{'':<24}{'sampled':>10}{'trained on all':>18}{'on selected':>18}{'times':>8}"
         yield from map(_step, whole)
 
 
-def _describe_sampling(results: list[Found]) -> Iterator[str]:
+def _describe_sampling(results: list[PointResult]) -> Iterator[str]:
     times_less, at, ends = speed_up(results), saturation(results), memory_bound(results, "sampling").ends
     if ends is not None:
         yield f"{'sampling':<24}out of memory at {ends} rollouts"
@@ -165,7 +165,7 @@ def _describe_sampling(results: list[Found]) -> Iterator[str]:
     yield f"{'saturation':<24}" + (f"from {at} on {gain}" if at else f"not up to {largest} rollouts")
 
 
-def _describe_bound(results: list[Found], way: Way) -> str:
+def _describe_bound(results: list[PointResult], way: Way) -> str:
     bound = memory_bound(results, way)
     others = [one for one in points_of(results, way) if one.ending not in ("measured", "out of memory")]
     also = "".join(f"; {one.ending} at {one.point.rollouts}" for one in others)

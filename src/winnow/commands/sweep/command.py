@@ -13,13 +13,13 @@ from winnow.commands.sweep.run_process import Command, Launcher, OnThisMachine, 
 from winnow.commands.sweep.run_sweep import Sweep
 from winnow.commands.sweep.sweep_display import sweep_display
 from winnow.commands.sweep.sweep_plan import SweepPlan, read_plan, record
-from winnow.report.text import wrapped
+from winnow.report.text import wrap
 from winnow.state.sweep_folder import SweepFolder, SweepRun, read_sweep
 from winnow.training.signals import stop_signals
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """The result of a call of `winnow sweep`."""
 
     folder: Path
@@ -28,7 +28,9 @@ class Swept:
     evaluated: bool  # whether any run has an evaluation, so that there is something to compare
 
 
-def swept(path: Path, changes: Mapping[str, Any], *, resume: bool = False, command: Command = train_command) -> Swept:
+def train_sweep(
+    path: Path, changes: Mapping[str, Any], *, resume: bool = False, command: Command = train_command
+) -> SweepResult:
     """Train the runs of a sweep file, or with `resume` those that are not finished.
 
     `changes` replace keys of the file; `command` returns the arguments with which Python starts a run. Raises
@@ -48,7 +50,7 @@ def swept(path: Path, changes: Mapping[str, Any], *, resume: bool = False, comma
             sweep.run(stop)
     ends = tuple("finished" if run.finished else sweep.ends.get(run.name, "waiting") for run in runs)
     evaluated = set(ends) == {"finished"} and any_evaluated(runs)
-    return Swept(plan.output, ends, comparison_due(plan.output) if evaluated else None, evaluated)
+    return SweepResult(plan.output, ends, comparison_due(plan.output) if evaluated else None, evaluated)
 
 
 def _launcher(plan: SweepPlan, folder: SweepFolder) -> Launcher:
@@ -73,11 +75,11 @@ def plan_lines(plan: SweepPlan, runs: Sequence[SweepRun], reused: Sequence[str])
         differing = {key: value for key, value in settings.shown.items() if key not in shared}
         lines.append(f"           {label}: {_keys(differing)}")
     if reused:
-        lines.append(wrapped(f"reused     {len(reused)} finished runs of other sweeps: {', '.join(reused)}"))
+        lines.append(wrap(f"reused     {len(reused)} finished runs of other sweeps: {', '.join(reused)}"))
     if plan.file.ray is None and plan.file.at_once > 1:
-        lines.append(wrapped("note: concurrent runs share this machine, so their seconds are not compared"))
+        lines.append(wrap("note: concurrent runs share this machine, so their seconds are not compared"))
         if any(settings.config.threads == 0 for settings in plan.settings.values()):
-            lines.append(wrapped("note: each of them uses every core; set the key threads to use fewer"))
+            lines.append(wrap("note: each of them uses every core; set the key threads to use fewer"))
     return lines
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from winnow.commands.sweep.sweep_plan import SweepPlan
 from winnow.errors import RunFolderError
-from winnow.state.run_folder import LOCK, begun
+from winnow.state.run_folder import LOCK, has_finished_step
 from winnow.state.sweep_folder import (
     SETTINGS,
     SWEEP,
@@ -39,7 +39,7 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
         for seed in plan.file.seeds:
             target = run_path(folder.path, label, seed)
             match = finished.get((settings.text, seed))
-            if match is None or begun(target):
+            if match is None or has_finished_step(target):
                 continue
             run, inputs = match
             if _as_dicts(inputs) != _as_dicts(settings.inputs):

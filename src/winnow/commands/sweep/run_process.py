@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from winnow.commands.sweep import tied_child
-from winnow.state.run_folder import begun
+from winnow.state.run_folder import has_finished_step
 from winnow.state.sweep_folder import SweepRun
 
 Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python
@@ -59,7 +59,7 @@ class Launcher(Protocol):
 
 def train_command(run: SweepRun) -> list[str]:
     """`winnow train` with a run's settings, seed and folder; a run with a completed step is resumed."""
-    resume = ["--resume"] if begun(run.path) else []
+    resume = ["--resume"] if has_finished_step(run.path) else []
     return ["-m", "winnow", "train", str(run.settings), "--set", f"seed={run.seed}", "--output", str(run.path), *resume]
 
 

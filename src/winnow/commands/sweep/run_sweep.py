@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from winnow.commands.sweep.run_process import Command, Launched, Launcher, ProcessEnd, train_command
 from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
 from winnow.commands.sweep.sweep_display import SweepDisplay, format_status
-from winnow.errors import RunFolderError, told
-from winnow.report.text import accuracies, duration
-from winnow.state.run_folder import LOCK, Lock, begun
+from winnow.errors import RunFolderError, format_error
+from winnow.report.text import format_accuracies, format_duration
+from winnow.state.run_folder import LOCK, Lock, has_finished_step
 from winnow.state.sweep_folder import LedgerLine, Status, SweepFolder, SweepRun
 from winnow.training.signals import Stop
 
@@ -67,10 +67,10 @@ class Sweep:
         try:
             self._wait_for_earlier(waiting, stop)
             stopping = False
-            while self._running or (waiting and not stop.asked):
-                while waiting and not stop.asked and self._has_room():
+            while self._running or (waiting and not stop.requested):
+                while waiting and not stop.requested and self._has_room():
                     self._begin(waiting.popleft())
-                if stop.asked and not stopping:
+                if stop.requested and not stopping:
                     stopping = True
                     self._stop_running()
                 for running in list(self._running):
@@ -86,7 +86,7 @@ class Sweep:
         """Wait for runs of a killed sweep that are still saving: they would slow down a run beside them."""
         for run in waiting:
             printed = False
-            while not stop.asked and (holder := _lock_holder(run)) is not None:
+            while not stop.requested and (holder := _lock_holder(run)) is not None:
                 if not printed:
                     self.display.print_line(f"waiting    {holder}")
                     printed = True
@@ -98,7 +98,7 @@ class Sweep:
     def _begin(self, run: SweepRun) -> None:
         written = run.log.stat().st_size if run.log.exists() else 0
         # Of steps that another launch made outside the sweep it is unknown whether they had the machine to themselves
-        outside = not run.launched and begun(run.path)
+        outside = not run.launched and has_finished_step(run.path)
         alone = self.launcher.alone and not outside
         self.folder.note(LedgerLine(run.label, run.seed, "began", alone))
         done = self._progress[run.name].update()
@@ -115,10 +115,10 @@ class Sweep:
         self.folder.note(LedgerLine(run.label, run.seed, status, running.alone, ended.code))
         self.ends[run.name] = status
         progress = self._progress[run.name]
-        done, seconds = progress.update(), duration(self.clock() - running.began)
+        done, seconds = progress.update(), format_duration(self.clock() - running.began)
         match status:
             case "finished":
-                held_out = f", held-out {accuracies(progress.evaluation)}" if progress.evaluation else ""
+                held_out = f", held-out {format_accuracies(progress.evaluation)}" if progress.evaluation else ""
                 self.display.print_line(f"finished   {run.name} in {seconds}{held_out}")
             case "stopped":
                 saved = f"after {done} steps, and saved" if ended.code == SAVED else "while it was starting"
@@ -170,7 +170,7 @@ class Sweep:
             try:
                 self._end(running, ended)
             except Exception as later:
-                if str(later) not in told(error):
+                if str(later) not in format_error(error):
                     error.add_note(str(later))
 
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from winnow.report.screen import console_on, is_screen
-from winnow.report.text import duration, safe
+from winnow.report.text import format_duration, sanitize
 
 
 class SweepDisplay:
@@ -23,7 +23,7 @@ class SweepDisplay:
 
     def print_line(self, text: str) -> None:
         """Print a permanent line. Control characters and markup in it are escaped, never interpreted."""
-        self._console.print(safe(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._console.print(sanitize(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def show_status(self, line: str) -> None:
         """Update the status line of a terminal; without a terminal this does nothing."""
@@ -45,5 +45,5 @@ def sweep_display(console: Console | None = None) -> Iterator[SweepDisplay]:
 
 def format_status(over: int, runs: int, running: Sequence[str], seconds_left: float | None) -> str:
     """ "2/6 runs  grpo/seed-2 14/40  about 3:20 left"; `running` contains the progress of each run."""
-    left = [] if seconds_left is None else [f"about {duration(seconds_left)} left"]
+    left = [] if seconds_left is None else [f"about {format_duration(seconds_left)} left"]
     return "  ".join([f"{over}/{runs} runs", *running, *left])

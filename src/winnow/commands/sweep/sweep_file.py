@@ -21,7 +21,7 @@ from pydantic import Field
 
 from winnow.config import Config, Positive, Section
 from winnow.config_file import read_toml
-from winnow.errors import ConfigError, accepted_value, as_one, near_miss
+from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it
@@ -68,7 +68,7 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     try:
         file = SweepFile.model_validate(data)
     except pydantic.ValidationError as error:
-        raise as_one([_explain(path, text, mistake, changes) for mistake in error.errors()]) from error
+        raise combine_errors([_explain(path, text, mistake, changes) for mistake in error.errors()]) from error
     twice = sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1})
     if twice:
         raise ConfigError(

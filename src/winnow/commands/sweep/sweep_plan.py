@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.commands.sweep.grid import Keys, configurations
 from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, locate, read_sweep_file
 from winnow.config import Config, dump, key_of, leaves
@@ -20,7 +20,7 @@ from winnow.hidden_options import with_dotted_secrets_hidden
 from winnow.state.disk import replace_file
 from winnow.state.input_digests import Digests, digests
 from winnow.state.resume_changes import compare
-from winnow.state.run_folder import begun
+from winnow.state.run_folder import has_finished_step
 from winnow.state.saved_runs import read_manifest
 from winnow.state.sweep_folder import SETTINGS, Contents, SweepFolder, SweepRun, read_sweep, run_path
 from winnow.training.resolve import check_installed, resolve_members
@@ -42,7 +42,7 @@ class Settings:
     @property
     def text(self) -> str:
         """The resolved configuration as TOML, with secrets and absolute paths; the runs are started with it."""
-        lines = toml(self.config, secrets=True).splitlines(keepends=True)
+        lines = format_toml(self.config, secrets=True).splitlines(keepends=True)
         return "".join(line for line in lines if line.partition(" ")[0] not in OWN_KEYS) + "\n"
 
 
@@ -92,7 +92,7 @@ def record(plan: SweepPlan, folder: SweepFolder) -> None:
     Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It
     also does so if a run in the folder does not belong to the sweep, and if the files cannot be written.
     """
-    runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if begun(run.path)]
+    runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if has_finished_step(run.path)]
     if folder.before is not None:
         _check_same(plan, folder.before, folder.path, runs)
     _check_no_foreign_run(plan, folder.path)
@@ -164,7 +164,7 @@ def _check_no_foreign_run(plan: SweepPlan, folder: Path) -> None:
     """Raise RunFolderError if the folder of a run contains another run, which could not be resumed as this one."""
     for (label, settings), seed in itertools.product(plan.settings.items(), plan.file.seeds):
         run = run_path(folder, label, seed)
-        if not begun(run):
+        if not has_finished_step(run):
             continue
         was = read_manifest(run, own=False)
         now = settings.config.model_copy(update={"seed": seed, "output": str(run)})

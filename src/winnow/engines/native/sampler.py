@@ -69,7 +69,7 @@ class Native:
         return 0 if self._decoder is None else self._decoder.cache.bytes
 
     @property
-    def put_back(self) -> int:
+    def preemptions(self) -> int:
         """Preemptions in all requests: a rollout waited because older ones needed its memory, and continued later."""
         return self._put_back
 

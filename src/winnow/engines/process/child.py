@@ -30,7 +30,7 @@ from winnow.engines.process.messages import (
     Sampled,
 )
 from winnow.errors import ConfigError, EngineError, WinnowError
-from winnow.memory.usage import by_state
+from winnow.memory.usage import memory_by_state
 from winnow.records import Prompt, Rollout
 from winnow.user_code import load_function
 
@@ -61,7 +61,7 @@ def measure_memory(engine: Engine, state: str) -> Mapping[str, float]:
     memory now.
     """
     reported: Mapping[str, float] | None = getattr(engine, "memory_mib", None)
-    return by_state(state) if reported is None else reported
+    return memory_by_state(state) if reported is None else reported
 
 
 def generate(engine: Engine, request: Generate, channel: Channel) -> None:

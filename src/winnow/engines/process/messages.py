@@ -87,7 +87,7 @@ class Done:
     """The request is complete."""
 
     version: int  # of the weights that the engine now has
-    memory: Mapping[str, float] = field(default_factory=dict)  # MiB, as winnow.memory.usage.by_state
+    memory: Mapping[str, float] = field(default_factory=dict)  # MiB, as winnow.memory.usage.memory_by_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def fits(config: Config) -> None:
     if options.get("sleep") and config.device == "cpu":
         raise sleep_unsupported()
     if lora is not None:
-        how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.asked_for() > 1
+        how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.launched_count() > 1
         check_merge(config.model.dtype, how, sharded=sharded)
         if serves_adapter(how, config.model.dtype, sharded=sharded):
             kernel_rank(lora.rank)
@@ -87,7 +87,7 @@ def vllm(
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
-    from winnow.engines.vllm.served import FromPolicy, describe
+    from winnow.engines.vllm.served import ServerEngine, describe
     from winnow.engines.vllm.server import VllmEngine
     from winnow.models.adapter import has_adapter, plain_model
 
@@ -107,7 +107,7 @@ def vllm(
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # vLLM reads it only at its start
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
-            return FromPolicy(VllmEngine(served, settings), context.model, adapter=adapter)
+            return ServerEngine(VllmEngine(served, settings), context.model, adapter=adapter)
         elsewhere = second_process(
             "winnow.engines.vllm.server:VllmEngine",
             {"served": served, "settings": settings},
@@ -117,7 +117,7 @@ def vllm(
             readers=tensor_parallel,
             backend="nccl" if on_cuda and device is not None else "gloo",
         )
-        return FromPolicy(elsewhere, context.model, adapter=adapter)
+        return ServerEngine(elsewhere, context.model, adapter=adapter)
 
 
 def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int = 1) -> None:

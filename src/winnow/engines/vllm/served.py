@@ -54,7 +54,7 @@ class Server(Engine, Protocol):
     """An engine that loads a plain model's weights, from version 0 on: before the first `load` its version is -1."""
 
 
-class FromPolicy:
+class ServerEngine:
     """The engine of a run with a server: it forwards requests, and sends the policy's weights as a plain model's.
 
     With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.

@@ -25,7 +25,7 @@ from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError, WinnowError
-from winnow.memory.usage import by_state
+from winnow.memory.usage import memory_by_state
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 
@@ -46,7 +46,7 @@ class VllmEngine:
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
-        self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.by_state
+        self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.memory_by_state
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
             self._llm = start(served, settings)
@@ -171,7 +171,7 @@ class VllmEngine:
         with engine_errors("report its memory"):
             of_workers = self._llm.collective_rpc("used_on_devices")
         devices = {name: max(worker.get(name, 0.0) for worker in of_workers) for name in set().union(*of_workers)}
-        self.memory_mib |= by_state(state, devices)
+        self.memory_mib |= memory_by_state(state, devices)
 
     def _check_fresh(self) -> None:
         """Raise EngineError unless the workers have the weights of `version`. With an adapter, the base stays at

@@ -58,7 +58,7 @@ class GroupComparison:
         return next(axis for axis in ("steps", *AXES) if (label, axis, self.measure) in self.curves)
 
 
-def compared(
+def compare_inputs(
     arguments: Sequence[str],
     *,
     baseline: str | None = None,

@@ -9,7 +9,7 @@ from winnow.report.comparison.compared import GroupComparison, per_step
 from winnow.report.comparison.mean_curve import NORMAL, Estimate
 from winnow.report.comparison.measure import title
 from winnow.report.comparison.speed_up_table import amount, speed_up_blocks
-from winnow.report.text import one_line, safe
+from winnow.report.text import one_line, sanitize
 
 WIDTH = 100
 LABEL = 23  # columns of a group's name, which continues on further lines
@@ -68,7 +68,7 @@ def _notes(comparison: GroupComparison) -> list[str]:
     return [
         line
         for note in comparison.notes
-        for line in textwrap.wrap(safe(f"note: {note}"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        for line in textwrap.wrap(sanitize(f"note: {note}"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     ]
 
 

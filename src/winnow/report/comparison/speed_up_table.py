@@ -13,7 +13,7 @@ from winnow.report.comparison.seed_times import SeedTime
 from winnow.report.comparison.speed_up import SHARE as PODS_SHARE
 from winnow.report.comparison.speed_up import SpeedUp
 from winnow.report.comparison.time_ratio import TimeRatio
-from winnow.report.text import compact, duration, one_line
+from winnow.report.text import format_count, format_duration, one_line
 
 STILL_RISING = "still rising"
 NO_DIFFERENCE = "no difference shown"
@@ -96,5 +96,5 @@ def number(comparison: GroupComparison, value: float) -> str:
 def amount(axis: str, x: float) -> str:
     """A place on an axis: "1:30:00", "3.4M", "12"."""
     if axis == "seconds":
-        return duration(x) if x >= 60 else f"{x:.1f} s"
-    return compact(x) if axis != "steps" else f"{round(x, 1):g}"
+        return format_duration(x) if x >= 60 else f"{x:.1f} s"
+    return format_count(x) if axis != "steps" else f"{round(x, 1):g}"

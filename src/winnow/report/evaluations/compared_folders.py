@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
-from winnow.report.evaluations.comparison import Comparison, Models, compared
+from winnow.report.evaluations.comparison import Comparison, Models, compare_models
 from winnow.report.evaluations.saved_evaluation import (
     AGAINST,
     METRICS,
     SETTINGS,
-    differing,
+    differing_keys,
     is_evaluation,
     read_settings,
     read_tasks,
@@ -31,7 +31,7 @@ class ComparedFolders:
     notes: tuple[str, ...]
 
 
-def compared_folders(model: Path, other: Path) -> ComparedFolders:
+def compare_folders(model: Path, other: Path) -> ComparedFolders:
     """Compare every task that both evaluations have. Raises DataError for an unfinished or damaged evaluation, and if
     they have no task in common.
     """
@@ -54,21 +54,21 @@ def compared_folders(model: Path, other: Path) -> ComparedFolders:
     comparisons, notes = list[Comparison](), list[str]()
     tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
     for one, against in tasks:
-        of_task, task_notes = compared(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
         comparisons += of_task
-        notes += [*asked_otherwise(one.name, theirs, mine, other), *task_notes]
+        notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
     return ComparedFolders(models, tuple(comparisons), tuple(notes))
 
 
-def asked_otherwise(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
+def settings_notes(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
     """A note if the evaluation in `folder` has other settings of a task, with some of the keys that differ."""
-    keys = differing(there["tasks"][task], here["tasks"][task])
+    keys = differing_keys(there["tasks"][task], here["tasks"][task])
     if keys:
         more = " ..." if len(keys) > LISTED else ""
         yield f"{task}: its settings in {folder} differ: {', '.join(keys[:LISTED])}{more}"
 
 
-def with_another_below(folder: Path) -> list[Path]:
+def comparisons_below(folder: Path) -> list[Path]:
     """The finished evaluations at most two levels below this folder that contain a comparison with another model
     (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
     """

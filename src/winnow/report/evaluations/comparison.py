@@ -100,7 +100,7 @@ class Comparison:
         return fields
 
 
-def compared(
+def compare_models(
     task: str, model: Sequence[Row], other: Sequence[Row], *, models: Models, seed: int
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison of the sampled answers and one of the greedy answers, if both models have them; and notes on what

@@ -47,7 +47,7 @@ def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
             yield _row(mode, group.prompt, rollout, outcome)
 
 
-def parsed_row(line: bytes, where: str) -> dict[str, Any]:
+def parse_row(line: bytes, where: str) -> dict[str, Any]:
     """The row of a line. Raises DataError, with its place, for a line that `rows_of` would not write."""
     try:
         row: dict[str, Any] = json.loads(line)
@@ -63,7 +63,7 @@ def parsed_row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Judged]]:
+def group_by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Judged]]:
     """The judged rollouts of each problem, by its id, in the order of the rows."""
     by_id: dict[str, list[Judged]] = {}
     for row in rows:

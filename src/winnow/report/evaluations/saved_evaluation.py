@@ -10,7 +10,7 @@ from typing import Any
 
 from winnow.config import leaves
 from winnow.errors import DataError
-from winnow.report.evaluations.rollout_lines import Row, parsed_row
+from winnow.report.evaluations.rollout_lines import Row, parse_row
 from winnow.state.disk import check_kind
 
 SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
@@ -56,10 +56,10 @@ def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) ->
     try:
         return [_task(path, name, settings["tasks"][name]) for name in names]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise damaged(path, error) from error
+        raise damaged_error(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> DataError:
+def damaged_error(path: Path, error: Exception) -> DataError:
     """The error for an evaluation whose settings have a form that `winnow eval` does not write."""
     return DataError(
         f"{path / SETTINGS} is damaged ({type(error).__name__}: {error})",
@@ -86,10 +86,10 @@ def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
             remedy="resume it",
             code="data.incomplete",
         )
-    return [parsed_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
+    return [parse_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
 
 
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The dotted keys in which two settings differ after conversion to JSON."""
     was, is_now = ({k: v for k, v in leaves(json.loads(json.dumps(each)))} for each in (before, now))
     return [".".join(map(str, key)) for key in {**was, **is_now} if was.get(key) != is_now.get(key)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from winnow.metrics import of_prompts
+from winnow.metrics import per_prompt_metric
 from winnow.report.page.budget_ledger import total, value_model_tokens
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import Row, costs, mean, phase_shares, training_rows
-from winnow.report.text import accuracies, compact, duration, percent
+from winnow.report.text import format_accuracies, format_count, format_duration, format_percent
 
 Line = dict[str, str]
 NONE = "–"  # for a number that was not measured
@@ -33,7 +33,7 @@ def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
             best = max(reached, key=lambda row: row[name])
             line["value"] = values[0] if len(reached) == 1 else " → ".join(values)
             detail = f"{kind}{' (± 1 s.e.)' * (kind == 'sampled')}, after {_after(reached)} steps; best "
-            detail += f"{percent(best[name])} after {best['step']:.0f}"
+            detail += f"{format_percent(best[name])} after {best['step']:.0f}"
         else:
             detail = f"{kind}, after {_after(seen)} steps: no verdict, every verifier failed"
         yield {**line, "detail": detail + evaluated.since_when}
@@ -41,14 +41,14 @@ def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
 
 def _measured(row: Row, name: str) -> str:
     """ "41.2% ± 2.0%"."""
-    return accuracies({k: row[k] for k in row if k.startswith(name)}).removeprefix(f"{name.rpartition('_')[2]} ")
+    return format_accuracies({k: row[k] for k in row if k.startswith(name)}).removeprefix(f"{name.rpartition('_')[2]} ")
 
 
 def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     if not (steps := training_rows(rows)):
         return
     width = max(1, len(steps) // 10)
-    name = of_prompts("reward/accuracy", steps)
+    name = per_prompt_metric("reward/accuracy", steps)
     first, last = (mean(some, name) for some in (steps[:width], steps[-width:]))
     value = NONE if math.isnan(first) and math.isnan(last) else f"{_known(first)} → {_known(last)}"
     changed = f" since evaluations were changed at step {evaluated.since}" if evaluated.since else " yet"
@@ -59,7 +59,7 @@ def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
 
 
 def _known(share: float) -> str:
-    return NONE if math.isnan(share) else percent(share)
+    return NONE if math.isnan(share) else format_percent(share)
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
@@ -70,29 +70,31 @@ def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
     besides = f", and {probe:,} of probes" if probe else ""
     yield {
         "label": "tokens sampled, probes included" if probe else "tokens generated",
-        "value": compact(sampled),
+        "value": format_count(sampled),
         "detail": f"{generated:,} in {rollouts:,} rollouts of {steps:,} steps{besides}",
     }
-    share = f"{percent(trained / sampled)} of those {'sampled' if probe else 'generated'}" if sampled else "of none"
-    yield {"label": "tokens trained", "value": compact(trained), "detail": f"{trained:,}, {share}"}
+    share = (
+        f"{format_percent(trained / sampled)} of those {'sampled' if probe else 'generated'}" if sampled else "of none"
+    )
+    yield {"label": "tokens trained", "value": format_count(trained), "detail": f"{trained:,}, {share}"}
     if sampled and wasted is not None:
         parts = [f"{wasted:,} were generated and not trained on"]
         if values := value_model_tokens(rows):
             parts.append(f"{values:,} of them trained the value model alone")
         if probe:
-            parts.append(f"{probe:,} ({percent(probe / sampled)}) were probes, sampled to plan")
-        value = percent((wasted + (probe or 0)) / sampled)
+            parts.append(f"{probe:,} ({format_percent(probe / sampled)}) were probes, sampled to plan")
+        value = format_percent((wasted + (probe or 0)) / sampled)
         yield {"label": "not trained on", "value": value, "detail": "; ".join(parts)}
 
 
 def _time(rows: Sequence[Row]) -> Iterator[Line]:
     cost = costs(rows)
     seconds, probe = cost.get("seconds/step", 0.0), cost.get("seconds/probe", 0.0)
-    besides = [f"{duration(probe)} of probes on top"] * bool(probe)
+    besides = [f"{format_duration(probe)} of probes on top"] * bool(probe)
     if evaluating := cost.get("eval/seconds", 0.0):
-        besides.append(f"{duration(evaluating)} of evaluations on top")
+        besides.append(f"{format_duration(evaluating)} of evaluations on top")
     detail = "; ".join([text for text in (phase_shares(cost), *besides) if text])
-    yield {"label": "training time", "value": duration(seconds), "detail": detail}
+    yield {"label": "training time", "value": format_duration(seconds), "detail": detail}
 
 
 def _after(seen: Sequence[Row]) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from winnow.alarms import of_run
+from winnow.alarms import alarms_of_run
 from winnow.errors import ConfigError
 from winnow.metrics import meaning
 from winnow.report.heading import heading
@@ -197,9 +197,9 @@ def _allocation(steps: Steps) -> list[dict[str, Any]]:
 def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[dict[str, Any]]:
     """The alarms with the run's limits, or with the default limits if those of the manifest cannot be read."""
     try:
-        alarms = of_run(rows, config, evaluated_since=since)
+        alarms = alarms_of_run(rows, config, evaluated_since=since)
     except (ConfigError, TypeError, AttributeError):  # a manifest may contain anything
-        alarms = of_run(rows, evaluated_since=since)
+        alarms = alarms_of_run(rows, evaluated_since=since)
     return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in alarms]
 
 

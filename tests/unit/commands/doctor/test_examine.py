@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from winnow.cli import app
 from winnow.commands.doctor import examine as of_examine
 from winnow.commands.doctor.chosen import of_defaults, of_vllm
-from winnow.commands.doctor.examine import examine, hide_names, reported
+from winnow.commands.doctor.examine import build_report, examine, hide_names
 from winnow.commands.doctor.lines import SECTIONS, lines
 from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages
 from winnow.commands.doctor.surroundings import of_network, of_ray, try_connection, user_namespaces
@@ -30,7 +30,7 @@ def fails():
 
 
 def test_a_failed_probe_is_an_error_in_the_report():
-    report = reported({name: fails for name in SECTIONS})
+    report = build_report({name: fails for name in SECTIONS})
     error = {"error": "PermissionError: not \x1b[31myours"}
     assert [name for name in SECTIONS if report[name] != error] == []
     assert report["ok"] is False  # the defaults of a run are unknown
@@ -38,12 +38,12 @@ def test_a_failed_probe_is_an_error_in_the_report():
 
 
 def test_a_probe_that_exits_does_not_end_the_doctor():
-    assert reported({"cuda": lambda: exit(3)})["cuda"] == {"error": "SystemExit: 3"}
+    assert build_report({"cuda": lambda: exit(3)})["cuda"] == {"error": "SystemExit: 3"}
 
 
 def test_winnow_cannot_run_without_a_package_that_it_needs():
     def without(name):
-        return reported({"packages": lambda: of_packages(lambda package: None if package == name else "99.0")})
+        return build_report({"packages": lambda: of_packages(lambda package: None if package == name else "99.0")})
 
     assert without("nothing")["ok"] is True
     assert without("ray")["ok"] is True
@@ -55,7 +55,7 @@ def test_winnow_cannot_run_with_a_package_of_another_version():
     def here(**versions):
         required = ["transformers>=5.8", "torch>=2.11", "ray[train]>=2.40; extra == 'ray'", "???"]
         version = {"torch": "2.11.0+cpu", "transformers": "5.8", **versions}.get
-        return reported(
+        return build_report(
             {"packages": lambda: of_packages(lambda name: version(name, "99.0"), lambda name: None, lambda: required)}
         )
 
@@ -76,7 +76,7 @@ def test_winnow_cannot_run_with_a_package_that_cannot_be_imported():
         if name == "scipy":
             raise ImportError("libopenblas is missing")
 
-    report = reported({"packages": lambda: of_packages(lambda package: "99.0", load, lambda: [])})
+    report = build_report({"packages": lambda: of_packages(lambda package: "99.0", load, lambda: [])})
     assert report["ok"] is False
     assert report["packages"]["broken"] == {"scipy": "ImportError: libopenblas is missing"}
     (remedy,) = report["missing"]

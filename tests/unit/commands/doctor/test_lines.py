@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from golden_files import assert_golden
 from winnow.commands.doctor.devices import cards
-from winnow.commands.doctor.examine import reported
+from winnow.commands.doctor.examine import build_report
 from winnow.commands.doctor.lines import SECTIONS, lines
 
 CARDS = """0, NVIDIA H100 80GB HBM3, 81559, 80995, 9.0, 550.54.15
@@ -110,7 +110,7 @@ CUDA = {
 
 
 def shown(sections):
-    return "\n".join(lines(reported({name: lambda data=data: data for name, data in sections.items()})))
+    return "\n".join(lines(build_report({name: lambda data=data: data for name, data in sections.items()})))
 
 
 def fails():
@@ -118,7 +118,7 @@ def fails():
 
 
 def test_the_report_as_text():
-    failed = "\n".join(lines(reported({name: fails for name in SECTIONS})))
+    failed = "\n".join(lines(build_report({name: fails for name in SECTIONS})))
     parts = {"whole": shown(WHOLE), "bare": shown(BARE), "every probe fails": failed}
     parts |= {name: "\n".join(SECTIONS["cuda"](section)) for name, section in CUDA.items()}
     assert_golden("doctor", "\n\n".join(f"== {name}\n{text}" for name, text in parts.items()))

@@ -13,8 +13,8 @@ from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.algos.intervals import over_problems
 from winnow.commands.evaluation.against import compare_results
 from winnow.commands.evaluation.evaluated import EvaluatedTasks
-from winnow.commands.evaluation.evaluation_report import against, format_report, headline, table
-from winnow.commands.evaluation.measured import Measured
+from winnow.commands.evaluation.evaluation_report import format_comparison, format_headline, format_report, format_table
+from winnow.commands.evaluation.measured import EvaluationResult
 from winnow.commands.evaluation.several_tasks import averages
 from winnow.config_file import validate
 from winnow.report.evaluations.rollout_lines import rows_of
@@ -33,7 +33,7 @@ SETTINGS = {
 
 def measured(sampled=SAMPLED, greedy=(), dropped=0, name="jsonl", **settings):
     rows = (*rows_of("sampled", sampled), *rows_of("greedy", greedy))
-    return Measured(name=name, config=validate({**SETTINGS, **settings}), rows=rows, dropped=dropped)
+    return EvaluationResult(name=name, config=validate({**SETTINGS, **settings}), rows=rows, dropped=dropped)
 
 
 def test_the_report_matches_its_golden_file():
@@ -65,7 +65,7 @@ def test_ties_are_counted_and_shown():
     wrong = group("c", (WRONG, six, UNREAD, UNREAD))  # two wrong answers tie: nothing is won or lost by it
     result = measured([group("a", (RIGHT, RIGHT, WRONG, WRONG)), group("b", (RIGHT, WRONG, UNREAD, UNREAD)), wrong])
     assert result.ties == 2
-    assert re.search(r"(?m)^ties +\D*\b2\b", headline(result))
+    assert re.search(r"(?m)^ties +\D*\b2\b", format_headline(result))
 
 
 def test_examples_are_of_different_problems_first_and_at_most_five():
@@ -93,7 +93,7 @@ def test_the_table_of_several_tasks_has_the_published_averages():
     means = averages(tasks)
     assert list(means) == ["3 average"]
     assert means["3 average"]["accuracy_sampled"].mean == pytest.approx((1 + 0 + 2 / 3) / 3)
-    lines = table(tasks).splitlines()
+    lines = format_table(tasks).splitlines()
     assert lines[0].split() == ["task", "problems", "avg@4", "pass@4", "maj@4"]
     assert [line.split()[0] for line in lines[1:]] == ["math500", "minerva_math", "olympiad_bench", "3"]
     assert lines[4].split()[2] == "55.6%"
@@ -130,7 +130,7 @@ def test_a_comparison_has_categories_and_changed_problems():
     first = found.won[0]
     assert (first.id, first.question, first.gold) == ("b", "What is b?", "132")
     assert (first.other_answer, first.model_answer) == ("base b is seventeen,\nor not", "own b is seventeen,\nor not")
-    text = against(found)
+    text = format_comparison(found)
     cells = {tuple(re.split(r"\s{2,}", line.strip())) for line in text.splitlines()}
     assert {("base", "trained", "change"), ("correct", "1 (25.0%)", "3 (75.0%)", "+50.0 points")} <= cells
     assert [line for line in text.splitlines() if line.strip().startswith("| ")] == [
@@ -167,7 +167,7 @@ def test_changed_problems_are_limited_in_number_and_escaped():
     ids = [f"p{i}" for i in range(5)]
     base = measured([group(id, (WRONG,), texts=[NASTY]) for id in ids])
     (found,), _ = compare_results([measured([group(id, (RIGHT,), texts=[NASTY]) for id in ids])], [base])
-    shown = [against(found, most=most) for most in (2, 5)]
+    shown = [format_comparison(found, most=most) for most in (2, 5)]
     assert [text.count("132") for text in shown] == [2, 5]
     assert not re.search(r"[\x1b\u202e\ud800]", "".join(shown))
 
@@ -196,14 +196,14 @@ def test_metrics_are_json_with_the_settings():
 
 def test_a_task_with_only_failed_verdicts_has_no_accuracy():
     found = measured([group("a", (FAILED, FAILED))])
-    assert not re.search(r"(?m)^accuracy.*%", headline(found))
+    assert not re.search(r"(?m)^accuracy.*%", format_headline(found))
     assert EvaluatedTasks([found], [], []).metrics()["tasks"]["jsonl"]["intervals"] == {}
 
 
 def test_another_reward_than_the_benchmark_s_has_a_warning():
     declared, free = measured(task="gsm8k", reward={"use": "r1_zero"}), measured(reward={"use": "r1_zero"})
-    assert re.search(r"(?m)^warning.*gsm8k.*'numeric \+ 0\.1 format'", headline(declared))
-    assert "warning" not in headline(free)
+    assert re.search(r"(?m)^warning.*gsm8k.*'numeric \+ 0\.1 format'", format_headline(declared))
+    assert "warning" not in format_headline(free)
 
 
 def test_a_model_compared_with_itself_has_a_p_value_of_1():

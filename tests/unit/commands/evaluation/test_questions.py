@@ -15,7 +15,7 @@ from winnow.commands.evaluation.questions import (
     reward_label,
     uses_task_defaults,
 )
-from winnow.commands.run_settings import toml
+from winnow.commands.run_settings import format_toml
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
@@ -132,4 +132,4 @@ def test_the_resolved_configuration_is_toml_that_means_the_same():
             "evaluate": {"tasks": ["gsm8k", {"use": "math500", "path": "x"}]},
         }
     )
-    assert validate(tomllib.loads(toml(config))) == config
+    assert validate(tomllib.loads(format_toml(config))) == config

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from winnow.commands.profile.apart import measured_apart
+from winnow.commands.profile.apart import measure_in_subprocess
 from winnow.commands.profile.device_memory import DeviceMemory, is_out_of_memory
-from winnow.commands.profile.points import Found, Job, Point, Work
+from winnow.commands.profile.points import Job, Point, PointResult, Work
 from winnow.config import Config
 from winnow.errors import DataError
 
@@ -25,7 +25,7 @@ def job(*, seconds=60.0, limit=None):
 def ends_well(job, loaded):
     print("not shown")
     loaded()
-    return Found(job.point, "measured", (1.0,), Work(tokens=os.getpid()))
+    return PointResult(job.point, "measured", (1.0,), Work(tokens=os.getpid()))
 
 
 def takes_memory(job, loaded):
@@ -33,7 +33,7 @@ def takes_memory(job, loaded):
     memory = DeviceMemory(CPU)
     memory.limit(job.memory_limit)
     held = [torch.ones(MIB) for _ in range(128)]
-    return Found(job.point, "measured", (1.0,), Work(tokens=len(held)))
+    return PointResult(job.point, "measured", (1.0,), Work(tokens=len(held)))
 
 
 def counts_memory(job, loaded):
@@ -41,7 +41,7 @@ def counts_memory(job, loaded):
     kept = torch.ones(16 * MIB)  # 64 MiB, and temporarily another 128
     held = memory.begin()
     torch.ones(32 * MIB).sum()
-    return Found(job.point, "measured", (1.0,), Work(tokens=len(kept)), held=held, peak=memory.peak())
+    return PointResult(job.point, "measured", (1.0,), Work(tokens=len(kept)), held=held, peak=memory.peak())
 
 
 def never_ends(job, loaded):
@@ -68,22 +68,22 @@ def refuses(job, loaded):
 
 
 def test_the_result_is_measured_in_another_process():
-    result = measured_apart(job(), ends_well, on_cpu=True)
+    result = measure_in_subprocess(job(), ends_well, on_cpu=True)
     assert (result.ending, result.seconds) == ("measured", (1.0,))
     assert result.work.tokens != os.getpid()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on a CPU needs Linux")
 def test_a_process_beyond_its_memory_limit_is_out_of_memory():
-    result = measured_apart(job(limit=64 * MIB), takes_memory, on_cpu=True)
+    result = measure_in_subprocess(job(limit=64 * MIB), takes_memory, on_cpu=True)
     assert result.ending == "out of memory", result
     assert result.why
-    assert measured_apart(job(), takes_memory, on_cpu=True).work.tokens == 128  # without a limit
+    assert measure_in_subprocess(job(), takes_memory, on_cpu=True).work.tokens == 128  # without a limit
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted on Linux only")
 def test_the_peak_includes_memory_that_was_freed():
-    result = measured_apart(job(), counts_memory, on_cpu=True)
+    result = measure_in_subprocess(job(), counts_memory, on_cpu=True)
     assert result.held == pytest.approx(64 * MIB, abs=16 * MIB)
     assert result.peak == pytest.approx(192 * MIB, abs=16 * MIB)
 
@@ -98,13 +98,13 @@ def test_the_peak_includes_memory_that_was_freed():
     ],
 )
 def test_a_process_without_a_measurement_gives_the_reason(work, ending, names):
-    result = measured_apart(job(), work, on_cpu=True)
+    result = measure_in_subprocess(job(), work, on_cpu=True)
     assert result.ending == ending
     assert all(name in result.why for name in names), result.why
 
 
 def test_a_point_beyond_its_time_limit_is_killed():
-    result = measured_apart(job(seconds=0.2), never_ends, on_cpu=True)
+    result = measure_in_subprocess(job(seconds=0.2), never_ends, on_cpu=True)
     assert result.ending == "out of time"
     assert "0.2" in result.why
 

@@ -3,27 +3,27 @@
 from types import SimpleNamespace
 
 from winnow.commands.profile.panels import panels
-from winnow.commands.profile.points import Found, Point, Work
+from winnow.commands.profile.points import Point, PointResult, Work
 from winnow.report.profile_plot import Series, draw
 
 GIB = 2**30
 
 
 def update(way, rollouts, seconds, peak):
-    return Found(Point(way, rollouts), "measured", (seconds,), Work(tokens=10), held=0, peak=int(peak * GIB))
+    return PointResult(Point(way, rollouts), "measured", (seconds,), Work(tokens=10), held=0, peak=int(peak * GIB))
 
 
 FOUND = [
-    Found(Point("sampling", 8), "measured", (1.0,), Work(tokens=1000)),
-    Found(Point("sampling", 16), "measured", (1.9,), Work(tokens=2000)),
-    Found(Point("sampling", 32), "out of time"),
+    PointResult(Point("sampling", 8), "measured", (1.0,), Work(tokens=1000)),
+    PointResult(Point("sampling", 16), "measured", (1.9,), Work(tokens=2000)),
+    PointResult(Point("sampling", 32), "out of time"),
     update("whole", 8, 3.0, 1.5),
-    Found(Point("whole", 16), "out of memory"),
-    Found(Point("whole", 32), "out of memory"),
+    PointResult(Point("whole", 16), "out of memory"),
+    PointResult(Point("whole", 32), "out of memory"),
     update("accumulated", 8, 4.0, 1.0),
     update("accumulated", 16, 8.0, 1.0),
 ]
-PROFILE = SimpleNamespace(found=FOUND, asked=SimpleNamespace(memory_limit=2 * GIB))
+PROFILE = SimpleNamespace(found=FOUND, request=SimpleNamespace(memory_limit=2 * GIB))
 
 
 def test_panels_contain_measured_points_and_missing_ones():
@@ -48,7 +48,7 @@ def test_the_picture_marks_missing_points_and_is_reproducible(tmp_path):
 
 
 def test_a_picture_without_measured_points_is_drawn(tmp_path):
-    found = [Found(Point("sampling", 8), "out of memory"), Found(Point("whole", 8), "failed", why="no")]
-    nothing = SimpleNamespace(found=found, asked=SimpleNamespace(memory_limit=None))
+    found = [PointResult(Point("sampling", 8), "out of memory"), PointResult(Point("whole", 8), "failed", why="no")]
+    nothing = SimpleNamespace(found=found, request=SimpleNamespace(memory_limit=None))
     draw(panels(nothing), [tmp_path / "empty.png"], title="")
     assert (tmp_path / "empty.png").stat().st_size > 0

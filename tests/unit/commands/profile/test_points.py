@@ -3,12 +3,12 @@
 import pytest
 
 from refusals import refused
-from winnow.commands.profile.points import Asked, Point, numbers, points, split_evenly
+from winnow.commands.profile.points import Point, ProfileRequest, parse_counts, points, split_evenly
 from winnow.errors import ConfigError
 
 
 def test_updates_without_accumulation_are_measured_for_kept_numbers_only():
-    asked = Asked(rollouts=(16, 8), kept=(4, 8), repeats=1, seconds=1.0)
+    asked = ProfileRequest(rollouts=(16, 8), kept=(4, 8), repeats=1, seconds=1.0)
     assert list(points(asked, selects=True)) == [
         Point("sampling", 8),
         Point("sampling", 16),
@@ -28,10 +28,10 @@ def test_prompts_get_even_numbers_of_rollouts(rollouts, prompts, counts):
 
 
 def test_numbers_are_sorted_and_unique():
-    assert numbers("32, 8 8,16", least=1, what="--rollouts") == (8, 16, 32)
+    assert parse_counts("32, 8 8,16", least=1, what="--rollouts") == (8, 16, 32)
 
 
 @pytest.mark.parametrize("text", ["", ",", "8,x", "0", "-8", "1", "8.5", "9" * 5000])
 def test_an_invalid_number_of_rollouts_is_refused(text):
     with refused(ConfigError, "--kept", 2, code="config.value"):
-        numbers(text, least=2, what="--kept")
+        parse_counts(text, least=2, what="--kept")

@@ -3,16 +3,16 @@
 import pytest
 
 from winnow.commands.profile.curves import MemoryBound, Step, memory_bound, saturation, speed_up, steps
-from winnow.commands.profile.points import Found, Point, Work
+from winnow.commands.profile.points import Point, PointResult, Work
 
 
 def sampled(per_token):
     """Points of 1,000 tokens from {rollouts: milliseconds per token}."""
-    return [Found(Point("sampling", n), "measured", (ms,), Work(tokens=1000)) for n, ms in per_token.items()]
+    return [PointResult(Point("sampling", n), "measured", (ms,), Work(tokens=1000)) for n, ms in per_token.items()]
 
 
 def update(way, rollouts, *seconds, ending="measured"):
-    return Found(Point(way, rollouts), ending, seconds, Work(tokens=100) if seconds else None)
+    return PointResult(Point(way, rollouts), ending, seconds, Work(tokens=100) if seconds else None)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_beyond_saturation_no_doubling_gains_a_tenth(per_token, at):
 
 
 def test_failed_points_and_the_order_of_points_do_not_matter():
-    results = [*reversed(sampled({8: 8.0, 16: 4.0, 32: 3.9})), Found(Point("sampling", 64), "out of memory")]
+    results = [*reversed(sampled({8: 8.0, 16: 4.0, 32: 3.9})), PointResult(Point("sampling", 64), "out of memory")]
     assert saturation(results) == 16
     assert speed_up(results) == (8, 32, pytest.approx(8.0 / 3.9))
     assert speed_up(sampled({8: 1.0})) is None
 
 
 def test_seconds_per_token_use_the_median():
-    one = Found(Point("sampling", 8), "measured", (9.0, 2.0, 3.0), Work(tokens=6))
+    one = PointResult(Point("sampling", 8), "measured", (9.0, 2.0, 3.0), Work(tokens=6))
     assert (one.median, one.per_token) == (3.0, 0.5)
 
 

@@ -16,9 +16,9 @@ from winnow.algos.planning_law import Noise, Rule, group_signal
 from winnow.cli import app
 from winnow.commands.profile.plan_lines import opening_lines, plan_lines
 from winnow.commands.profile.plan_setting import Setting, rule_of, setting_of
-from winnow.commands.profile.planned_step import prepared_plan
+from winnow.commands.profile.planned_step import prepare_plan
 from winnow.commands.profile.run_statistics import statistics_of
-from winnow.commands.profile.step_plan import PlanAsked
+from winnow.commands.profile.step_plan import PlanRequest
 from winnow.commands.profile.step_seconds import StepClock, calibrated, own_work, uncalibrated
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, DataError
@@ -46,7 +46,7 @@ def costs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan(run):
-    return prepared_plan(CONFIG, SETS, run, PlanAsked(), window=20)
+    return prepare_plan(CONFIG, SETS, run, PlanRequest(), window=20)
 
 
 def call(*words, sets=SETS):
@@ -111,19 +111,19 @@ def test_candidates_are_sorted_by_rate_and_match_the_law(plan):
 @pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
 def test_noise_that_is_not_finite_is_refused(noise):
     with refused(ConfigError, code="config.value"):
-        PlanAsked(noise=noise)
+        PlanRequest(noise=noise)
 
 
 def test_prompts_of_a_step_can_be_fixed(run):
-    plan = prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=2), window=20)
+    plan = prepare_plan(CONFIG, SETS, run, PlanRequest(prompts=2), window=20)
     assert {setting.prompts for setting in plan.settings} == {2, 4}  # and the current setting, to compare with
     with refused(ConfigError, 65, 64, key="rollout.prompts_per_step", code="config.value"):
-        prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=65), window=20)
+        prepare_plan(CONFIG, SETS, run, PlanRequest(prompts=65), window=20)
 
 
 def test_progress_up_to_a_high_pass_rate_favours_large_groups(run, plan):
     """If most prompts are solved, one of 4 rollouts is rarely wrong."""
-    far = prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.9), window=20)
+    far = prepare_plan(CONFIG, SETS, run, PlanRequest(until=0.9), window=20)
     few, many = Setting(4, 4, 4), Setting(32, 4, 4)
     ratio = {}
     for name, one in (("now", plan), ("far", far)):
@@ -131,14 +131,14 @@ def test_progress_up_to_a_high_pass_rate_favours_large_groups(run, plan):
         ratio[name] = one.candidate(few, clock).progress / one.candidate(many, clock).progress
     assert ratio["far"] < ratio["now"] < 1
     with refused(ConfigError, code="config.value"):
-        prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.1), window=20)
+        prepare_plan(CONFIG, SETS, run, PlanRequest(until=0.1), window=20)
 
 
 def test_less_memory_needs_smaller_micro_batches(run, plan):
     tokens = {fit.tokens for fit in (plan.fit(setting) for setting in plan.settings) if fit}
     assert tokens == {plan.config.update.tokens_per_micro_batch}
     memory = max(plan.fit(setting).bytes for setting in plan.settings) // 2
-    less = prepared_plan(CONFIG, SETS, run, PlanAsked(memory=memory), window=20)
+    less = prepare_plan(CONFIG, SETS, run, PlanRequest(memory=memory), window=20)
     fits = [less.fit(setting) for setting in less.settings]
     assert {4096 // fit.tokens for fit in fits} > {1}  # some are halved, and some are not
     assert all(fit.bytes <= memory for fit in fits)
@@ -146,7 +146,7 @@ def test_less_memory_needs_smaller_micro_batches(run, plan):
 
 def test_a_memory_without_a_fitting_candidate_is_refused(run):
     with refused(ConfigError, code="config.memory"):
-        prepared_plan(CONFIG, SETS, run, PlanAsked(memory=2**20), window=20)
+        prepare_plan(CONFIG, SETS, run, PlanRequest(memory=2**20), window=20)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_command_prints_the_plan_and_writes_it_as_json(run, costs, tmp_path)
 def test_the_displayed_plan_matches_its_golden_file(tmp_path):
     sets = [*SETS, 'device="cpu"', 'model.dtype="float32"', 'rollout.engine="native"']
     run = write_planned_run(tmp_path / "run", sets=sets[len(SETS) :])
-    plan = prepared_plan(CONFIG, sets, run, PlanAsked(memory=2**29), window=20)
+    plan = prepare_plan(CONFIG, sets, run, PlanRequest(memory=2**29), window=20)
     clock = plan.clock(COSTS)
     lines = [*opening_lines(plan), *plan_lines(plan, clock, plan.candidates(clock), Path("mine.toml"))]
     assert_golden("step_plan", "\n".join(lines).replace(str(run), "RUN"))

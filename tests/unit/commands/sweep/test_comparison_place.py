@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from winnow.cli import app
 from winnow.commands.sweep import command
-from winnow.commands.sweep.command import Swept
+from winnow.commands.sweep.command import SweepResult
 from winnow.commands.sweep.comparison_place import any_evaluated, comparison_due, mark_comparison
 from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep
 
@@ -72,7 +72,9 @@ def test_an_empty_output_on_the_command_line_is_refused(tmp_path):
 
 
 def test_a_sweep_without_evaluations_finishes_without_a_comparison(sweep, monkeypatch):
-    monkeypatch.setattr(command, "swept", lambda *_, **__: Swept(sweep.path, ("finished",), None, evaluated=False))
+    monkeypatch.setattr(
+        command, "train_sweep", lambda *_, **__: SweepResult(sweep.path, ("finished",), None, evaluated=False)
+    )
     result = CliRunner().invoke(app, ["sweep", "any.toml"])
 
     assert result.exit_code == 0

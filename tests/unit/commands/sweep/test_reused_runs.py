@@ -10,7 +10,7 @@ from winnow.commands.sweep.reused_runs import reuse
 from winnow.commands.sweep.sweep_plan import read_plan, record
 from winnow.config_file import load
 from winnow.state.manifest import describe_run
-from winnow.state.run_folder import begun
+from winnow.state.run_folder import has_finished_step
 from winnow.state.sweep_folder import LedgerLine, SweepFolder, read_sweep
 from winnow.training.resolve import resolve_members
 
@@ -76,7 +76,7 @@ def test_a_finished_run_of_the_same_configuration_and_seed_is_copied(sweep_file,
     assert [run.finished for run in runs.values()] == [True, True, False, False]
     assert runs["b/seed-0"].alone is alone
     assert not (runs["b/seed-0"].path / ".lock").exists()
-    assert not begun(runs["other/seed-0"].path)
+    assert not has_finished_step(runs["other/seed-0"].path)
     assert reused(plan, resume=True) == []  # and a resume accepts what was copied
 
 

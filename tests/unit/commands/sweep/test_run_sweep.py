@@ -229,10 +229,10 @@ def test_only_a_second_signal_stops_a_saving_run_again(tmp_path, error, stops):
     def interrupt(line):
         print_line(line)
         if line.split() == ["began", "a/seed-2"]:
-            stop.asked = True
+            stop.requested = True
 
     def fails(line):
-        if stop.asked:
+        if stop.requested:
             raise error
 
     made.sweep.display.print_line, made.sweep.display.show_status = interrupt, fails

@@ -12,10 +12,10 @@ from written_runs import write_run
 from golden_files import assert_golden
 from synthetic_run import NASTY, RIGHT, WRONG
 from winnow.cli import app
-from winnow.report.comparison.compared import compared
+from winnow.report.comparison.compared import compare_inputs
 from winnow.report.comparison.comparison_picture import draw_comparison
 from winnow.report.comparison.speed_up_table import NO_DIFFERENCE
-from winnow.report.text import duration
+from winnow.report.text import format_duration
 
 
 def winnow(*arguments):
@@ -48,7 +48,7 @@ def test_the_table_has_values_level_times_and_speed_ups(curves, monkeypatch):
     # means of GRPO: 0.3 0.4 0.55, of PODS 0.3475 0.435 0.6025, of the seeds 0.01 less and more. To 0.5225:
     grpo = math.sqrt((1 + 2 * (0.5225 - 0.39) / 0.15) * (1 + 2 * (0.5225 - 0.41) / 0.15))
     pods = math.sqrt((1.5 + 0.5 * (0.5225 - 0.425) / 0.1675) * (1.5 + 0.5 * (0.5225 - 0.445) / 0.1675))
-    assert seconds.split()[1:4] == [duration(3600 * grpo), duration(3600 * pods), f"{grpo / pods:.2f}x"]
+    assert seconds.split()[1:4] == [format_duration(3600 * grpo), format_duration(3600 * pods), f"{grpo / pods:.2f}x"]
 
 
 @pytest.mark.parametrize(("scale", "words"), [(1.0, True), (3.0, False)])
@@ -102,7 +102,7 @@ def test_the_picture_has_a_panel_for_every_measurement(curves, tmp_path):
     assert winnow("compare", curves, "-o", out).exit_code == 0
     assert (out / "comparison.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert xml.etree.ElementTree.parse(out / "comparison.svg").getroot().tag.endswith("svg")
-    panels = draw_comparison(compared([str(curves)])).axes
+    panels = draw_comparison(compare_inputs([str(curves)])).axes
     assert [(panel.get_xlabel(), panel.get_ylabel()) for panel in panels] == [
         ("training time (hours)", "held-out accuracy (%)"),
         ("tokens generated", "held-out accuracy (%)"),
@@ -119,7 +119,7 @@ def test_groups_differ_in_more_than_their_colour(tmp_path):
     (tmp_path / "many.csv").write_text(
         "group,steps,accuracy\n" + "".join(f"{name},{x},{0.1 * x}\n" for name in "ABCDEFG" for x in (0, 1))
     )
-    lines = draw_comparison(compared([str(tmp_path / "many.csv")])).axes[0].get_lines()[:7]
+    lines = draw_comparison(compare_inputs([str(tmp_path / "many.csv")])).axes[0].get_lines()[:7]
     assert len({line.get_color() for line in lines}) == 7
     assert len({line.get_marker() for line in lines}) == 7
 
@@ -129,7 +129,7 @@ def test_an_allocation_has_a_panel_and_a_table(tmp_path):
     assert winnow("compare", run, "-o", tmp_path / "out").exit_code == 0
     with (tmp_path / "out" / "allocation.csv").open() as file:
         assert [(row["pass_rate"], row["mean"]) for row in csv.DictReader(file)] == [("≤50", "2.0")]
-    panel = draw_comparison(compared([str(run)])).axes[-1]
+    panel = draw_comparison(compare_inputs([str(run)])).axes[-1]
     assert panel.get_ylabel() == "rollouts of a prompt"
 
 

@@ -11,7 +11,7 @@ from written_runs import write_run
 from refusals import refused
 from winnow.cli import app
 from winnow.errors import ConfigError
-from winnow.report.comparison.compared import compared
+from winnow.report.comparison.compared import compare_inputs
 from winnow.report.comparison.comparison_picture import draw_comparison
 
 BOTH = (0.0, 0.3, 0.5, 0.5, 0.5, 0.5)
@@ -36,7 +36,7 @@ def runs(tmp_path):
 
 
 def test_level_times_and_curves_are_of_the_measure(runs):
-    result = compared(runs, measure="correct_and_formatted")
+    result = compare_inputs(runs, measure="correct_and_formatted")
     assert result.plateau.level == pytest.approx(0.95 * 0.5)
     # means 0.15 0.2667 0.4333 0.5: at 0.475 after 2.625 evaluations, which are two steps apart
     assert result.times["a"][0].x["steps"] == pytest.approx(5.25)
@@ -46,7 +46,7 @@ def test_level_times_and_curves_are_of_the_measure(runs):
 
 @pytest.mark.parametrize(("task", "name"), [("math", "eval/pass_at_4"), (None, "eval/math/pass_at_4")])
 def test_any_metric_of_a_further_task(runs, task, name):
-    result = compared(runs, task=task, measure=name)
+    result = compare_inputs(runs, task=task, measure=name)
     assert result.plateau.value == pytest.approx(0.25)
     assert result.curves["b", "steps", name].mean.tolist() == pytest.approx([0.5 * both for both in BOTH])
 
@@ -59,7 +59,7 @@ def test_table_files_and_picture_are_of_the_measure(runs, tmp_path):
     with (out / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["measure"] for row in rows} >= {"eval/length_mean"}
-    panel = draw_comparison(compared(runs, measure="correct_and_formatted")).axes[0]
+    panel = draw_comparison(compare_inputs(runs, measure="correct_and_formatted")).axes[0]
     assert panel.get_ylabel() == "held-out correct and formatted (%)"
 
 
@@ -73,10 +73,10 @@ def test_table_files_and_picture_are_of_the_measure(runs, tmp_path):
 )
 def test_a_name_that_no_run_has_is_refused_with_the_nearest(runs, name, near):
     with refused(ConfigError, name, near, code="config.unknown_name"):
-        compared(runs, measure=name)
+        compare_inputs(runs, measure=name)
 
 
 def test_a_measure_that_one_run_lacks_is_refused_with_its_name(runs, tmp_path):
     write_run(tmp_path / "c-0", (0.1, 0.6))
     with refused(ConfigError, "c-0", "correct_and_formatted", code="config.unknown_name"):
-        compared([*runs, f"c={tmp_path / 'c-0'}"], measure="correct_and_formatted")
+        compare_inputs([*runs, f"c={tmp_path / 'c-0'}"], measure="correct_and_formatted")

@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.cli import app
 from winnow.errors import DataError
-from winnow.report.comparison.compared import compared
+from winnow.report.comparison.compared import compare_inputs
 
 ACCURACIES = (0.1, 0.6, 0.6, 0.6, 0.6)
 
@@ -29,7 +29,7 @@ def trained(count):
 
 
 def seconds(run, of):
-    (group,) = compared([str(run)], costs=of).groups
+    (group,) = compare_inputs([str(run)], costs=of).groups
     return group.curves[0].x["seconds"].tolist()
 
 
@@ -52,7 +52,7 @@ def test_a_probe_costs_one_more_call(tmp_path):
 
 def test_seconds_of_a_run_that_shared_its_machine_are_compared(tmp_path):
     sweep = write_sweep(tmp_path / "sweep", ACCURACIES, alone=False, pods={}, grpo={}, step=trained(8))
-    (row, *_) = compared([str(sweep)], costs=costs()).speed_ups
+    (row, *_) = compare_inputs([str(sweep)], costs=costs()).speed_ups
     assert (row.group, row.axis, row.ratio.ratio) == ("PODS", "seconds", pytest.approx(1))
 
 
@@ -62,7 +62,7 @@ def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
             run = tmp_path / f"{label}-{seed}"
             write_run(run, ACCURACIES, seed=seed, step=trained(count), threads=threads)
     arguments = [f"{label}={tmp_path}/{label}-*" for label in "ab"]
-    result = compared(arguments, costs=costs())
+    result = compare_inputs(arguments, costs=costs())
     assert {row.axis: row.ratio.ratio for row in result.speed_ups}["seconds"] == pytest.approx(4 / 3)
     assert sum("a table" in note for note in result.notes) == 1
     assert not any("machine" in note for note in result.notes)
@@ -84,7 +84,7 @@ def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
 def test_work_that_the_costs_omit_is_noted(tmp_path, label, keys):
     write_run(tmp_path / "grpo", ACCURACIES, step=trained(8))
     write_run(tmp_path / "other", ACCURACIES, step=trained(8), **keys)
-    notes = compared([f"grpo={tmp_path / 'grpo'}", f"{label}={tmp_path / 'other'}"], costs=costs()).notes
+    notes = compare_inputs([f"grpo={tmp_path / 'grpo'}", f"{label}={tmp_path / 'other'}"], costs=costs()).notes
     omitted = [note.split(":")[0] for note in notes if "costs" in note and "a table" not in note]
     assert omitted == [label]
 
@@ -92,12 +92,12 @@ def test_work_that_the_costs_omit_is_noted(tmp_path, label, keys):
 def test_a_run_that_lacks_the_work_of_its_steps_is_refused(tmp_path):
     run = write_run(tmp_path / "run", ACCURACIES)
     with refused(DataError, run, "step 0", "select/trained", code="data.incomplete"):
-        compared([str(run)], costs=costs())
+        compare_inputs([str(run)], costs=costs())
 
 
 def test_seconds_of_a_file_cannot_be_computed_again(tmp_path):
     (tmp_path / "a.csv").write_text("hours,accuracy\n0,0.1\n1,0.5\n")
     (tmp_path / "b.csv").write_text("steps,accuracy\n0,0.1\n1,0.5\n")
     with refused(DataError, "a.csv", code="data.mismatch"):
-        compared([str(tmp_path / "a.csv")], costs=costs())
-    assert compared([str(tmp_path / "b.csv")], costs=costs()).axes == ["steps"]
+        compare_inputs([str(tmp_path / "a.csv")], costs=costs())
+    assert compare_inputs([str(tmp_path / "b.csv")], costs=costs()).axes == ["steps"]

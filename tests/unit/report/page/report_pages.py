@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from winnow.report.page import assembled as assemble
-from winnow.report.page import strict_json
+from winnow.report.page import assembled, strict_json
 from winnow.report.page.packed_rollouts import packed
 from winnow.report.run_panels import STEPS
 
@@ -20,10 +19,10 @@ def as_sent(made: dict[str, Any]) -> dict[str, Any]:
     return made | {"rollouts": packed(made["rollouts"])}
 
 
-def assembled(data: dict[str, Any], *, served: bool = False) -> str:
+def assemble(data: dict[str, Any], *, served: bool = False) -> str:
     """The page of the data, in the form that `winnow report` writes."""
     runs = [one | {"groups": [as_sent(g) for g in one["groups"]]} for one in data["runs"]]
-    return assemble.assembled(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
+    return assembled.assemble(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
 
 
 def rollout(index: int, completion: str, **other: Any) -> dict[str, Any]:

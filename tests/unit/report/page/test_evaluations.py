@@ -10,7 +10,7 @@ import report_pages as pages
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.errors import DataError
-from winnow.report.evaluations.compared_folders import compared_folders, with_another_below
+from winnow.report.evaluations.compared_folders import compare_folders, comparisons_below
 from winnow.report.evaluations.rollout_lines import rows_of
 from winnow.report.page import evaluation_data as module
 from winnow.report.page.evaluation_data import evaluation_data
@@ -35,7 +35,7 @@ def write(folder, outcomes, *, model="m", tasks=("sums",), config=CONFIG, texts=
 def test_two_folders_become_the_data_of_the_page(tmp_path):
     own = write(tmp_path / "own", (RIGHT, RIGHT, UNREAD), model="own")
     base = write(tmp_path / "base", (WRONG, RIGHT, RIGHT), model="base", config={**CONFIG, "seed": 4})
-    data = evaluation_data("x", compared_folders(own, base))
+    data = evaluation_data("x", compare_folders(own, base))
     assert data["models"] == {"other": "base", "model": "own"}
     assert [(one["mode"], one["problems"], one["won"], one["lost"]) for one in data["comparisons"]] == [
         ("sampled", 3, 1, 1),
@@ -59,7 +59,7 @@ def test_changed_problems_fit_in_the_room_and_long_texts_are_cut(tmp_path, monke
     own = write(tmp_path / "own", (RIGHT,) * 30, texts=["x" * 50_000])
     base = write(tmp_path / "base", (WRONG,) * 30, texts=[NASTY])
     monkeypatch.setattr(module, "ROOM", 250_000)
-    for one in evaluation_data("x", compared_folders(own, base))["comparisons"]:
+    for one in evaluation_data("x", compare_folders(own, base))["comparisons"]:
         assert (one["won"], len(one["changes"])) == (30, 6)  # 125,000 bytes each, of 20,000 and a little
         assert {len(change["model_answer"]) for change in one["changes"]} < set(range(20_000, 20_100))
 
@@ -82,7 +82,7 @@ def test_folders_that_cannot_be_compared_are_refused(tmp_path, spoil, code):
     spoil(settings)
     (base / "settings.json").write_text(json.dumps(settings))
     with refused(DataError, base, code=code):
-        compared_folders(own, base)
+        compare_folders(own, base)
 
 
 def test_a_task_whose_name_is_a_path_is_not_read(tmp_path):
@@ -90,7 +90,7 @@ def test_a_task_whose_name_is_a_path_is_not_read(tmp_path):
     (tmp_path / "elsewhere.jsonl").write_text("")
     folders = [write(tmp_path / each, (RIGHT,), tasks=(name,)) for each in ("own", "base")]
     with refused(DataError, repr(name)[1:-1], code="data.malformed"):
-        compared_folders(*folders)
+        compare_folders(*folders)
 
 
 def test_comparisons_below_a_run_are_listed_without_following_links(tmp_path):
@@ -104,7 +104,7 @@ def test_comparisons_below_a_run_are_listed_without_following_links(tmp_path):
     (write(run / "going" / "against", (WRONG,)) / "metrics.json").unlink()
     (run / "linked").symlink_to(outside)
     (run / "more").symlink_to(tmp_path)
-    assert with_another_below(run) == [run / "a", run / "evals" / "b"]
+    assert comparisons_below(run) == [run / "a", run / "evals" / "b"]
 
 
 def test_the_page_shows_the_categories_and_changed_problems_in_full(shown):

@@ -6,7 +6,7 @@ import json
 
 import report_pages as pages
 
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 
 RAN = "window.ran = true; alert(1)"
 OF_OBJECTS = ["__proto__", "constructor"]
@@ -132,7 +132,7 @@ def test_characters_that_reorder_or_hide_are_visible(shown):
     for _ in texts:
         seen.append(opened.page.locator(".completion .foreign").text_content())
         opened.page.keyboard.press("j")
-    assert seen == [safe(text) for text in texts]  # as `winnow show` writes them
+    assert seen == [sanitize(text) for text in texts]  # as `winnow show` writes them
 
 
 def test_a_long_text_is_folded_and_shown_whole_on_request(shown):

@@ -12,7 +12,7 @@ from refusals import refused
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
-from winnow.report.opened import opened
+from winnow.report.opened import open_folder
 from winnow.report.page.budget_ledger import ledger
 from winnow.report.page.headline import headline
 from winnow.report.page.included import spread
@@ -321,7 +321,7 @@ def test_evaluations_are_compared_since_their_last_change(tmp_path):
         {"step": 3, "key": "evaluate.split", "was": '"test"', "now": '"train"'},
         {"step": 6, "key": "evaluate.every", "was": "5", "now": "none"},
     ]
-    assert run["alarms"] == opened(tmp_path).alarms() == []  # 90% on other problems is no better past
+    assert run["alarms"] == open_folder(tmp_path).alarms() == []  # 90% on other problems is no better past
 
 
 @pytest.mark.parametrize("changes", [{"step": 1}, 5, "x", None])

@@ -6,7 +6,7 @@ import pytest
 
 from synthetic_run import NASTY, write_run
 from winnow.commands.report import runs_at, write_report
-from winnow.report.text import safe
+from winnow.report.text import sanitize
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_overview_of_a_real_log(written):
 def test_the_rollouts_of_a_real_log(written):
     opened = written("#rollouts?verdict=wrong&q=markup")
     assert opened.texts(".counter") == ["4 of 28 rollouts"]
-    assert opened.page.locator(".completion .foreign").text_content() == safe(NASTY)
+    assert opened.page.locator(".completion .foreign").text_content() == sanitize(NASTY)
     opened.page.get_by_role("button", name="clear filters").click()
     opened.page.locator("[data-verdict=failed]").click()
     opened.page.locator(".counter").filter(has_text="4 of 28 rollouts").wait_for()
