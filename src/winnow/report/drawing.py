@@ -28,8 +28,8 @@ try:
 except ImportError as error:  # an extra: a run needs no picture
     raise ConfigError(
         f"drawing needs matplotlib ({error})",
-        remedy="pip install 'winnow-rl[plot]'; or use the option --summary-only of `winnow plot`, or --no-plot of "
-        "other commands",
+        remedy="pip install 'winnow-rl[plot]'; or, on the command line, use --summary-only (winnow plot) or --no-plot "
+        "(other commands)",
         code="config.not_installed",
     ) from error
 
