@@ -73,7 +73,7 @@ class Included:
         return (
             f"{here:,} of {total:,} rollouts, of {len(self.rollouts):,} of {len(steps):,} steps, are in this file, "
             f"which has a limit of {self.limit / MEGABYTE:g} MB{large}: whole groups of the first, the last and evenly "
-            f"chosen steps. For more, raise the limit, or serve the page: on the command line --limit, --serve"
+            f"chosen steps. For more, raise the limit with --limit on the command line, or serve the page with --serve"
         )
 
 
