@@ -53,7 +53,7 @@ def test_doctor_lists_an_extra_of_another_version_as_missing():
 def test_a_run_is_refused_with_a_package_of_another_version(keys, monkeypatch):
     members = resolve.resolve_members(validate({"device": "cpu", **keys}), base=Path())
     monkeypatch.setattr(resolve, "is_installed", lambda package: True)
-    monkeypatch.setattr(resolve, "unfit", lambda package: ("0.0.1", ">=9"))
+    monkeypatch.setattr(resolve, "unsuitable_version", lambda package: ("0.0.1", ">=9"))
     with refused(ConfigError, "0.0.1", ">=9", code="config.not_installed"):
         resolve.check_installed(members)
 

@@ -160,7 +160,7 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(job: Any, *_: Any, **__: Any) -> PointResult:
         return PointResult(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
 
-    monkeypatch.setattr("winnow.commands.profile.profiled.measured_apart", found)
+    monkeypatch.setattr("winnow.commands.profile.profiled.measure_in_subprocess", found)
     for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):
         monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
 
