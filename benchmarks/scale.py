@@ -170,7 +170,7 @@ def metrics(step: Recorded) -> None:
                 logprobs = torch.from_numpy(rollout.logprobs)
                 parity.add(logprobs, logprobs)
     parity.metrics()
-    describe(step.groups, [], asked=len(step.groups))
+    describe(step.groups, [], planned=len(step.groups))
 
 
 def per_token(steps: list[Recorded], work: Callable[[Recorded], None], rounds: int) -> dict[str, Any]:

@@ -211,8 +211,8 @@ def evaluate(
     used, or the first `problems`. Functions that the run names as "file.py:function" are imported only with
     `trust_run`, and the configuration of another user's run is used only with it.
 
-    Returns the metrics, the settings of the evaluation (`asked()`), every rollout (`rows`) and the judged rollouts by
-    problem (`sampled`, `greedy`). Raises WinnowError subclasses.
+    Returns the metrics, the settings of the evaluation (`settings()`), every rollout (`rows`) and the judged rollouts
+    by problem (`sampled`, `greedy`). Raises WinnowError subclasses.
     """
     from winnow.commands.evaluation.evaluated import run_evaluation
     from winnow.user_code import check_not_importing

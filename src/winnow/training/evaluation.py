@@ -44,9 +44,11 @@ def evaluate(
     called with every finished rollout. Raises VerifierError when too many verdicts failed, greedy rollouts included.
     """
     begin = time.perf_counter()
-    sampled = collect_rollouts(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=on_rollout)
+    sampled = collect_rollouts(
+        engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, on_rollout=on_rollout
+    )
     best = (
-        collect_rollouts(engine, verifiers, prompts, greedy_sampling(sampling), 1, seed=seed, told=on_rollout)
+        collect_rollouts(engine, verifiers, prompts, greedy_sampling(sampling), 1, seed=seed, on_rollout=on_rollout)
         if greedy
         else ()
     )
@@ -70,10 +72,12 @@ def collect_rollouts(
     count: int,
     *,
     seed: tuple[SeedName, ...],
-    told: OnRollout | None = None,
+    on_rollout: OnRollout | None = None,
 ) -> tuple[Group, ...]:
     """`count` judged rollouts of each prompt."""
-    return tuple(collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=told))
+    return tuple(
+        collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=on_rollout)
+    )
 
 
 def greedy_sampling(sampling: Sampling) -> Sampling:

@@ -104,7 +104,7 @@ def train_step(run: Run, step: int) -> StepReport:
             sync_weights(run.learner, run.engine, version=step + 1)
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
         clock.gauge.read_engine(run.engine)
-        metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        metrics = {**describe(groups, updates, planned=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run, groups), **critic_tally.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
         metrics |= run.alarms.metrics(step, metrics)

@@ -205,10 +205,10 @@ class Tally:
         return {**metrics, **of_value_loss(self.diagnostics)}
 
 
-def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
+def describe(groups: Sequence[Group], batches: Sequence[Batch], *, planned: int) -> Metrics:
     """The metrics of rewards, rollouts and budget, computed from a step's groups and batches.
 
-    The first `asked` groups are those of the plan; dynamic sampling added the others.
+    The first `planned` groups are those of the plan; dynamic sampling added the others.
     """
     verified = [group.take(group.valid) for group in groups]
     return {
@@ -217,7 +217,7 @@ def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -
         **_groups(groups, verified),
         **_rollouts(groups),
         **_budget(groups, verified, batches),
-        **_dynamic_sampling(groups[asked:], asked),
+        **_dynamic_sampling(groups[planned:], planned),
     }
 
 

@@ -73,7 +73,7 @@ def test_the_effective_number_of_prompts_follows_the_share_of_rollouts():
 
     def effective(*sizes):
         groups = [group(str(size), [RIGHT] * size) for size in sizes if size]
-        return describe(groups, [], asked=len(groups))["group/effective"]
+        return describe(groups, [], planned=len(groups))["group/effective"]
 
     assert effective(4, 1, 1) == 2
     assert effective(3, 3, 0, 3) == 3
@@ -100,10 +100,10 @@ def test_each_prompt_counts_alike_in_the_means_of_prompts():
         group("odd", [RIGHT, WRONG, WRONG, FAILED]),
         group("failed", [FAILED]),
     ]
-    metrics = describe(groups, [], asked=4)
+    metrics = describe(groups, [], planned=4)
     assert metrics["reward/mean"] == metrics["reward/accuracy"] == pytest.approx(2 / 9)
     assert metrics["reward/mean_of_prompts"] == metrics["reward/accuracy_of_prompts"] == pytest.approx(5 / 18)
-    assert not {"reward/mean_of_prompts", "reward/mean"} & describe(groups[3:], [], asked=1).keys()
+    assert not {"reward/mean_of_prompts", "reward/mean"} & describe(groups[3:], [], planned=1).keys()
 
 
 def test_without_an_update_there_is_no_loss():

@@ -167,9 +167,11 @@ def _sample_part(
         progress.rollout(len(rollout.tokens))
 
     seed = (config.seed, "evaluate")
-    sampled = collect_rollouts(engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, told=count)
+    sampled = collect_rollouts(
+        engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, on_rollout=count
+    )
     greedy = (
-        collect_rollouts(engine, verifiers, part, greedy_sampling(sampling), 1, seed=seed, told=count)
+        collect_rollouts(engine, verifiers, part, greedy_sampling(sampling), 1, seed=seed, on_rollout=count)
         if evaluate.greedy
         else ()
     )

@@ -3,14 +3,14 @@
 (() => {
   const { h, button } = winnow.dom;
   const { place, rollouts } = winnow;
-  const TOLD = [
+  const SHORTCUTS = [
     ['j  or  →', 'next rollout'], ['k  or  ←', 'previous rollout'], ['n', 'next group'], ['p', 'previous group'],
     ['g', 'the whole group, or one rollout'], ['s', 'shade by the next number'], ['/', 'search'], ['Esc', 'leave the search; back to the list'],
     ['1 2 3 4', 'overview, rollouts, metrics, configuration'], ['← →  in a chart or a text', 'next point, next token'], ['?', 'this help'],
   ];
 
   const help = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' }, h('h2', { id: 'help-title' }, 'Keys'),
-    h('dl', {}, TOLD.map(([key, what]) => h('div', {}, h('dt', {}, h('kbd', {}, key)), h('dd', {}, what)))),
+    h('dl', {}, SHORTCUTS.map(([key, what]) => h('div', {}, h('dt', {}, h('kbd', {}, key)), h('dd', {}, what)))),
     button('close', () => help.close(), {}));
 
   function shadeNext() {
