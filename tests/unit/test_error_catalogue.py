@@ -70,7 +70,7 @@ ELSEWHERE = {
     "engine.failed": "unit/engines/test_process.py",
     "engine.memory": "unit/engines/test_native_memory.py",
     "run_folder.incomplete": "unit/models/test_adapter.py",
-    "run_folder.other_model": "unit/learner/test_adamw.py",
+    "run_folder.other_model": "unit/models/test_adapter.py",
 }
 
 
