@@ -277,5 +277,5 @@ def _fit(
         output = stack.enter_context(output_for(progress))  # before a user's file is imported, which may print
         members = find_members()
         watches.insert(0, stack.enter_context(display(progress, file=output)))
-        watches.append(stack.enter_context(track_run(members, tell=call_each(tuple(watches)))))
+        watches.append(stack.enter_context(track_run(members, notify=call_each(tuple(watches)))))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

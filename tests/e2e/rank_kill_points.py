@@ -32,7 +32,7 @@ POINTS: list[tuple[str, int, Point]] = [
     ("replicated", 0, phase("before the first backward", "learner.learner:Learner.backward")),
     ("sharded", 1, phase("gradients whole", "learner.learner:Learner.step")),
     ("sharded", 0, phase("weights to be handed over", "learner.learner:Learner.weights", after=True)),
-    ("replicated", 1, phase("weights handed over", "training.step:hand_over", after=True)),
+    ("replicated", 1, phase("weights handed over", "training.step:sync_weights", after=True)),
     ("replicated", 0, phase("rollouts half written", "state.rollout_files:mark_of")),
     ("sharded", 0, Point("model half written", "models.tensor_file:_pieces", call=3)),
     ("sharded", 1, phase("share of a model half given", "learner.shares_to_writer:_said", call=3,

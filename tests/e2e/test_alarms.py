@@ -170,7 +170,7 @@ def test_the_evaluation_after_the_last_step_can_raise_an_alarm(smallest, monkeyp
         error = (chance * (1 - chance) / 1000) ** 0.5
         return {"eval/accuracy_sampled": chance, "eval/accuracy_sampled_sem": error, "eval/seconds": 0.0}
 
-    monkeypatch.setattr(fit, "_measured", evaluation)
+    monkeypatch.setattr(fit, "_evaluation_metrics", evaluation)
     rows, alarms = train(smallest(steps=1))
     assert [(alarm.name, alarm.step) for alarm in alarms] == [("sudden_drop", 1)]
     assert [(alarm.name, alarm.step) for alarm in alarms_of_run(rows)] == [("sudden_drop", 1)]

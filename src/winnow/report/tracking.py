@@ -1,6 +1,6 @@
 """A run's trackers as one watch.
 
-with tracked(members, tell=display) as tracking:
+with track_run(members, notify=display) as tracking:
     fit(members, watch=[display, tracking])
 """
 
@@ -42,9 +42,9 @@ OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwh
 
 
 @contextlib.contextmanager
-def track_run(members: Members, *, tell: Watch) -> Iterator[Watch]:
+def track_run(members: Members, *, notify: Watch) -> Iterator[Watch]:
     """The watch that feeds every tracker of the configuration, each in a separate thread. Failures and dropped items
-    become notices, which are passed to `tell` in the training thread.
+    become notices, which are passed to `notify` in the training thread.
 
     At the end of the block, each tracker has its `wait_seconds` for the remaining items. A signal ends that wait, and
     nothing else.
@@ -58,7 +58,7 @@ def track_run(members: Members, *, tell: Watch) -> Iterator[Watch]:
         TrackerFeed(name, tracker.call, rollouts=section.rollouts, options=digest(section))
         for name, tracker, section in zip(names, members.trackers, sections, strict=True)
     ]
-    watch = _Tracking(feeds, without_secrets(dump(members.config)), tell)
+    watch = _Tracking(feeds, without_secrets(dump(members.config)), notify)
     for feed in feeds:
         feed.start()
     try:
@@ -124,7 +124,7 @@ class _Tracking:
         self.pass_notices()
 
     def pass_notices(self) -> None:
-        """Pass the notices of the trackers' threads to `tell`."""
+        """Pass the notices of the trackers' threads to `notify`."""
         for feed in self.feeds:
             while feed.notices:
                 self.notify(Notice(feed.notices.popleft()))

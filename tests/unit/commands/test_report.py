@@ -15,7 +15,7 @@ from winnow.cli import app
 from winnow.commands.report import parse_size
 from winnow.errors import ConfigError
 from winnow.report.evaluations.rollout_lines import rows_of
-from winnow.report.page import assemble as page
+from winnow.report.page import assembled as page
 
 PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)

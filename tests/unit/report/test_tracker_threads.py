@@ -22,7 +22,7 @@ import atexit, threading
 from winnow.report import tracker_threads
 threading.Thread(target=threading.Event().wait, name={name!r}).start()
 atexit.register(print, "interpreter ends", flush=True)
-tracker_threads.leave(3)
+tracker_threads.exit_if_running(3)
 print("continues", flush=True)
 """
 HANG = """

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from winnow.training import signals
-from winnow.training.signals import SIGNALS, Leave, stop_signals
+from winnow.training.signals import SIGNALS, StoppedBySignal, stop_signals
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_in_a_separate_session_a_second_signal_has_its_usual_effect(handled, mon
 
 def test_with_now_a_signal_ends_only_a_block_that_permits_it():
     with stop_signals(now=True) as stop:
-        with pytest.raises(Leave), stop.may_leave(lambda: True):
+        with pytest.raises(StoppedBySignal), stop.may_leave(lambda: True):
             send(signal.SIGTERM)
         assert stop.requested
     for now, may in ((True, False), (False, True)):
@@ -84,7 +84,7 @@ def test_with_now_a_signal_ends_only_a_block_that_permits_it():
 
 
 def test_a_leave_is_not_an_exception_that_handlers_of_failures_catch():
-    assert not issubclass(Leave, Exception)
+    assert not issubclass(StoppedBySignal, Exception)
 
 
 def test_a_signal_that_was_ignored_before_stays_ignored(handled):

@@ -85,7 +85,7 @@ def _train(request: TrainingRequest) -> int:
 def _train_with_display(request: TrainingRequest, output: IO[str]) -> int:
     members = request.members()
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _display(request.progress, output) as (watch, begun), track_run(members, tell=watch) as tracking:
+        with _display(request.progress, output) as (watch, begun), track_run(members, notify=watch) as tracking:
             try:
                 result = fit(members, resume=request.resume, allow_change=request.allow_change, watch=(watch, tracking))
             except WinnowError as error:

@@ -99,7 +99,7 @@ class Asked(Stop):
         self._path = path
 
     @property
-    def asked(self):
+    def requested(self):
         return self._path.exists()
 
 

@@ -88,7 +88,7 @@ def shown(watched: Callable[..., Opened], tmp_path: Path) -> Callable[..., Opene
 
     def show(data: dict[str, Any] | None = None, place: str = "", width: int = 1280) -> Opened:
         path = tmp_path / "report.html"
-        path.write_text(pages.assembled(data or pages.data()), encoding="utf-8")
+        path.write_text(pages.assemble(data or pages.data()), encoding="utf-8")
         opened = watched(width)
         opened.own = path.as_uri()
         opened.page.goto(opened.own + place)

@@ -18,7 +18,7 @@ def served(watched):
         made = list(pages.groups())
         own = pages.run(made=made) | {"groups": []}
         opened = watched()
-        html = pages.assembled(pages.data(own, served=True), served=True)
+        html = pages.assemble(pages.data(own, served=True), served=True)
 
         def answer(route):
             path = route.request.url.removeprefix(URL)
