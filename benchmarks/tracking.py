@@ -101,7 +101,7 @@ def spread(values: Any) -> dict[str, float]:
 def of_thread(track: Any, steps: int, pause: float) -> dict[str, Any]:
     """Milliseconds per step that the training thread spends in the watcher."""
     members = resolve_members(validate({"track": track}), base=Path())
-    with tempfile.TemporaryDirectory() as folder, track_run(members, tell=lambda event: None) as watch:
+    with tempfile.TemporaryDirectory() as folder, track_run(members, notify=lambda event: None) as watch:
         timed = Timed(watch)
         timed(Started(Path(folder), 0, steps))
         for event in events(steps):
@@ -117,7 +117,7 @@ def of_run(track: Any, steps: int, seed: int) -> tuple[dict[str, Any], list[floa
         os.environ |= {"WANDB_MODE": "offline", "TRACKIO_DIR": place, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/ml.db"}
         keys = {"output": f"{place}/run", "steps": steps, "seed": seed, "track": track, "threads": 1}
         members = resolve_members(validate({**keys, "evaluate": {"problems": 4}}), base=Path())
-        with track_run(members, tell=lambda event: None) as watch:
+        with track_run(members, notify=lambda event: None) as watch:
             timed = Timed(watch)
             fit(members, watch=timed)
     return timed.milliseconds(), np.diff(timed.reported).tolist()

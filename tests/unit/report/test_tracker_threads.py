@@ -77,10 +77,11 @@ def test_a_signal_ends_the_wait_for_a_tracker_and_nothing_else(number, tmp_path)
     sender = threading.Thread(target=send, daemon=True)
     try:
         sender.start()
-        with track_run(members, tell=notices.append) as watch:
+        with track_run(members, notify=notices.append) as watch:
             watch(Started(tmp_path, 0, 1))
             watch(Ended(1, None, interrupted=False))
     finally:
+        waits.set()
         release.set()
         sender.join()
         signal.signal(number, before)
