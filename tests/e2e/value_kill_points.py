@@ -53,7 +53,7 @@ FEW = {"in pretraining, between two of its updates", "it has learned, the policy
 
 def lives() -> list[kill_points.Life]:
     """Those of a phase without a save in progress, a save's own, and one beside which a save is in progress."""
-    beside = [(point.name, True, lambda point=point: kill_points.on_side_stream(point, kill)) for point in UNDER_WAY]
+    beside = [(point.name, True, lambda point=point: kill_points.beside(point, kill)) for point in UNDER_WAY]
     return [*struck_at(PHASES, kill, background=False), *struck_at(WRITES, kill, background=True), *beside]
 
 

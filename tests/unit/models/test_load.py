@@ -375,7 +375,7 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ends", "pad"),
+    ("name", "model_stop_tokens", "pad"),
     [
         ("qwen2.5", ["<|endoftext|>"], "<|endoftext|>"),
         ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
