@@ -159,7 +159,7 @@ def _free(folder: Path, name: str) -> Path:
 def _shared(value: Any) -> Any:
     """An argument without this machine's paths: relative to the repository, or the name of a path outside it."""
     if not isinstance(value, (str, Path)) or not (Path(value).is_absolute() or ".." in Path(value).parts):
-        return value
+        return str(value) if isinstance(value, Path) else value
     path, root = Path(os.path.abspath(value)), HERE.parent
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
