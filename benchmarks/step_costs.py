@@ -119,7 +119,7 @@ def _curve(runs: Sequence[Sequence[Row]], phases: Sequence[str], counted: str, t
         per_token = statistics.median(_sum(row, phases) / row[tokens] for row in rows)
         points.append((rollouts, per_token * rollouts * length))
     x, y = (np.array(values) for values in zip(*sorted(points), strict=True))
-    return CostCurve(x, np.maximum.accumulate(y), length)
+    return CostCurve(x, np.maximum.accumulate(y), length, mixed_lengths=True)
 
 
 def _median(rows: Sequence[Row], name: str) -> float:

@@ -20,12 +20,14 @@ Scope = Literal["step", "prompt"]  # what a curve's numbers of rollouts count
 class CostCurve:
     """Seconds of a call by its number of rollouts, [K] measured points with rollouts ascending.
 
-    `tokens_per_rollout` is the length of the measured rollouts. Where it is None (unknown), lengths do not count.
+    `tokens_per_rollout` is the length of the measured rollouts. Where it is None (unknown), lengths do not count. With
+    `mixed_lengths`, the rollouts ended at different lengths, as in training, and it is their mean.
     """
 
     rollouts: FloatArray
     seconds: FloatArray
     tokens_per_rollout: float | None = None
+    mixed_lengths: bool = False
 
     def at(self, rollouts: float, tokens: float) -> float:
         """Seconds of a call for `rollouts` rollouts with `tokens` completion tokens in all.
@@ -54,7 +56,8 @@ class CostCurve:
         `lasting` [T] is the share of rollouts longer than t = 0 ... T - 1 tokens; its sum is the mean length. A token
         costs as much as a token of a call with the number of unfinished rollouts, by this curve. Where more rollouts
         are sampled than fit in parallel, one starts as another ends, until the last `at_once` are under way. Where the
-        curve's length is unknown, lengths do not count.
+        curve's length is unknown, lengths do not count. A curve of mixed lengths already contains the seconds in which
+        only the longest rollouts are unfinished, so the mean length alone counts.
         """
         if rollouts <= 0:
             return 0.0
@@ -62,9 +65,11 @@ class CostCurve:
         turns = rollouts / side_by_side - 1
         if self.tokens_per_rollout is None:
             return (turns + 1) * self.at(side_by_side, 0.0)
+        full = self.at(side_by_side, side_by_side * float(lasting.sum()))
+        if self.mixed_lengths:
+            return (turns + 1) * full
         under_way = 1 - (1 - lasting) ** side_by_side  # the chance that any rollout is
         each = [self.at(max(1.0, side_by_side * share), max(1.0, side_by_side * share)) for share in lasting]
-        full = self.at(side_by_side, side_by_side * float(lasting.sum()))
         return turns * full + float(under_way @ np.array(each))
 
 

@@ -1,13 +1,14 @@
 """Files of a step's costs: written by `winnow profile`, or manually with two curves.
 
 {"winnow_costs": 1, "source": "...", "per": "prompt",
- "sampling": {"rollouts": [16, 32], "seconds": [5.1, 5.5], "tokens_per_rollout": null},
+ "sampling": {"rollouts": [16, 32], "seconds": [5.1, 5.5], "tokens_per_rollout": 210.0, "mixed_lengths": true},
  "update": {"rollouts": [2, 16], "seconds": [0.3, 2.4], "tokens_per_rollout": null},
  "seconds_per_step": 0.0, "seconds_per_rollout": 0.0}
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ def as_json(costs: StepCosts) -> dict[str, Any]:
             "rollouts": of.rollouts.tolist(),
             "seconds": of.seconds.tolist(),
             "tokens_per_rollout": of.tokens_per_rollout,
+            "mixed_lengths": of.mixed_lengths,
         }
 
     return {
@@ -81,7 +83,12 @@ def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
 
     def curve(name: str) -> CostCurve:
         of = data[name]
-        return _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}")
+        if not isinstance(mixed := of.get("mixed_lengths", False), bool):
+            raise DataError(
+                f"{path}: {name}: mixed_lengths is {mixed!r}", remedy="write true or false", code="data.malformed"
+            )
+        measured = _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}")
+        return dataclasses.replace(measured, mixed_lengths=mixed)
 
     def number(name: str) -> float:
         return _seconds([data.get(name, 0.0)], f"{path}: {name}").item()

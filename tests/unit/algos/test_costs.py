@@ -1,5 +1,7 @@
 """Seconds of a step from two curves, by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,13 @@ def test_rollouts_that_do_not_fit_side_by_side_take_turns():
     last = SAMPLING.of_lengths(20, lasting)
     assert SAMPLING.of_lengths(40, lasting, at_once=20) == pytest.approx(1.5 * 3.0 / 5 + last)
     assert UPDATE.of_lengths(8, lasting, at_once=4) == pytest.approx(2.0)  # without a length: two calls of 1.0
+
+
+def test_a_curve_of_mixed_lengths_contains_the_wait_for_the_longest():
+    mixed = dataclasses.replace(SAMPLING, mixed_lengths=True)
+    lasting = np.array([1.0, 0.5])
+    assert mixed.of_lengths(20, lasting) == pytest.approx(1.5 * 3.0 / 5)
+    assert mixed.of_lengths(40, lasting, at_once=20) == pytest.approx(2 * 1.5 * 3.0 / 5)
 
 
 def test_a_curve_of_one_point_is_a_line_through_zero():

@@ -45,8 +45,10 @@ def test_the_curves_of_a_profile_are_sampling_and_accumulated_update(tmp_path):
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    costs = read_costs(write(tmp_path, {**COSTS, "per": "prompt", "seconds_per_step": 3.0}))
+    mixed = {**CURVE, "mixed_lengths": True}
+    costs = read_costs(write(tmp_path, {**COSTS, "sampling": mixed, "per": "prompt", "seconds_per_step": 3.0}))
     again = read_costs(write(tmp_path, as_json(costs)))
+    assert (again.sampling.mixed_lengths, again.update.mixed_lengths) == (True, False)
     work = StepWork(prompts=2, rollouts=12, tokens_generated=100.0, trained=8, tokens_trained=64.0)
     assert again.seconds(work) == costs.seconds(work) == pytest.approx(1.5 + 1.0 + 3.0)
 
@@ -64,6 +66,7 @@ def test_what_is_written_is_read_again(tmp_path):
         {**COSTS, "update": {"rollouts": [4, 8], "seconds": [1.0, float("nan")]}},
         {**COSTS, "update": {"rollouts": [], "seconds": []}},
         {**COSTS, "update": {**CURVE, "tokens_per_rollout": 0}},
+        {**COSTS, "update": {**CURVE, "mixed_lengths": "yes"}},
         {**COSTS, "seconds_per_step": -1},
         {"winnow_profile": 1, "points": []},
     ],
