@@ -10,6 +10,7 @@ comments on each. Every number in the page's tables is from the results.
 from __future__ import annotations
 
 import json
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ ROOT = Path(__file__).parents[1]
 CLAIMS, COMMENTS = ROOT / "benchmarks" / "claims.toml", ROOT / "docs" / "results_comments.toml"
 RESULTS, PAGE, PICTURES = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "static"
 COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
-COSTS = {"two_cpu_cores": "this machine", "pods_a": "published"}  # file name of the costs -> name on the page
+COSTS = {"two_cpu_cores": "on this machine", "pods_a": "at published costs"}  # file name of the costs -> on the page
 AXES = {"tokens_generated": "tokens generated", "tokens_trained": "tokens trained", "steps": "steps"}
+SURE = ("no difference shown", "sooner", "later")  # what an interval can show
+WIDTH = 118
 Claim = Mapping[str, Any]
 Result = Mapping[str, Any]
 
@@ -67,7 +70,7 @@ def summary(claims: Sequence[Claim], found: Mapping[str, tuple[str, Result] | No
                 key(row): row for row in named[1]["contrasts"] if (row["baseline"], row["group"]) == (baseline, group)
             }
             tokens = next((axis for axis in ("tokens_generated", "tokens_trained") if axis in rows), "")
-            cells = [ratio(rows.get(name)) for name in ("this machine", "published", tokens, "steps")]
+            cells = [ratio(rows.get(name)) for name in (*COSTS.values(), tokens, "steps")]
             yield f"| {claim['number']} | `{baseline}` | `{group}` | {' | '.join(cells)} |"
 
 
@@ -84,7 +87,10 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
     name, result = named
     yield f"([result](../benchmarks/results/{name}))."
     yield ""
-    yield comment.get("found", "").strip() or verdicts(claim, result)
+    if sentence := comment.get("found", "").strip():
+        yield sentence
+        yield ""
+    yield from verdicts(result)
     yield ""
     yield f"![Accuracy of claim {claim['number']}'s cells over steps and seconds](static/{claim['sweep']}.svg)"
     yield ""
@@ -96,21 +102,30 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
         yield limits
 
 
-def verdicts(claim: Claim, result: Result) -> str:
-    """A sentence per contrast and axis, with the conclusion from its interval."""
-    return " ".join(verdict(row) for row in distinct(result["contrasts"]))
+def verdicts(result: Result) -> Iterator[str]:
+    """A line per contrast: its axes, grouped by the conclusion from their intervals."""
+    contrasts: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in distinct(result["contrasts"]):
+        axes = contrasts.setdefault((row["group"], row["baseline"]), {}).setdefault(conclusion(row), [])
+        axes.append(axis(row))
+    for (group, baseline), conclusions in contrasts.items():
+        parts = [f"{what} by {listed(axes)}" if what in SURE else what for what, axes in conclusions.items()]
+        line = f"- `{group}` against `{baseline}`: {'; '.join(parts)}."
+        yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def verdict(row: Mapping[str, Any]) -> str:
-    """The sentence for one contrast and axis."""
-    by = f"By {axis(row)}, `{row['group']}`"
-    if row.get("ratio") is None:
-        sides = {row[side]: list(row["times"][side].values()) for side in ("baseline", "group")}
-        never = [f"{t.count('never')} of {len(t)} seeds of `{label}`" for label, t in sides.items() if "never" in t]
-        return f"By {axis(row)}, {' and '.join(never) or 'some seeds'} never reach the level: {ratio(row)}."
-    if not row["shows_difference"]:
-        return f"{by} shows no difference to `{row['baseline']}`: {ratio(row)}."
-    return f"{by} is {'sooner' if row['ratio'] > 1 else 'later'} than `{row['baseline']}`: {ratio(row)}."
+def listed(words: Sequence[str]) -> str:
+    """ "a", "a and b", or "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def conclusion(row: Mapping[str, Any]) -> str:
+    """The conclusion for one contrast and axis."""
+    if row.get("ratio") is not None:
+        return SURE[0] if not row["shows_difference"] else SURE[1] if row["ratio"] > 1 else SURE[2]
+    sides = {row[side]: list(row["times"][side].values()) for side in ("baseline", "group")}
+    never = [f"{t.count('never')} of {len(t)} seeds of `{label}`" for label, t in sides.items() if "never" in t]
+    return f"{' and '.join(never) or 'some seeds'} never reach the level"
 
 
 def table(result: Result) -> Iterator[str]:
@@ -158,7 +173,7 @@ def key(row: Mapping[str, Any]) -> str:
 
 
 def axis(row: Mapping[str, Any]) -> str:
-    return f"seconds, {key(row)}" if row["axis"] == "seconds" else AXES[row["axis"]]
+    return f"seconds {key(row)}" if row["axis"] == "seconds" else AXES[row["axis"]]
 
 
 def ratio(row: Mapping[str, Any] | None) -> str:
@@ -191,7 +206,7 @@ def draw(result: Result, path: Path) -> None:
                 panel.plot(x, curve["accuracy"], color=color, linewidth=1.4, label=label)
                 if None not in (*curve["low"], *curve["high"]):
                     panel.fill_between(x, curve["low"], curve["high"], color=color, alpha=0.12, linewidth=0)
-    titles = ["steps", *(f"seconds, {COSTS.get(name, name)}" for name in result["seconds"])]
+    titles = ["steps", *(f"seconds {COSTS.get(name, name)}" for name in result["seconds"])]
     levels = {row["level"] for row in result["contrasts"] if row["level"] is not None}
     for panel, title in zip(panels, titles, strict=True):
         panel.set_xlabel(title)
