@@ -1,4 +1,4 @@
-"""A run's configuration from its manifest in one line: the subtitle of pictures."""
+"""A run's configuration from its manifest in one line, for example as the subtitle of a picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def _terms(config: Mapping[str, Any]) -> list[str]:
 
 
 def _kept(config: Mapping[str, Any], rollouts: Any) -> str:
-    """The number that the last selector with `keep_per_prompt` keeps; without one, the selectors' names."""
+    """The number that the last selector with `keep_per_prompt` keeps; without one, the names of the selectors (without
+    "all"); without names, `rollouts`.
+    """
     chain = _tables(config.get("select"))
     for member in reversed(chain):
         kept = member.get("keep_per_prompt", _default_kept(member.get("use")))
@@ -50,7 +52,9 @@ def _kept(config: Mapping[str, Any], rollouts: Any) -> str:
 
 
 def _default_kept(use: Any) -> Any:
-    """The default of `keep_per_prompt` of a selector of winnow; a user's file in a manifest is never imported."""
+    """The default of `keep_per_prompt` of a selector of winnow, else None. A user's file in a manifest is never
+    imported.
+    """
     import winnow.algos.selection  # noqa: F401  (registers them)
 
     entry = members("selector").get(use) if isinstance(use, str) else None

@@ -61,8 +61,8 @@ class OpenRun:
     def metrics(self) -> Columns:
         """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`.
 
-        An evaluation before a step is in the row of that step. An evaluation after the last step is only in
-        `evaluations()`, so the last number of a column is that of the last step.
+        The metrics of an evaluation or a probe before a step are in the row of that step. An evaluation after the last
+        step is only in `evaluations()`, so the last number of a column is that of the last step.
         """
         return _numbers(row for row in self._rows() if is_step(row))
 
@@ -127,7 +127,7 @@ class OpenRun:
         ]
 
     def _rows(self) -> list[dict[str, float]]:
-        """The rows of the log of metrics; none before the first step of the run."""
+        """The rows of the log of metrics; none where the run has neither a log nor a checkpoint yet."""
         new = not self.checkpoints and not (self.path / METRICS).exists()
         return [] if new else read_metrics(self.path)
 
@@ -142,7 +142,7 @@ def open_folder(path: Path) -> OpenRun:
 
 
 def _check_place(path: Path) -> None:
-    """Raise RunFolderError for a part of a run, or a folder of runs, instead of a run folder."""
+    """Raise RunFolderError where the path is a part of a run, or a sweep of runs, instead of a run folder."""
     if (path / SWEEP).is_file():
         started = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
         raise RunFolderError(
@@ -188,7 +188,7 @@ def _check_names(columns: Collection[str] | None) -> None:
 
 
 def _kind(array: NDArray[Any]) -> Any:
-    """The dtype of an array in pandas."""
+    """The dtype that an array gets in pandas."""
     kinds = {type(value) for value in array} if array.dtype == object else set()
     return "boolean" if kinds == {bool, type(None)} else array.dtype
 
@@ -199,7 +199,7 @@ def _numbers(rows: Iterable[Mapping[str, float]]) -> Columns:
 
 
 def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
-    """The columns of the rows. Rows are read one by one, so a value is in memory once."""
+    """The columns of the rows. No row is kept, so each value of an iterator of rows is in memory once."""
     values: dict[str, list[Any]] = {}
     count = 0
     for count, row in enumerate(rows, start=1):
@@ -211,7 +211,9 @@ def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
-    """[rows] of numbers, with NaN for null, or of truth values, if all values are; else of objects, one per row."""
+    """[rows] of numbers (NaN for null) or of truth values, where all values have that type; else of objects, one per
+    row.
+    """
     kinds = {type(value) for value in values if value is not None}
     if kinds in ({int}, {bool}) and all(value is not None for value in values):
         return np.array(values)

@@ -34,7 +34,7 @@ MARKERS = {"circle": "o", "square": "s"}
 def plot(
     rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS
 ) -> None:
-    """Write the picture in the format of the suffix, by default PNG. It replaces an older file (`save_figure`).
+    """Write the picture in the format of the suffix, by default PNG. It replaces an older file, but not a link.
 
     Raises DataError for a run without a step, or a bad path.
     """

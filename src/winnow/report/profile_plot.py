@@ -128,7 +128,9 @@ def _words(axes: Any, words: str, at: tuple[float, float], transform: Any, color
 
 
 def _ticks(axes: Any, curves: Sequence[Series]) -> None:
-    """Set ticks at the numbers of rollouts that occur, labelled with plain numbers instead of powers."""
+    """Set ticks, labelled with plain numbers instead of powers. The x axis has at most `TICKS`, at numbers of rollouts
+    that occur.
+    """
     numbers = ((*(n for n, _ in curve.points), *itertools.chain(*curve.without_value)) for curve in curves)
     rollouts = sorted({n for some in numbers for n in some})
     axes.xaxis.set_major_locator(FixedLocator(rollouts[:: max(1, math.ceil(len(rollouts) / TICKS))]))

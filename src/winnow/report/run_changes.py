@@ -25,12 +25,12 @@ class Evaluations:
 
     @property
     def of(self) -> str:
-        """The name of the problems' split."""
+        """The split of the problems, in words."""
         return "held out" if self.held_out else "training split"
 
     @property
     def since_when(self) -> str:
-        """ "; evaluated so from step 12 on", as the end of a sentence; empty if the settings never changed."""
+        """ "; evaluated so from step 12 on", as the end of a sentence; empty if all evaluations are comparable."""
         return f"; evaluated so from step {self.since} on" * bool(self.since)
 
     def rows(self, rows: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:

@@ -206,7 +206,9 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -
 
 
 def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
-    """Explained variance of the returns and value loss; steps that trained the value model alone are shaded."""
+    """Explained variance of the returns and value loss. The steps at the start that trained the value model alone are
+    shaded.
+    """
     explained = np.array(_column(steps, VALUED[0]))
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
     line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))

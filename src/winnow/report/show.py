@@ -108,7 +108,7 @@ def _groups(file: StepFile) -> Iterator[_Group]:
 
 
 def _ranked(groups: Iterable[_Group], choice: Choice) -> Iterable[_Group]:
-    """The worst or best groups, if the choice has either; a group without any verdict is neither."""
+    """Only the worst or best groups where the choice limits them; a group without any verdict is neither."""
     if choice.worst is None and choice.best is None:
         return groups
     judged = (group for group in groups if not math.isnan(group.mean_reward))

@@ -68,7 +68,7 @@ class Standing:
             self.seconds_left = min(self.seconds_left, max(0.0, training_left))
 
     def line(self, width: int = WIDTH) -> str:
-        """The last step in at most `width` columns; the least important fields are omitted if it is too long."""
+        """The last step in one line. If it is longer than `width`, the least important fields are omitted."""
         fields = self._fields()
         for least in LEAST_FIRST:
             if len("  ".join(fields.values())) <= width:

@@ -62,7 +62,9 @@ def summary(
 
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
-    """Symptoms in the last quarter of the steps, with their remedies, except those that a raised alarm covers."""
+    """Symptoms with their remedies, except those that a raised alarm covers. Failed verdicts and skipped updates are
+    counted in all steps, the others in the last quarter of them.
+    """
     late = steps[-max(1, len(steps) // 4) :]
     rollouts = _sum(late, "budget/rollouts")
     if not {"all_flat", "constant_reward"} & set(raised):

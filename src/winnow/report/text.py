@@ -33,7 +33,9 @@ def encodable(text: str, encoding: str = "utf-8") -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text in about `limit` characters: a note with the number of omitted characters replaces the middle."""
+    """The text in at most about `limit` characters. In a longer text, a note with the number of omitted characters
+    replaces the middle.
+    """
     if len(text) <= limit:
         return text
     half = limit // 2

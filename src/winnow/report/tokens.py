@@ -20,7 +20,7 @@ Written = Callable[[int], str]
 
 
 def written_by(path: Path) -> tuple[Written, str]:
-    """A function from a run's token ids to texts, and a note if no tokenizer is available: then every text is empty."""
+    """A function from a token id to its text, and a note if no tokenizer is available: then all texts are empty."""
     tokenizer, unknown = tokenizer_of(path)
     if tokenizer is None:
         return _nothing, unknown

@@ -75,8 +75,8 @@ class Samples:
         """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none if the step has no file or
         no texts.
 
-        Groups are chosen whole, those with the widest spread of rewards first: a group baseline gives them the largest
-        advantages. Of the last group, which may not fit, the best and the worst rollouts are chosen in turn.
+        Groups are chosen whole, those with the widest spread of rewards first, as a group baseline learns from such
+        differences. Of the last group, which may not fit, the best and the worst rollouts are chosen in turn.
         """
         path = path_of(self._folder / ROLLOUTS, step)
         return self._newest.get((step, limit), lambda: _sample(path, limit))
@@ -98,7 +98,7 @@ def _sample(path: Path, limit: int) -> Rows:
 
 
 def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
-    """Places of at most `limit` of (prompt, reward) by the rule of `Samples.at`; the rollouts of a prompt are adjacent.
+    """Places of at most `limit` (prompt, reward) pairs by the rule of `Samples.at`. A prompt's pairs must be adjacent.
 
     A reward of NaN counts as the group's lowest.
     """
@@ -146,7 +146,9 @@ def _drawn(folder: Path, step: int) -> bytes | None:
 
 
 def plain(value: Any) -> Any:
-    """The value in Python's built-in types, and text without lone surrogates, which UTF-8 cannot encode."""
+    """The value as a number, a truth value, None or a text; any other value becomes JSON. In a text, a lone surrogate,
+    which UTF-8 cannot encode, becomes an escape.
+    """
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, np.generic):

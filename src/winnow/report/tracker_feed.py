@@ -39,7 +39,7 @@ What = Literal["rows of metrics", "samples of rollouts", "notices", "pictures"]
 
 @dataclass(frozen=True)
 class Launch:
-    """The run that a tracker is created for; its log has `size` bytes before `first_step`."""
+    """The run that a tracker is created for; its log has `size` bytes when the launch starts."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -80,7 +80,7 @@ class TrackerFeed:
         self._ending, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Start the thread before training, so that no step pays for it."""
+        """Start the thread before training, so that no step spends time on it."""
         threading.Thread(target=self._work, name=f"{tracker_threads.NAME}{self.name}", daemon=True).start()
 
     def begin(self, launch: Launch) -> None:
@@ -101,7 +101,7 @@ class TrackerFeed:
         self._ending.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the tracker has received all items, at most so many seconds."""
+        """Wait until the tracker has received all items or has failed, for at most so many seconds."""
         if self._launch:
             self._ended.wait(max(0.0, seconds))
 

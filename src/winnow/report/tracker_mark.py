@@ -41,12 +41,14 @@ class TrackerMark:
         self._clock, self._since, self._reached = clock, clock(), self.next
 
     def begin(self, id: str | None, step: int) -> None:
-        """Record a new tracker, which receives everything from `step` on. Raises OSError."""
+        """Record that the tracker was created, and receives everything from `step` on. Raises OSError."""
         self.id, self.next, self._reached = id, step, step
         self._write()
 
     def reach(self, step: int) -> None:
-        """Record that everything before `step` was sent. It is written to disk a few seconds later. Raises OSError."""
+        """Record that everything before `step` was sent. Only a later call writes this to disk, at most once every
+        `SETTLED_SECONDS`. Raises OSError.
+        """
         if self._clock() - self._since >= SETTLED_SECONDS:
             self.next = self._reached
             self._write()
@@ -58,7 +60,7 @@ class TrackerMark:
         self._write()
 
     def _changed(self, known: Mapping[str, Any]) -> str | None:
-        """The reason for which the mark is not of this tracker; None if it is."""
+        """Why the mark belongs to another tracker or run; None if it belongs to this one."""
         if known.get("options") != self._options:
             return "its options are not those of the earlier launch"
         made = Path(str(known.get("run")), TRACKERS, self.path.name)

@@ -77,7 +77,7 @@ def track_run(members: Members, *, notify: Watch) -> Iterator[Watch]:
 
 
 def digest(section: TrackSection) -> str:
-    """A digest of a tracker's function and options, without options whose name suggests a secret."""
+    """A digest of a tracker's function and options, without the values of options that are named like a secret."""
     text = json.dumps(
         [section.label, hidden(section.options)], default=lambda value: type(value).__name__, sort_keys=True
     )

@@ -1,4 +1,4 @@
-"""Pure verifiers: (prompt, rollout) -> outcome. Importing this package registers winnow's rewards."""
+"""Rewards are pure functions: (prompt, rollout) -> outcome. Importing this package registers winnow's rewards."""
 
 from winnow.rewards import answers, gym, length, pattern, tags
 

@@ -47,7 +47,7 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
     warm=warm_grader,
 )
 def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
-    r"""1 for a right answer in the r1_zero format, else 0; the format is logged and earns nothing by itself.
+    r"""1 for a right answer in the r1_zero format, else 0; the format is logged, and has no reward by itself.
 
     Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is the text after the last
     `<answer>`, every `</answer>` removed; if it contains a `\boxed`, the last box. Parts: answer, format.
@@ -79,9 +79,9 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
 def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
     """1 when the last box after the reasoning is right; a box inside unfinished reasoning is no answer.
 
-    Numbers may differ by `absolute_tolerance`, or by the problem's field `error` where it has one. Its field `unit` is
-    added to a gold without a unit (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
-    `error` that is no number.
+    Numbers may differ by at most `absolute_tolerance`, or by at most the problem's field `error` where it has one. Its
+    field `unit` is added to a gold without a unit (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError
+    for an `error` that is no number of at least 0.
     """
     equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
     return verdict(last_boxed(_conclusion(prompt, rollout)), with_unit(prompt.answer, prompt.meta), equal)

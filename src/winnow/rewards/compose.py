@@ -39,8 +39,8 @@ class _Part:
 
 
 def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
-    """The reward that `spec` describes, as a function. An exception inside becomes failed(raised), except a
-    KeyboardInterrupt and the exception by which a signal ends a run.
+    """The reward that `spec` describes, as a function. An exception inside becomes failed(raised), a MemoryError
+    failed(memory). Only a KeyboardInterrupt, and the exception by which a signal ends a run, are raised.
 
     `spec` is {"use": name | "file.py:function" | function, "options": {...}}, or
     {"parts": [{"use", "weight", "options"}, ...], "shaping": "always" | "if_wrong"}: the sum of weight * part.

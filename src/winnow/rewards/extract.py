@@ -33,7 +33,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def has_box(text: str) -> bool:
-    r"""True when the text contains a `\boxed`, closed or not."""
+    r"""True when the text contains a `\boxed` or an `\fbox`, closed or not."""
     return r"\boxed" in text or r"\fbox" in text
 
 

@@ -37,7 +37,7 @@ def warm_grader(options: Mapping[str, Any]) -> None:
 
 
 def golds(answer: Any) -> list[str]:
-    """The accepted answers as text: one for a number or a text, several for a list; boxes are removed."""
+    """The accepted answers as text: one for a number or a text, several for a list. A gold in a box is unwrapped."""
     several = answer if isinstance(answer, (list, tuple)) else [answer]
     return [unwrap_box(gold if isinstance(gold, str) else str(gold)) for gold in several]
 

@@ -84,7 +84,7 @@ def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
 
 
 def _like(answer: str, gold: str, question: str) -> bool:
-    """Whether it is at most four golds long, has only the marks of gold and numbers, and passes `_words_like`."""
+    """Whether it is at most about four golds long, has only the marks of gold and numbers, and passes `_words_like`."""
     if len(answer) > 4 * len(gold) + 64 or "__" in answer:
         return False
     return _marks(answer) <= _marks(gold) | _NUMBER_MARKS and _words_like(answer, gold, question)
@@ -94,7 +94,8 @@ def _words_like(answer: str, gold: str, question: str) -> bool:
     """Whether the words of an answer are acceptable.
 
     Accepted are no words where the gold has none, and a word of a closed pair (yes, no) where the gold is one. Where
-    the gold has a word that the question lacks, any words are accepted; else only the words of gold and question.
+    the gold has a word of three or more letters that the question lacks, any words are accepted. Else only the words of
+    gold and question are accepted.
     """
     mine, theirs = _words(answer), _words(gold)
     for closed in _CLOSED:

@@ -14,7 +14,7 @@ _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepc
 
 
 class NotRead:
-    """Replaces an array: any use raises ConfigError, except printing it, and `len` where the length is known."""
+    """Replaces an array: any use raises ConfigError, except printing and copying, and `len` if the length is known."""
 
     def __init__(self, shown: str, problem: str, remedy: str, *, code: str, length: int | None = None) -> None:
         self._shown, self._problem, self._remedy, self._code, self.length = shown, problem, remedy, code, length

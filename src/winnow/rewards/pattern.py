@@ -43,8 +43,8 @@ def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = Fal
     r"""1 where the regular expression `pattern` (Python's `re`) matches anywhere in the completion, else 0.
 
     `whole`: the completion has to match from its first character to its last. Upper and lower case differ and `.` does
-    not match a line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone.
-    A pattern such as `(a+)+b` can take exponential time on some texts: the verdict then fails after
+    not match a line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone, as it
+    was written. A pattern such as `(a+)+b` can take exponential time on some texts: the verdict then fails after
     verify.timeout_seconds, provided that a worker judges it (verify.workers is not 0).
     """
     matched = (re.fullmatch if whole else re.search)(pattern, rollout.text) is not None

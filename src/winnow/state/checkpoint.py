@@ -20,8 +20,9 @@ cache, and so detect no fault of the disk. A resume hashes every file once, and 
 A save writes into a folder with a temporary name, syncs every file, renames the folder, and only then removes older
 checkpoints (checkpoint_cleanup.py). SIGKILL at any moment leaves the newest whole checkpoint in place, and at worst a
 leftover that the next save removes. A save fails only where the new checkpoint cannot be written. An old checkpoint
-that cannot be removed causes a notice. Files and folders with other names are never changed. A file in the place of a
-checkpoint is renamed, not deleted. Of a symbolic link, only the link is removed.
+that cannot be removed causes a notice. Files and folders that have no name of a checkpoint or leftover are never
+changed. Anything but a folder in the place of a checkpoint, such as a file, is renamed and not deleted. Of a symbolic
+link, only the link is removed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SPARE = 1.5  # required free space, as a multiple of the last checkpoint's size
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of which every file is as it was written."""
+    """A checkpoint whose files are all as they were written."""
 
     path: Path  # a usable model folder
     step: int  # steps done; the next one to run
@@ -64,7 +65,8 @@ class Checkpoint:
 
 def check(folder: Path, needed: int) -> None:
     """Check a folder before a run: raise RunFolderError where it cannot contain checkpoints, or where its disk has less
-    than `needed` bytes free, the size of one checkpoint. A quota that the system does not report cannot be checked.
+    than `needed` bytes free, the size of one checkpoint. Only the first save can detect a quota that the system does
+    not report.
     """
     with _refusals(folder):
         check_kind(folder / FOLDER, "a folder")
@@ -100,7 +102,8 @@ def save(
     `read` returns each one whole. `state` is strict JSON. `logs` are the ends of the run's logs, synced up to there.
 
     A whole checkpoint of the same step is kept if the logs still have the rows that it relies on: the run has resumed
-    from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or an earlier save.
+    from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or from
+    an earlier save of this process.
 
     Raises RunFolderError where there is too little space or a write fails. Older checkpoints are then unchanged and the
     new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
@@ -159,9 +162,9 @@ def newest(folder: Path) -> Checkpoint | None:
 def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors (on the CPU) and the state that were passed to `save`. The model is loaded from `checkpoint.path`.
 
-    The file is mapped: a tensor uses memory when it is read.
+    The file of tensors is mapped: a tensor uses memory only when it is read.
 
-    Raises RunFolderError where they cannot be read any more.
+    Raises RunFolderError where the files cannot be read any more.
     """
     try:
         saved = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
@@ -224,7 +227,7 @@ def _publish(draft: Path, final: Path) -> list[str]:
 
 
 def _is_saved(final: Path, folder: Path, *, hashed: bool) -> bool:
-    """Whether `final` is a whole checkpoint and the logs still have its rows."""
+    """Whether `final` is a whole checkpoint, and the logs still have the rows that it relies on."""
     if kind(final) != "a folder" or any(damages(final, hashed=hashed)):
         return False
     return all(lost(folder / name, mark) is None for name, mark in marks_in(final).items())

@@ -56,7 +56,7 @@ def unused(path: Path) -> Path:
 
 
 def _discard(path: Path) -> Iterator[str]:
-    """Rename, then delete: SIGKILL in between leaves a leftover instead of a damaged checkpoint."""
+    """Rename, then delete: SIGKILL during the deletion leaves a leftover instead of a damaged checkpoint."""
     leftover = unused(path.with_name(f"{LEFTOVER}old-{path.name}"))
     try:
         path.replace(leftover)

@@ -36,8 +36,8 @@ def marks_in(path: Path) -> dict[str, Mark]:
 
 
 def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
-    """The damages of a checkpoint, in words; none where each file has the size, and with `hashed` the SHA-256, of the
-    manifest.
+    """The damages of a checkpoint, in words. There are none if each file has the size that the manifest lists, and with
+    `hashed` also the SHA-256.
     """
     try:
         check_kind(path, "a folder", follow=True)

@@ -1,4 +1,4 @@
-"""Writes files that are whole or absent, even after SIGKILL, and refuses links, pipes and devices."""
+"""Writes files that are whole or absent, even after SIGKILL, and never writes to links, pipes or devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Logs of JSON lines: rows in step order, each with its step first, appended whole or not at all.
 
-A resume cuts the log at its first step. It does not parse the rows before a checkpoint's mark (log_marks.py).
+A resume cuts the log at its first step, and for that reads only the rows after a checkpoint's mark (log_marks.py).
 This module imports no torch.
 """
 
@@ -36,7 +36,7 @@ class LineLog:
         return self._mark is not None or self._newest is not None
 
     def append(self, step: int, row: bytes) -> None:
-        """Append a row with its line break, whole or not at all. Raises RunFolderError."""
+        """Append a row, which ends in a line break, whole or not at all. Raises RunFolderError."""
         if not ranks.is_writer():
             return
         # Before the write: a signal right after it must not leave a row that `sync` counts to an earlier step
@@ -45,7 +45,7 @@ class LineLog:
         append(self.path, row)
 
     def lost(self) -> str | None:
-        """The rows before the mark that are missing, in words; None where all exist.
+        """What the file lacks of the rows before the mark, in words; None where all exist, or without a mark.
 
         Raises RunFolderError where something else is in the place of the file.
         """
@@ -82,7 +82,7 @@ class LineLog:
         start of a row, so an interruption leaves it either whole or cut. A damaged row after a mark was never synced,
         and is removed with all that follow.
 
-        Raises DataError for a damaged row in a file without a mark, RunFolderError where cutting fails.
+        Raises DataError for a damaged row in a file that is not `known`, RunFolderError where cutting fails.
         """
         with refusals(self.path):
             check_kind(self.path, "a file")
@@ -97,8 +97,9 @@ class LineLog:
         return stay
 
     def _end_before(self, step: int) -> tuple[int, bytes]:
-        """The number of bytes before the first row of `step` or later, and that row. A damaged row after the mark also
-        ends the count, with an empty row.
+        """The number of bytes before the first row of `step` or later, and that row, which is empty if there is none.
+
+        In a `known` file, a damaged row also ends the count.
         """
         end = 0 if self._mark is None else self._mark.bytes
         if self._newest is not None and self._newest[0] <= step:

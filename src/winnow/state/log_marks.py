@@ -1,7 +1,8 @@
 """Marks of the ends of a run's logs in a checkpoint, by which a resume checks that no row is missing.
 
-A mark is a length and a digest of the bytes before it. Rows are only appended, and synced before they are marked. So a
-file that is long enough and has the same bytes before the mark is the same file. This module imports no torch.
+A mark is a length and a digest of the last bytes before it. Rows are only appended, and synced before they are marked.
+So a file that is long enough and has the same last bytes before the mark is the same file. This module imports no
+torch.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def mark_of(descriptor: int) -> Mark:
 
 
 def lost(path: Path, mark: Mark) -> str | None:
-    """How a log differs from the file before its mark, in words; None where it has all rows. Raises OSError."""
+    """How a log differs from the log that was marked, in words; None where it has all rows. Raises OSError."""
     if not path.exists():
         return f"the file does not exist, and had {mark.bytes} bytes"
     with opened(path, os.O_RDONLY) as descriptor:

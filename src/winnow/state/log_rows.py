@@ -130,7 +130,7 @@ def encode(data: Any) -> bytes:
 
 
 def _other(value: Any) -> Any:
-    """Data of a type that orjson cannot encode, such as a user's arrays that are not contiguous."""
+    """A value that orjson cannot encode, such as a user's array that is not contiguous, as plain data."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"a row cannot contain a {type(value).__name__}: {value!r:.80}")

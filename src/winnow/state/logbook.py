@@ -52,8 +52,8 @@ class Logbook:
         self._rollouts = RolloutLog(folder, seed=seed, mark=marks.get(INDEX), rollouts=rollouts, every=every)
 
     def check(self, saved: Path | None = None) -> None:
-        """Raise RunFolderError unless the logs can be written and have every row before the checkpoint `saved`. Rows
-        may be missing after a power cut or an edit.
+        """Raise RunFolderError unless the logs can be written and have every row that the checkpoint `saved` relies on.
+        Rows may be missing after a power cut or an edit.
         """
         rollouts, metrics = self._rollouts.lost(), self._metrics.lost()
         for path, loss, last_row in (
@@ -93,7 +93,7 @@ class Logbook:
     ) -> StepReport:
         """Log a finished step: its rollouts, then its metrics, whose row marks the step as complete.
 
-        `groups` are filled up to their advantages. `TrainingSequence.group` of the batches is their position.
+        `groups` are filled up to their advantages. `TrainingSequence.group` in the batches is the position of a group.
 
         Raises KeyError for a metric that is not in metrics.py, ValueError for a group that is not filled, and
         RunFolderError where writing fails.
@@ -106,7 +106,7 @@ class Logbook:
         return StepReport(step=step, metrics=dict(metrics))
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics from before `step`, of an evaluation or a probe. Readers merge them with the step's row.
+        """Log the metrics of an evaluation or a probe before `step`. Readers merge them with the step's row.
 
         Raises as `write`.
         """

@@ -1,4 +1,6 @@
-"""manifest.json of a run: configuration, inputs, versions and machine, which explain why two runs differ."""
+"""manifest.json of a run: configuration, inputs, versions and machine. They can explain why two runs of the same
+configuration differ.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_new(*outputs: Path) -> None:
-    """Check outputs before any work: raise DataError where one exists, or where nothing can be written."""
+    """Check outputs before any work. Raises DataError if one exists or is given twice, or if it cannot be written."""
     for place, path in enumerate(outputs):
         if path in outputs[:place]:
             raise DataError(
@@ -52,7 +52,7 @@ def check_parent(path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file, or replace an older one. Refuses a link. Raises DataError; `path` is then unchanged."""
+    """Write a file, or replace an older one. Raises DataError for a link or a failure, and keeps `path` then."""
     with refused(path):
         check_kind(path, "a file")
         replace_file(path, data)
@@ -64,7 +64,7 @@ def write_output_json(path: Path, data: Any) -> None:
 
 
 def write_output_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder with these files, all or none. Raises DataError; the folder does not exist then."""
+    """Make a folder with these files, all or none. Raises DataError if it exists, or if a file cannot be written."""
     with new_folder(path) as draft:
         for name, data in files.items():
             replace_file(draft / name, data)

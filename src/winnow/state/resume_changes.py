@@ -101,15 +101,15 @@ def compare(
 
 
 def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
-    """Whether an evaluation from before these changes would have the same numbers now. `allow` are keys of changes
-    that were allowed by name.
+    """Whether an evaluation from before these changes is comparable with one from after them. `allow` are keys of
+    changes that were allowed by name.
     """
     keys = [change.key for change in changes if change.key not in WHEN_EVALUATED]
     return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 
 def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
-    """The first step since which evaluations of a run are comparable, by the changes that its manifest lists."""
+    """The step from which on the evaluations of a run are comparable, by the changes that its manifest lists."""
     of_evaluation = (change for change in changes if _within(change["key"], ("evaluate", "task", "prompt", "reward")))
     return max((int(change["step"]) for change in of_evaluation if change["key"] not in WHEN_EVALUATED), default=0)
 

@@ -17,8 +17,9 @@
 
 The inputs of keep and advantage are exact (float64 and integers), so the file alone reproduces both for members that
 read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and rounded to float16
-elsewhere: their last bits are then zeros, which compress to nothing. Under `log.rollouts = "kept"`, text, tokens,
-logprobs, trainable, values and returns of rollouts that are not kept are null, and all other columns are filled.
+elsewhere: their last bits are then zeros, which compress to almost nothing. Under `log.rollouts = "kept"`, text,
+tokens, logprobs, trainable, values and returns of rollouts that are not kept are null. The other columns do not depend
+on it.
 
 Repeated values (a prompt and its tokens on each of its rollouts) are stored once per page. Fractions per token are
 split by byte, so that similar bytes are adjacent. Tokens are stored plain, as zstd compresses them better than their
@@ -92,7 +93,7 @@ class Row(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of the row's texts as columns, at most."""
+        """An upper bound of the bytes of the row's texts as columns."""
         prompt, outcome = self.prompt, self.outcome
         own = (self.rollout.text, outcome.answer or "", outcome.detail)
         texts = (prompt.id, prompt.text, prompt.task, self.answer, self.meta, *own)
@@ -119,7 +120,9 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
 
 
 def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.Table:
-    """The rows as columns. With `only_kept`, the text and all columns per token of rows that are not kept are null."""
+    """The rows as columns. With `only_kept`, rows that are not kept have no text, tokens, log-probs, mask of trainable
+    tokens, values and returns (null).
+    """
     rollouts = [row.rollout for row in rows]
     bare = np.array([only_kept and not row.keep for row in rows], dtype=np.bool_)
     per_token = np.array([isinstance(row.advantage, np.ndarray) for row in rows], dtype=np.bool_)
@@ -191,7 +194,7 @@ def _reason(row: Row) -> str:
 
 
 def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
-    """[L] log-probs of each row in float32. Those of a rollout that is not kept are clipped and rounded to float16."""
+    """[L] log-probs of each row in float32. Those of a rollout that is not kept have float16's precision and range."""
     lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
     is_flat, offsets = _flat(lists, np.float32)
     rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
@@ -234,8 +237,8 @@ def _list_array(is_flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Arra
 
 
 def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
-    """The columns in the schema's order. UTF-8 cannot encode a text with a lone surrogate: its column has replacement
-    characters, and the row's JSON in the last column has the original.
+    """The columns in the schema's order. UTF-8 cannot encode a text with a lone surrogate: its column has a "?" in its
+    place, and the row's JSON in the last column has the original text.
     """
     originals: dict[int, dict[str, str]] = {}  # by row and column
     for field in list(SCHEMA)[:-1]:

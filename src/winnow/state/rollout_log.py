@@ -74,7 +74,9 @@ class RolloutLog:
             raise
 
     def lost(self) -> str | None:
-        """The files that are missing or changed since the index was marked, in words; None where all are intact.
+        """The files that are missing or changed since the index was marked, in words; None without any.
+
+        Files are compared by their sizes, and the newest also by its last bytes.
 
         Raises RunFolderError where the folder or a file is something else, DataError for a damaged index.
         """
@@ -165,7 +167,7 @@ def _line(step: int, mark: Mark) -> bytes:
 
 
 def _rows(groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> Iterator[Row]:
-    """The rows of a step, one at a time, so that never all are in memory."""
+    """The rows of a step, made group by group, so that they are never all in memory."""
     from winnow.state.rollout_columns import rows_of
 
     for place, group in enumerate(groups):

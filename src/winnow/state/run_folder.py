@@ -158,7 +158,7 @@ def check_free(path: Path) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise RunFolderError for a file, and for a folder with contents that is not a winnow run."""
+    """Raise RunFolderError for a file, and for a folder that has contents and is not a winnow run."""
     if not path.exists():
         return
     if not path.is_dir():

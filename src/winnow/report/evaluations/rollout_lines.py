@@ -1,4 +1,4 @@
-"""A judged rollout of an evaluation as a line of JSON, and back; lines are checked like any input."""
+"""A judged rollout of an evaluation as a line of JSON, and back; each line is checked when it is read."""
 
 from __future__ import annotations
 

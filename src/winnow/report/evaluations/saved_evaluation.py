@@ -33,7 +33,7 @@ def is_evaluation(path: Path) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of an evaluation. Raises DataError for a folder without an evaluation."""
+    """The settings of an evaluation. Raises DataError for a folder without one that this winnow can read."""
     file = path / SETTINGS
     try:
         check_kind(file, "a file")

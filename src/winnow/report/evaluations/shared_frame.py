@@ -11,14 +11,14 @@ ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The number of characters before and after the question that are equal in all prompts."""
+    """The template around the question: the numbers of characters before and after it, equal in all prompts."""
 
     before: int = 0
     after: int = 0
 
     @classmethod
     def of(cls, prompts: Sequence[str]) -> Self:
-        """The frame of several prompts. A single prompt has none, as nothing separates its template and question."""
+        """The frame of the prompts. It is empty without two different ones, which separate template and question."""
         different = list(dict.fromkeys(prompts))
         if len(different) < 2:
             return cls()
@@ -34,7 +34,7 @@ class Frame:
 
 
 def _alike(texts: Sequence[str]) -> str:
-    """The common prefix of all texts. In sorted order, the first and the last text differ earliest."""
+    """The common prefix of all texts: it is that of the first and the last text in sorted order."""
     first, last = min(texts), max(texts)
     return first[
         : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))

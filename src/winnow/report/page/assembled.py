@@ -1,4 +1,7 @@
-"""The page as one file: page.html with the files that it names, and a policy that blocks other code and requests."""
+"""The page as one file: page.html with the files that it names, and a policy that blocks all other code and requests.
+
+A page that is served may send requests to its own server.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ ALWAYS = ("verified", "kept", "trained", "wasted")  # other lines are omitted if
 
 
 def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A line for each use of tokens. `share` is relative to the generated tokens; None where nothing was counted."""
+    """A line for each use of tokens. `share` is relative to the generated tokens. A number that no row has is None."""
     generated, sampled = total(rows, "budget/tokens_generated"), total(rows, "budget/rollouts")
     counted = {
         "verified": _less(sampled, total(rows, "outcome/failed")),

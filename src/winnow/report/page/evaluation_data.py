@@ -1,4 +1,4 @@
-"""Two models on the same problems as data of the page: categories, and the changed problems that fit."""
+"""Two models on the same problems, as data of the page: the categories, and the changed problems that fit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The rollouts that a file includes: whole groups, up to a size, of the first, the last and evenly chosen steps.
 
-Steps are visited in the order first, last, middle, quarters, ... Each step first gets an equal share of the room, an
-eighth with more than eight steps, so that large steps do not displace others. The remaining room is filled in the same
-order. A group that does not fit is omitted, and smaller groups after it are tried.
+Steps are visited in the order first, last, middle, quarters, ... Each step may first fill an equal share of the room
+(an eighth if there are more than eight steps), so that large steps do not displace others. The remaining room is filled
+in the same order. A group that does not fit is omitted, and smaller groups after it are tried.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Column = list[Any] | dict[str, Any]
 
 
 def packed(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """The columns of rollouts in the form of `rollout_data`."""
+    """The columns of rollouts that `rollout_data` returned."""
     columns = {name: [rollout[name] for rollout in rollouts] for name in rollouts[0]}
     special = {"pieces": _pieces, "logprobs": _log_probs}
     return {name: special.get(name, _column)(values) for name, values in columns.items()}

@@ -67,7 +67,7 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
 
 
 def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
-    """The text as pieces with their numbers, or as one text."""
+    """The text as pieces with their numbers, or, where there are no pieces, as one text without numbers."""
     text = row["text"]
     split = pieces(row["tokens"], text) if pieces and text is not None and row["tokens"] is not None else None
     if split is None:
@@ -114,7 +114,7 @@ def _within(sizes: Sequence[int], room: int) -> int:
 
 
 def cut(text: str, longest: int) -> str:
-    """The text; in a longer one, a note replaces the middle."""
+    """The text; if it is longer than `longest`, a note replaces its middle."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}{_left_out(len(text) - 2 * half)}{text[len(text) - half :]}"
 
@@ -134,7 +134,7 @@ def digits(number: float | None) -> float | None:
 
 
 def hundredths(seconds: float) -> float | None:
-    """The seconds to a hundredth, the shortest time on the page; None if they are not finite."""
+    """The seconds to a hundredth, as the page shows nothing shorter; None if they are not finite."""
     return round(seconds, 2) if math.isfinite(seconds) else None
 
 

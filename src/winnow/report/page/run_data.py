@@ -188,7 +188,7 @@ def _is_uniform(config: Mapping[str, Any]) -> bool:
 
 
 def _allocation(steps: Steps) -> list[dict[str, Any]]:
-    """Rollouts and pass rate of each group; of a long run, of evenly chosen groups."""
+    """Rollouts and pass rate of each group with a verdict; of a long run, only of evenly chosen groups."""
     groups = [place for places in steps.values() for place in places if place.verified]
     every = -(-len(groups) // MOST_PLACES) or 1
     return [{"pass_rate": _short(place.correct / place.verified), "count": place.count} for place in groups[::every]]
@@ -208,7 +208,7 @@ def _step(step: int, places: Sequence[GroupPlace], here: int) -> dict[str, int]:
 
 
 def _short(number: float | None) -> float | None:
-    """The number to nine digits, which represent float32 exactly; an integer is unchanged. None if it is not finite."""
+    """The number to nine digits, enough to restore any float32; an integer is unchanged. None if it is not finite."""
     if number is None or number != number or abs(number) == float("inf"):
         return None
     return int(number) if number == int(number) else float(f"{number:.9g}")

@@ -1,5 +1,5 @@
-"""The places of the groups in a run's files of rollouts. Only the columns that identify groups are read, so that a long
-run can be read in parts.
+"""The places of the groups in a run's files of rollouts. Only the columns that identify groups and count their
+verdicts are read, so that a long run can be read in parts.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ _ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def encoded(value: Any) -> str:
-    """The value as ASCII: other characters, including lone surrogates, and < > & become \\uXXXX. Numbers that are not
-    finite become null.
+    """The value as JSON in ASCII: other characters, including lone surrogates, and < > & become \\uXXXX. Numbers that
+    are not finite become null.
     """
     return json.dumps(plain(value), allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
 

@@ -1,1 +1,1 @@
-"""Compares an answer with the gold answer mathematically: exact rules first, then computer algebra."""
+"""Compares an answer with the gold answer: by exact rules, and by computer algebra if none of them decides."""

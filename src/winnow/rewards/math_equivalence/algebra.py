@@ -119,7 +119,8 @@ def _is_informative(value: Any) -> bool:
 def _agree(mine: Any, theirs: Any) -> bool:
     """Whether both agree to 30 of 50 digits, relative, for several values of the letters: 1/2004! is not 1/2006!.
 
-    An applied unknown function counts as a letter. For an expression without a value, math-verify's answer holds.
+    An applied unknown function counts as a letter. Values that are not finite numbers must be equal. An object that is
+    no expression (a set, a relation) passes, and math-verify alone decides it.
     """
     import sympy
 
@@ -132,7 +133,9 @@ def _agree(mine: Any, theirs: Any) -> bool:
 
 
 def _value(expression: Any, letters: list[Any], point: int) -> Any:
-    """The value at a point. All letters are positive, and unusual, so that different answers do not agree by chance."""
+    """The value at a point. All letters get positive and unusual numbers, so that different answers do not agree by
+    chance.
+    """
     import sympy
 
     values = {letter: sympy.Rational(point + 997 * i, 1009) for i, letter in enumerate(letters)}

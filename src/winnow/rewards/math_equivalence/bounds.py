@@ -43,7 +43,7 @@ _ONE = _Size(0.0, 1.0)
 
 
 def within(text: str) -> bool:
-    """Whether the text is small enough for computer algebra."""
+    """Whether computer algebra may parse the text: it is within all bounds and has no slow operator, such as a sum."""
     if len(text) > MAX_CHARACTERS or _SLOW.search(text):
         return False
     tokens = _TOKEN.findall(text)
@@ -124,7 +124,7 @@ class _Sizes:
 
 
 def _bits(number: str) -> float:
-    """Bits of a decimal number as a fraction; log2 of a whole one, so that a power of 1 stays small."""
+    """Bits of a decimal number as a fraction; of a whole number about its log2, so that a power of 1 stays small."""
     whole, _, decimals = number.partition(".")
     return math.log2(int(whole or "0") + 1) + math.log2(10) * len(decimals)
 

@@ -114,7 +114,9 @@ def bases(answer: str, gold: str) -> Verdict:
 
 
 def value(text: str) -> str:
-    r"""The text without units and without a name on the left (`x = 5`, `x \in [0, 1]`), `2e5` as a product."""
+    r"""The text without units and without a name on the left (`x = 5`, `f(x) = 5`, `x \in [0, 1]`). `2e5` becomes a
+    product, and `2I` becomes `2i`.
+    """
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _IMAGINARY.sub("i", without_units(text)))
     left, equals, right = text.partition("=")
     if not equals:
@@ -187,7 +189,7 @@ def _identity(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _matrices(answer: str, gold: str, work: _Work) -> Verdict:
-    """Matrices are compared entry by entry."""
+    """Matrices of equal shape are compared entry by entry, each at its own place."""
     mine, theirs = _MATRIX.fullmatch(answer), _MATRIX.fullmatch(gold)
     if not (mine and theirs) or mine["kind"] != theirs["kind"]:
         return None

@@ -67,7 +67,7 @@ class Node:
 
 
 def read(text: str) -> Node:
-    """The expression in a text. Raises Unreadable."""
+    """The expression that a text represents. Raises Unreadable."""
     if _APPLIED.search(text):
         raise Unreadable("a function of a number, or a product with it")
     if apart(text):

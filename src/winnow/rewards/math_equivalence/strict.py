@@ -1,11 +1,11 @@
 """The strict grader: it accepts the textbook's answer, and rather rejects a right answer than accepts a wrong one.
 
-Two answers are equal when their canonical texts are, without units, currency, percent signs and `x =` (the rules of
-Hendrycks et al., 2021, arXiv 2103.03874). Else their elements are compared, by the rules of the sympy grader of PRM800K
-(Lightman et al., 2023, arXiv 2305.20050) and Dr. GRPO (Liu et al., 2025, arXiv 2503.20783): brackets and lengths must
-be equal, and two fractions must be literally equal, so an unreduced one is wrong. An integer never equals an expression
-that evaluates to it. Anything else needs a symbolic difference of zero in at most two letters. Winnow evaluates that
-difference exactly (`expression.py`), where they execute the text with sympy, without a bound.
+Two answers are equal when their canonical texts are. These have no units, currency, percent signs or `x =` (the rules
+of Hendrycks et al., 2021, arXiv 2103.03874). Else their elements are compared, by the rules of the sympy grader of
+PRM800K (Lightman et al., 2023, arXiv 2305.20050) and Dr. GRPO (Liu et al., 2025, arXiv 2503.20783). Brackets and
+lengths must be equal, and two fractions must be literally equal, so an unreduced one is wrong. An integer never equals
+an expression that evaluates to it. Anything else needs a symbolic difference of zero in at most two letters. Winnow
+evaluates that difference exactly (`expression.py`), where they execute the text with sympy, without a bound.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def equal(answer: str, gold: str) -> bool:
 
 
 def canonical(text: str) -> str:
-    r"""One text per answer: that of `$1/2$ cm` is that of `x = \tfrac12`; those of `1/2` and `0.5` differ."""
+    r"""One text per answer: `$1/2$ cm` and `x = \tfrac12` have the same text; `1/2` and `0.5` do not."""
     return _canonical(tidy(text))
 
 

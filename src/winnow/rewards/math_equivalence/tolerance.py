@@ -53,7 +53,7 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
 
 
 def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
-    """The gold, or each of several, followed by `meta["unit"]` where it has no unit: 8 -> 8 min."""
+    """The gold, or each of several, followed by `meta["unit"]` if that unit is known and it has none: 8 -> 8 min."""
     unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
     if not unit or without_units(tidy(f"1 {unit}")) != "1":  # no unit, or an unknown one
         return gold
