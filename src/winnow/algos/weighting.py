@@ -1,8 +1,8 @@
 """The meaning of "mean": one weight per sequence, which multiplies the loss of each of its tokens.
 
-A weighting gets every kept rollout of one step before anything is divided into updates, micro-batches or ranks. So none
-of those ever divides by a count. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it.
-A step of several updates optimises that many times as much in all.
+A weighting gets every kept rollout of one step before they are split into updates, micro-batches and ranks. So no loss,
+update, micro-batch or rank ever divides by a count. With the lengths L_i, the scalar that is optimised is
+sum_i weight_i * sum_t loss_it. A step of k updates optimises k times this scalar in total.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def prompt(kept: KeptRollouts) -> FloatArray:
 
 @register("weighting", total="constant")
 def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
-    """1 / (B `tokens`), by default max_new_tokens: length gives no discount (Dr. GRPO, Liu et al. 2025, arXiv
-    2503.20783, section 3.2).
+    """1 / (B `tokens`), by default max_new_tokens: the weight does not depend on the length (Dr. GRPO, Liu et al. 2025,
+    arXiv 2503.20783, section 3.2).
     """
     return _everywhere(kept, 1.0 / (len(kept.lengths) * (tokens or kept.max_new_tokens)))
 
