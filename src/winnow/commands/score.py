@@ -258,7 +258,7 @@ def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rol
 
 
 def _tokens(ids: Any, length: Any) -> IntArray:
-    """The tokens of a row; without them, an array that raises when a reward reads more than their number `length`."""
+    """The tokens of a row; without them, an array of which a reward can read only the length, if `length` is given."""
     if isinstance(ids, list) and all(_is_count(one) and one < 2**31 for one in ids):
         return np.array(ids, np.int64)
     return unsaved_tokens(length if _is_count(length) else None)
