@@ -75,8 +75,8 @@ class Past:
         return self.rows[-count:] if 0 < count <= len(self.rows) else ()
 
     def _keep_best(self) -> None:
-        """Keep the newest block, or all steps while they are fewer, if its lower bound of accuracy exceeds all before.
-        While no answer was ever right, the first step stays the best.
+        """Keep the newest block of comparable steps, or all steps while they are fewer, if its lower bound of accuracy
+        exceeds that of the best block. While no answer was ever right, the first step stays the best.
         """
         block = [row for row in self.rows[-BLOCK:] if row["step"] >= self.evaluated_since]
         better = accuracy(block) > 0 and _lower_bound(block) > (_lower_bound(self.best) if self.best else -math.inf)

@@ -47,7 +47,7 @@ def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
 
 @register("weighting", total="prompts", share="equal", needs=("pass_rates",))
 def unbiased(kept: KeptRollouts) -> FloatArray:
-    """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
+    """1 / (G n_i p_i): with 0/1 advantages the gradient of mean log P(answer | prompt), whatever the allocation.
 
     Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
     fixed before sampling: a prompt without kept rollouts counts, and one that dynamic sampling adds does not. Otherwise
