@@ -174,8 +174,8 @@ def resume(
     again. Functions that the folder names as "file.py:function" are imported only with `trust_run`, and a run of
     another user is continued only with it.
 
-    Raises RunFolderError for a folder without a run of this user (unless `trust_run`), and where `changes` would make
-    another run of it. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
+    Raises RunFolderError for a folder without a run of this user (unless `trust_run`), and for a change that a resume
+    does not allow. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
     from winnow.commands.run_settings import settings_of
     from winnow.training.resolve import resolve_members
@@ -250,7 +250,7 @@ def open_run(path: str | Path) -> OpenRun:
 
 
 def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | None, dict[str, Any]]:
-    """(a function, keys of the configuration): `critic` as the one that it is, the other empty."""
+    """(function, keys of the configuration): `critic` is one of them; the other is None or empty."""
     if critic is None or callable(critic):
         return critic, {}
     return None, {"critic": critic}

@@ -39,13 +39,14 @@ FEWEST = 6  # steps, so that the first and the last third have two steps each, a
 
 
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A relevant gain is excluded: in training, and on held-out problems where they are evaluated.
+    """A relevant gain in training is excluded, and held-out problems, where they are evaluated, show no gain.
 
-    The rule compares the last third of the steps, at most of k = `no_learning_steps`, with the first third. After k
-    steps, two standard errors exclude the gain `no_learning_gain`, and two show a gain. From k / 2 steps on both limits
-    are multiplied by (steps / k)^2. A policy that learns slowly has gained little by then, and a rule that is applied
-    at every step is wrong more often. The alarm is not raised if noise could hide a gain, or for a small but certain
-    gain, as on a task that is rarely solved.
+    The rule compares the last third of the steps with the first third; both have at most a third of
+    k = `no_learning_steps`. After k steps, two standard errors exclude the gain `no_learning_gain`, and two show a
+    gain. Between k / 2 and k steps, the gain to exclude and the number of standard errors that show one are multiplied
+    by (steps / k)^2. A policy that learns slowly has gained little by then, and a rule that is applied at every step is
+    wrong more often. The alarm is not raised if noise could hide a gain, or for a small but certain gain, as on a task
+    that is rarely solved.
     """
     steps = past.rows[-1]["step"] - past.first[0]["step"] + 1 if past.rows and past.first else 0
     third = max(2, int(min(steps, limits.no_learning_steps)) // 3)
@@ -75,7 +76,7 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The reward falls within a few steps, or held-out accuracy falls below its best, by far more than noise; or hardly
-    an answer is right or readable any more.
+    any answer is right, or readable, any more.
     """
     rows = past.last(RECENT + BEFORE)
     comparable = rows and are_comparable(rows)
@@ -102,8 +103,10 @@ def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The gap between training and held-out accuracy has grown at both of the last two evaluations, and held-out
-    accuracy no longer rises. The second condition is needed because harder held-out problems may improve more slowly.
+    """At both of the last two evaluations, training accuracy exceeds held-out accuracy by more than at the first one,
+    and held-out accuracy no longer rises.
+
+    The second condition is needed because harder held-out problems may improve more slowly.
     """
     if len(past.compared) < 3:
         return None
@@ -187,7 +190,7 @@ def _rises(compared: Sequence[Compared]) -> bool:
 
 
 def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:
-    """Whether training accuracy exceeds held-out accuracy, and by more than at first, both beyond noise."""
+    """Whether training accuracy exceeds held-out accuracy, and by more than at first, both beyond noise and `gap`."""
     spread = max(spread_of(chance) for chance in (start.train, now.train, (start.train + now.train) / 2))
     held_out = errors((start.held_out, now.held_out))
     noise = math.hypot(spread / math.sqrt(start.prompts), spread / math.sqrt(now.prompts), *held_out)

@@ -34,7 +34,7 @@ PART = "reward/part/"
 
 
 def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Hardly an answer is right or readable, many were before, and the reward has not risen."""
+    """Hardly any answer is right, or readable, where many were before, and the reward has not risen beyond noise."""
     for now in _newest(past, limits):
         if _reward_rise(past.best, now) > RISEN:
             continue
@@ -77,7 +77,7 @@ def _newest(past: Past, limits: AlarmsSection) -> Iterator[Sequence[Row]]:
 
 
 def _fall(before: Sequence[Row], now: Sequence[Row], of: Callable[[Sequence[Row]], float]) -> float:
-    """The fall of a share in standard errors of the difference of two equal shares; NaN where the error is 0.
+    """The fall of a share in standard errors, under the hypothesis of equal shares; NaN where the error is 0.
 
     The error is an upper bound: it counts each prompt as one number, as if all its rollouts were alike.
     """

@@ -75,8 +75,8 @@ class Past:
         return self.rows[-count:] if 0 < count <= len(self.rows) else ()
 
     def _keep_best(self) -> None:
-        """Keep the newest block, or all steps while they are fewer, if its lower bound of accuracy exceeds all before.
-        While no answer was ever right, the first step stays the best.
+        """Keep the newest block of comparable steps, or all steps while they are fewer, if its lower bound of accuracy
+        exceeds that of the best block. While no answer was ever right, the first step stays the best.
         """
         block = [row for row in self.rows[-BLOCK:] if row["step"] >= self.evaluated_since]
         better = accuracy(block) > 0 and _lower_bound(block) > (_lower_bound(self.best) if self.best else -math.inf)
@@ -159,17 +159,17 @@ def prompts_of(rows: Iterable[Row]) -> float:
 
 
 def prompts(row: Row) -> float:
-    """The effective number of prompts of a step, at least 1: so many prompts with equally many rollouts each would have
-    a mean of the same noise.
+    """The effective number of prompts of a step, at least 1: the number of prompts whose mean would be as noisy if all
+    had equally many rollouts.
     """
     return max(row.get("group/effective", row.get("group/count", 1.0)), 1.0)
 
 
 def errors(evaluations: Sequence[HeldOutAccuracy]) -> list[float]:
-    """The standard error of each evaluation, at least that of the evaluations' mean accuracy over as many problems.
+    """The standard error of each evaluation; at least that of the evaluations' mean accuracy with as many problems.
 
     The measured error is 0 if a few problems all have the same result. The number of problems is derived from the
-    other evaluations; NaN where none has an error.
+    evaluations with an error above 0; NaN where none has one.
     """
     spread = spread_of(mean_of(one.accuracy for one in evaluations))
     pairs = [(one.error, spread_of(one.accuracy)) for one in evaluations]
@@ -183,7 +183,10 @@ def spread_of(chance: float) -> float:
 
 
 def are_comparable(rows: Sequence[Row]) -> bool:
-    """Whether the rewards of these steps are of all their prompts: not if an allocator gave some of them no rollout."""
+    """Whether the mean rewards of these steps are over all their prompts, each with the same weight.
+
+    They are not if an allocator gave a prompt no rollout, or if an older log has an uneven allocation.
+    """
     skipped = any(row.get("budget/prompts_skipped") for row in rows)
     return not skipped and all(REWARD in row for row in rows if "reward/mean" in row)
 
@@ -232,5 +235,5 @@ def share(rows: Sequence[Row], name: str, of: str) -> float:
 
 
 def _square(number: float) -> float:
-    """The square; infinity where it overflows, at which `**` raises OverflowError."""
+    """The square; infinity where it overflows, for which `**` would raise OverflowError."""
     return number * number

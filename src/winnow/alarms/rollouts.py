@@ -14,7 +14,7 @@ BETTER = 2.0  # standard errors above which a reward has risen
 
 
 def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Most rollouts are cut off before their end."""
+    """Most rollouts are cut off at max_new_tokens."""
     rows = past.last(limits.steps)
     cut = mean(rows, "rollout/truncated")
     if not cut >= limits.truncated_share:

@@ -67,7 +67,7 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Every rollout of several steps earns the same."""
+    """Every rollout of several steps has the same reward."""
     rows = [row for row in past.last(limits.steps) if "reward/min" in row]
     if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None

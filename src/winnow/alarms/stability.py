@@ -74,7 +74,7 @@ def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
 def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
     """A gradient norm that is many times the median of those before it; one earlier spike hardly changes a median.
 
-    Steps whose advantages are all 0 are excluded: a term alone, such as a KL penalty, gives a small gradient.
+    The median excludes steps whose advantages are all 0: a term alone, such as a KL penalty, gives a small gradient.
     """
     if not past.rows or "policy/grad_norm" not in past.rows[-1]:
         return None
@@ -108,8 +108,11 @@ def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """policy/parity_alarm of the newest step. That metric compares mean, 99.9th percentile and share with the limits
-    that the engine declares; it ignores the maximum, which grows with the number of tokens.
+    """policy/parity_alarm of the newest step.
+
+    That metric compares mean and 99.9th percentile of the gaps with the limits that the engine declares, and the share
+    of ratios outside [0.8, 1.25] with rollout.max_ratio_outside. It ignores the maximum, which grows with the number of
+    tokens.
     """
     if not past.rows or not past.rows[-1].get("policy/parity_alarm"):
         return None

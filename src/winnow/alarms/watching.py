@@ -25,7 +25,7 @@ LONGEST = 50  # steps that some rule compares, whatever the limits
 
 
 class Alarms:
-    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone. Evaluations before
+    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone. Evaluations before the step
     `evaluated_since` are ignored.
     """
 
@@ -66,7 +66,7 @@ class Alarms:
 
     def judge(self, row: Row) -> list[tuple[Kind, Evidence]]:
         """The alarms that hold at a row. A row with only an evaluation raises only alarms that read evaluations. An
-        alarm that another one explains is not raised while the other one holds.
+        alarm that another one explains does not begin while that one holds; if it held before, it may continue.
         """
         self._add(row)
         step = int(row["step"])
@@ -146,7 +146,7 @@ def _unusable(mistake: Any) -> ConfigError:
 
 
 def _reach(limits: AlarmsSection) -> int:
-    """The largest number of rows that a rule reads."""
+    """Upper bound of the number of rows that a rule reads."""
     configured = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
     return max(LONGEST, 3 * BLOCK, *configured)
 

@@ -146,7 +146,7 @@ def _checked(credit: Any, group: Group) -> Credit:
 
 
 def _finite(credit: Any) -> tuple[FloatArray, ...]:
-    """One array per entry; an empty tuple where an entry contains something else than finite numbers."""
+    """One array per entry; an empty tuple where an entry is not numeric, or a number is not finite."""
     try:
         arrays = tuple(np.asarray(numbers, dtype=np.float64) for numbers in credit)
     except (TypeError, ValueError):

@@ -71,8 +71,8 @@ def gvm_online(
     """GVM's allocation without a probe: p_i and G_i come from earlier visits of the same prompts. Ours.
 
     The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt without visits gets the
-    average weight of the visited ones, so a step of new prompts is uniform. A prompt that was never solved gets
-    `exploration` rollouts. Bounds and their errors are those of `gvm`.
+    mean of the visited prompts' weights above 0, so a step of new prompts is uniform. A visited prompt that was never
+    solved gets `exploration` rollouts. Bounds and their errors are those of `gvm`.
     """
     budget = _within(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
@@ -118,9 +118,10 @@ def apportion(
 
 
 def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
-    """Which prompts get any rollouts: the heaviest whose share rounds to 1 or more.
+    """Which prompts may get a part of `budget`.
 
-    They are at most as many as `minimum` allows, and at least as many as `top` requires.
+    They are the heaviest whose share rounds to 1 or more: at most as many as `minimum` allows, at least as many as
+    `top` requires, and at least one. If `minimum` is 0, every other prompt with a weight is among them too.
     """
     heaviest = np.argsort(-weights, kind="stable")
     rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
@@ -132,7 +133,7 @@ def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArr
 
 
 def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
-    """Shares of `budget` in proportion to `weights`, each within [low, high]; the others absorb a bound's effect."""
+    """Shares of `budget`: the multiple of `weights`, clipped to [low, high], whose sum is the budget."""
     positive = np.where((weights > 0) & (high > 0), weights, 0.0)
     if budget <= 0 or not positive.any():
         return low.astype(np.float64)
@@ -150,8 +151,9 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
 def _round(
     shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
 ) -> IntArray:
-    """Round half to even, then add or subtract one by one at the largest residuals, within [low, high] or else [0,
-    limit].
+    """Round half to even, then add or subtract one by one at the largest residuals.
+
+    Counts stay within [low, high], or within [0, limit] where the sum is impossible otherwise.
     """
     counts = np.rint(shares).astype(np.int64)
     while (missing := budget - int(counts.sum())) != 0:
@@ -190,7 +192,7 @@ def _filtered(
 
 
 def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget: int) -> IntArray:
-    """[G] rollouts reserved for prompts without a weight; none if all prompts are without.
+    """[G] rollouts reserved for the `unsolved` prompts; none if no prompt has a weight.
 
     At most a uniform share of the budget, so never more than a maximum that has capped the budget.
     """

@@ -29,8 +29,8 @@ def in_runs(loads: Sequence[float] | IntArray | FloatArray, parts: int) -> list[
     """Places of `loads` divided into `parts` runs of neighbours of about equal load. The middle of a load decides its
     part.
 
-    No part has more than its share plus the largest load. Neighbours (such as rollouts of a prompt, which a part reads
-    once) are separated at most `parts` - 1 times.
+    No part has more than its share plus the largest load. At most `parts` - 1 pairs of neighbours are separated. This
+    matters for rollouts of one prompt, as each part with some of them reads the prompt once.
     """
     weights = np.asarray(loads, dtype=np.float64)
     middles = np.cumsum(weights) - weights / 2

@@ -28,8 +28,9 @@ def majority_at_k(correct: int, wrong: Sequence[int], silent: int, k: int) -> fl
     the number of rollouts this is the plain majority vote (Wang et al. 2022, arXiv 2203.11171).
 
     No subset is drawn. For every number v of correct votes, a table contains the probability that the other answers
-    have at most v votes. The draws are independent with probability k / n per rollout, given that k are drawn. All
-    terms are positive, so nothing cancels: the result is exact except for rounding (1e-12).
+    have at most v votes. The probabilities are those of independent draws with probability k / n per rollout, given
+    that k are drawn in total. All terms are positive, so nothing cancels: the result is exact except for rounding
+    (1e-12).
     """
     rollouts = correct + sum(wrong) + silent
     if rollouts < k:

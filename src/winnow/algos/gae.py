@@ -117,7 +117,7 @@ def values_of(group: Group) -> PerToken:
 def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
     """The result of a critic as float64: per group N x [L], finite at every trained token of a kept rollout.
 
-    Raises ConfigError for another form.
+    Raises ConfigError for any other result.
     """
     by_group = list(answer) if isinstance(answer, Iterable) else []
     if len(by_group) != len(groups):

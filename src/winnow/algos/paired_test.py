@@ -1,4 +1,6 @@
-"""Test whether two models differ on the same problems. docs/statistics.md has simulated false alarms and power."""
+"""Test whether two models differ on the same problems. It was chosen by simulated false alarms and power:
+docs/statistics.md.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ def paired_test(first: FloatArray, second: FloatArray, *, seed: int) -> PairedTe
     Lancaster 1961, JASA 56, 223); 1 where there is no difference. With one sample per problem it is McNemar's mid-p
     test (Fagerland et al. 2013, BMC Med. Res. Methodol. 13, 91).
 
-    The distribution is exact where the differences are multiples of one step, 1/1024 or coarser, as with equal numbers
-    of samples. Otherwise it is drawn at random from `seed`. Raises ValueError for different numbers of problems, and
-    for values that are not finite.
+    The distribution is exact where the differences are multiples of one step, 1/1024 or coarser, as with the same
+    number of samples for all problems. Otherwise it is drawn at random from `seed`. Raises ValueError for different
+    numbers of problems, and for values that are not finite.
     """
     if first.shape != second.shape or not np.isfinite(first - second).all():
         raise ValueError("paired_test compares finite numbers of the same problems")

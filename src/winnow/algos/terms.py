@@ -1,6 +1,6 @@
 """Terms that are added to the policy loss, each with a coefficient: (policy outputs, micro-batch) -> [T].
 
-A term is minimised. It is never multiplied by the importance correction, and every kept rollout is trained on,
+A term is minimised. It is never multiplied by the importance correction, and it applies to every kept rollout,
 including those with advantage zero.
 """
 

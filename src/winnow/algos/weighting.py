@@ -1,8 +1,8 @@
 """The meaning of "mean": one weight per sequence, which multiplies the loss of each of its tokens.
 
-A weighting gets every kept rollout of one step before anything is divided into updates, micro-batches or ranks. So none
-of those ever divides by a count. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it.
-A step of several updates optimises that many times as much in all.
+A weighting gets every kept rollout of one step before they are split into updates, micro-batches and ranks. So no loss,
+update, micro-batch or rank ever divides by a count. With the lengths L_i, the scalar that is optimised is
+sum_i weight_i * sum_t loss_it. A step of k updates optimises k times this scalar in total.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def prompt(kept: KeptRollouts) -> FloatArray:
 
 @register("weighting", total="constant")
 def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
-    """1 / (B `tokens`), by default max_new_tokens: length gives no discount (Dr. GRPO, Liu et al. 2025, arXiv
-    2503.20783, section 3.2).
+    """1 / (B `tokens`), by default max_new_tokens: the weight does not depend on the length (Dr. GRPO, Liu et al. 2025,
+    arXiv 2503.20783, section 3.2).
     """
     return _everywhere(kept, 1.0 / (len(kept.lengths) * (tokens or kept.max_new_tokens)))
 
 
 @register("weighting", total="prompts", share="equal", needs=("pass_rates",))
 def unbiased(kept: KeptRollouts) -> FloatArray:
-    """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
+    """1 / (G n_i p_i): with 0/1 advantages the gradient of mean log P(answer | prompt), whatever the allocation.
 
     Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
     fixed before sampling: a prompt without kept rollouts counts, and one that dynamic sampling adds does not. Otherwise

@@ -93,7 +93,7 @@ def print_resume_command(error: BaseException, ctx: Any) -> None:
 
 @contextmanager
 def interruptible(begun: Callable[[], bool]) -> Iterator[None]:
-    """On Ctrl-C, print the command that resumes the work, if `begun` returns that there is any to resume."""
+    """Mark a Ctrl-C in the block as `resumable` if `begun()` is true, so that the command to continue is printed."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -27,7 +27,7 @@ from winnow.verify import Verifiers
 
 CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
 SPLITS = ("train", "validation", "test")
-TRIED = 500  # problems at most, for each constant answer
+TRIED = 500  # about so many problems for each constant answer; see `constants`
 SHOWN = 10  # findings per kind that the report lists
 
 Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
@@ -61,7 +61,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """All checks ran; no gold fails, no constant is paid, and train shares no question with other splits."""
+        """Answers were tried, no gold fails, no constant is paid, and train shares no question with other splits."""
         return not (self.untried or self.faults)
 
     @property
@@ -84,7 +84,7 @@ def audit_configured(config: Config, base: Path) -> Audit:
 
 def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
-    Without it no answer is tried, and the audit has only sizes, repetitions and overlap.
+    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap.
 
     Raises ConfigError when no split exists at all.
     """
@@ -152,7 +152,7 @@ NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
 
 
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
-    """Try `CONSTANTS` on every problem, or on about `TRIED` of them at even distances."""
+    """Try `CONSTANTS` on every problem; of 2 * `TRIED` and more problems, on `TRIED` or more at even distances."""
     problems = problems[:: max(1, len(problems) // TRIED)]
     tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
     outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
@@ -185,7 +185,7 @@ def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
 
 
 def normalised(question: str) -> str:
-    """The letters, digits and operators of a question: two questions are the same where these are."""
+    """The question without case, spaces and punctuation; it is equal for questions that count as the same."""
     return re.sub(r"[\s.,;:!?'\"$]+", "", question).casefold()
 
 

@@ -3,8 +3,8 @@
 The server binds to the loopback address 127.0.0.1, which cannot be configured. Other users of the machine can reach it
 too, so every path begins with a random secret, new for each server and part of the printed URL. Pages of other sites
 do not have the secret. Also, a request is refused unless its Host is this server's (DNS rebinding gives another name)
-and its Origin and Sec-Fetch-Site, where present, are this page's. No request contains a file's path: it has one of a
-few fixed forms with two numbers.
+and its Origin and Sec-Fetch-Site, where present, are this page's. No part of a request is used as a file's path: a
+request is for the page, or for a step of a run by two numbers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/{self.secret}/"
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether a slot is free; otherwise the connection is closed."""
+        """Take a slot for the connection. Returns False if none is free; the connection is then closed."""
         return self._slots.acquire(blocking=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -118,7 +118,7 @@ class ReportServer(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print an error in one line, except that a browser closed the connection."""
+        """Print an error in one line. A connection that a browser closed, or a timeout, is not printed."""
         error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)

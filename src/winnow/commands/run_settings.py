@@ -82,8 +82,9 @@ def settings_from(
     """The settings to evaluate `model` with: the source, changed by nested `keys`, then by `sets`. `further` replaces
     the task by one of the source's `evaluate.tasks`, with its test problems.
 
-    The default is every problem of the test split. Prompt, limits and reward that neither source nor call set are
-    those that the task declares for its evaluation; with `task_defaults` these also replace the source's.
+    The evaluation is on every problem of the test split unless the call sets `evaluate.problems` or `evaluate.split`;
+    those of the source do not apply. Prompt, limits and reward that neither source nor call set are those that the task
+    declares for its evaluation; with `task_defaults` these also replace the source's.
 
     Raises ConfigError for a mistake in them, and where a run names code that this call does not (unless `trust_run`).
     """
@@ -116,8 +117,9 @@ def settings_from(
 
 
 def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
-    """The settings that the task of nested settings declares for its evaluation. Empty for an unknown task, which is
-    refused later, when it is resolved.
+    """The settings that the task of nested settings declares for its evaluation.
+
+    Empty for a function of a file, which is not imported here, and for an unknown task, which is refused later.
     """
     task = tables(data).get("task")
     use = task.get("use") if isinstance(task, Mapping) else Config().task.use
@@ -153,7 +155,10 @@ def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str,
 
 
 def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = False) -> tuple[Config, Path]:
-    """The configuration of a run with `changes`, and the folder of its relative names. Raises as `settings_from`."""
+    """The configuration of a run with `changes`, and the folder of its relative names.
+
+    Raises as `settings_from`, and RunFolderError for a run that cannot be read or belongs to another user.
+    """
     given: dict[str, Any] = {}
     merge(given, changes)
     manifest = read_manifest(run, own=not trust_run)

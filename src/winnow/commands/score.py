@@ -106,8 +106,8 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
     A row is a rollout of a run's log (rollouts without text are omitted), or a JSON line with two required fields: a
     response (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). Optional fields
     are a question, an `id`, a table `meta`, how the response ended (`finish`, default "stop"), its `tokens` or their
-    number (`length`), and its earlier verdict (`kind`, `reward`), all as in the files of `winnow eval`. JSON lines have
-    no log-probs. A reward that reads tokens of a row without them gives no verdict.
+    number (`length`), and its earlier verdict (`kind`, `reward`). All are as in the files of `winnow eval`. JSON lines
+    have no log-probs. A reward that reads tokens of a row without them gives no verdict.
 
     Raises DataError with the line for another form, and for JSON lines if the reward reads log-probs.
     """
@@ -258,7 +258,7 @@ def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rol
 
 
 def _tokens(ids: Any, length: Any) -> IntArray:
-    """The tokens of a row; without them, an array that raises when a reward reads more than their number `length`."""
+    """The tokens of a row; without them, an array of which a reward can read only the length, if `length` is given."""
     if isinstance(ids, list) and all(_is_count(one) and one < 2**31 for one in ids):
         return np.array(ids, np.int64)
     return unsaved_tokens(length if _is_count(length) else None)

@@ -82,7 +82,7 @@ def of_memory() -> dict[str, Any]:
 
 
 def of_disks() -> dict[str, Any]:
-    """Free bytes in the default folder of runs, the cache of models, and the folder of temporary files."""
+    """Free bytes in the working directory (for runs), the cache of models, and the folder of temporary files."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or home
     places = {"working_directory": ".", "huggingface_cache": cache, "temporary": os.environ.get("TMPDIR") or "/tmp"}

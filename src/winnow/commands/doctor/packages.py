@@ -60,9 +60,9 @@ def of_packages(
     """Packages by name.
 
     "needed" has the installed versions of the required packages, None for a missing one. "unfit" has the versions that
-    winnow requires (">=2.11") where another is installed. "broken" has the error of each installed package that cannot
-    be imported. "optional" has version, extra and purpose, and where another version is installed the required ones
-    ("wants").
+    winnow requires of them (">=2.11") where another is installed. "broken" has the error of each installed required
+    package that cannot be imported, without trying `NOT_TRIED`. "optional" has version, extra and purpose of the other
+    packages, and where another version is installed the required ones ("wants").
     """
     needed = {name: version(name) for name in NEEDED}
     unfit_versions = ((name, unsuitable_version(name, version, required)) for name in NEEDED)

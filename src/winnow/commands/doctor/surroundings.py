@@ -19,7 +19,7 @@ ANSWER_SECONDS = 5.0
 
 
 def of_network(environment: Mapping[str, str], *, connect: bool) -> dict[str, Any]:
-    """Proxy and offline variables that are set, never their values; and with `connect`, whether the hub answers."""
+    """Which variables of proxies and the hub are set, never their values; with `connect`, whether the hub answers."""
     proxies = [name for name in PROXIES if environment.get(name) or environment.get(name.lower())]
     offline = [name for name in OFFLINE if environment.get(name, "").lower() in ("1", "true", "yes", "on")]
     hub = try_connection(environment.get("HF_ENDPOINT") or HUB) if connect else None

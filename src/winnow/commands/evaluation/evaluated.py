@@ -38,7 +38,7 @@ class EvaluatedTasks:
     notes: list[str]
 
     def metrics(self) -> dict[str, Any]:
-        """The settings, metrics (null where there is no number) and resolved configuration of each task, as JSON."""
+        """Settings, metrics (null for no number) and configuration of each task, averages and comparisons, as JSON."""
         return {
             "winnow": __version__,
             "tasks": {one.name: _result_as_json(one) for one in self.tasks},

@@ -109,7 +109,10 @@ def check_resumable(path: Path) -> None:
 
 
 def check_free(path: Path, *, resume: bool) -> bool:
-    """Return whether the folder is empty. Raises DataError if it is not, unless `resume` continues its evaluation."""
+    """Return whether the folder is empty, apart from hidden files.
+
+    Raises DataError if it is not, unless `resume` is set and the folder contains an evaluation.
+    """
     with _as_data_errors(path):
         names = (
             sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(".")) if path.exists() else []

@@ -181,7 +181,7 @@ def _interval(interval: Interval | None) -> str:
 
 
 def _examples(rows: Sequence[Row]) -> Iterator[str]:
-    """Up to `EXAMPLES` rollouts of each category. They are sorted by index, so that they show different problems."""
+    """Up to `EXAMPLES` sampled rollouts of each category, by index within a problem, so that the problems differ."""
     by_index = sorted((row for row in rows if row["mode"] == "sampled"), key=lambda row: row["index"])
     for category, label in CATEGORIES.items():
         examples = [row for row in by_index if judged_row(row).category == category][:EXAMPLES]

@@ -1,6 +1,7 @@
 """Sample and verify every problem of the tasks, one part of the problems at a time.
 
-A part is sampled in one request. Its rollouts therefore depend on the part alone, and not on earlier interruptions.
+The sampled rollouts of a part are one request to the engine, and its greedy ones are another. The rollouts therefore
+depend on the part alone, and not on earlier interruptions.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Make this rank save and exit when its parent has exited. On Linux, torch sets this up in the kernel."""
+    """Make this rank save and exit when its parent has exited. On Linux, torch already set this up in the kernel."""
     parent = multiprocessing.parent_process()
     if parent is not None and not sys.platform.startswith("linux"):
         threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()

@@ -1,6 +1,6 @@
 """`winnow train --ray ADDRESS --ranks N`: Ray Train starts the ranks on a cluster, and restarts them after a failure.
 
-A restart continues from the run folder, so the folder is on storage with the same path on every node. Ray has no
+A restart continues from the run folder, so the folder is on storage with the same path on every node. Ray saves no
 checkpoints. The folder `OUTPUT.ray` beside it contains Ray's files and the notes that ranks leave after an error.
 """
 
@@ -35,7 +35,7 @@ ANSWER_SECONDS = 10
 
 @dataclass(frozen=True)
 class ClusterRequest(TrainingRequest):
-    """A request for any node: it contains the configuration, with absolute paths."""
+    """A request that any node can execute: it contains the configuration, with absolute paths."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
     cwd: str = "."  # the user's working directory, to which other paths are relative
@@ -128,7 +128,7 @@ def _fit(
 
 
 def train_on_worker(work: dict[str, Any]) -> None:
-    """Train as the rank that Ray assigned to this worker, and continue from the run folder where a run has begun."""
+    """Train as the rank that Ray assigned to this worker; a run with a finished step continues from its folder."""
     request, beside = work["request"], Path(work["beside"])
     if request.version != __version__:
         raise RankError(

@@ -1,4 +1,4 @@
-"""Measure a point in a separate process, so that any way in which it ends gives a result and frees its memory."""
+"""Measure a point in a separate process: even a crash of that process gives a result, and its memory is freed."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def measure(job: Job, loaded: Callable[[], None]) -> PointResult:
 def _repeated(
     job: Job, work: Callable[[int], Work], device: torch.device, memory: DeviceMemory, began: float
 ) -> PointResult:
-    """A warm-up, then `job.repeats` repetitions, or as many as the time allows; at least one."""
+    """A warm-up, then `job.repeats` repetitions, or fewer if the time is too short for them; at least one."""
     work(0)
     seconds, held, peak, done = list[float](), list[int | None](), list[int | None](), Work(0)
     for number in range(1, job.repeats + 1):

@@ -92,7 +92,7 @@ class PointResult:
 
 
 def points(request: ProfileRequest, *, selects: bool) -> Iterator[Point]:
-    """Every point, in ascending order.
+    """Every point: first those of sampling, then those of updates, each in ascending order.
 
     Updates with accumulation are measured for the sampled numbers too, because a whole step consists of both. An
     update without accumulation needs more memory with each rollout, and is measured only for the numbers `kept`.

@@ -26,7 +26,8 @@ def update_work(
     """A function that does the training half of a step on the point's rollouts. The policy changes with each call.
 
     The rollouts have the maximum length, random tokens and random rewards, because the time of an update does not
-    depend on the tokens. For the way "selected" the configuration's selectors choose among them.
+    depend on the tokens. For the way "selected" the configuration's selectors choose among them; otherwise all are
+    kept.
     """
     groups = chosen(members, random_groups(members.config, prompts, point.rollouts, _vocabulary(policy)), point)
     batches = scheduled(members, groups)

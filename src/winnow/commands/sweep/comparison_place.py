@@ -23,7 +23,7 @@ MADE_FROM = "made_from.json"  # written last: a comparison without it was interr
 def comparison_due(folder: Path) -> Path | None:
     """Return a new folder for the comparison of a sweep; None if an up-to-date comparison exists.
 
-    An empty folder, which an interrupted comparison leaves, is removed.
+    An empty folder, which an interrupted comparison may leave, is removed.
     """
     for number in itertools.count(1):
         path = folder / (COMPARISON if number == 1 else f"{COMPARISON}-{number}")

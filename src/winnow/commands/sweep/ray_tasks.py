@@ -24,7 +24,9 @@ CONNECT_SECONDS = 10
 
 
 class OnRay(Launcher):
-    """Runs as tasks of a Ray cluster. "local" starts one on this machine; "auto" uses the one that it belongs to.
+    """Runs as tasks of a Ray cluster.
+
+    "local" starts a cluster on this machine; "auto" uses the cluster that this machine belongs to.
 
     Raises ConfigError if ray is not installed or the cluster cannot be reached.
     """

@@ -75,7 +75,7 @@ class OnThisMachine(Launcher):
 
 
 class Child:
-    """A Python process that writes to a log, and receives SIGTERM when its parent exits (see tied_child.py).
+    """A Python process that writes to a log. On Linux it receives SIGTERM when its parent exits (see tied_child.py).
 
     Raises OSError if the log cannot be written or the process cannot be started.
     """

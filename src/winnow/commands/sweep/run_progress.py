@@ -57,7 +57,7 @@ class TimeLeft:
         self._before = sum(progress.update() for progress in progresses)
 
     def seconds(self, left: int, done: int) -> float | None:
-        """Seconds for `left` steps, once `done` are done; None before the first step."""
+        """Seconds for `left` steps, when `done` are done; None until a step was done since the creation."""
         since = done - self._before
         return None if since <= 0 else left * (self._clock() - self._began) / since
 

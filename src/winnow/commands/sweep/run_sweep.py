@@ -188,7 +188,7 @@ class NotLaunched:
 
 
 def _status(ended: ProcessEnd, stop_requests: int) -> Status:
-    """A run that is still starting has no signal handler: SIGTERM ends it, and it has nothing new to save."""
+    """How a run ended. A starting run has no signal handler: SIGTERM ends it, and it counts as stopped."""
     if ended.code == 0:
         return "finished"
     starting = stop_requests == 1 and ended.code == -signal.SIGTERM
