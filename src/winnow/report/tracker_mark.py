@@ -38,19 +38,20 @@ class TrackerMark:
         self.known = bool(known)  # an earlier launch of this run created the tracker
         self.id: str | None = known.get("id")
         self.next = int(known.get("next") or 0)
-        self._clock, self._since, self._reached = clock, clock(), self.next
+        self._clock, self._since = clock, clock()
+        self._reached = self._settling = self.next  # sent; sent by the time of the last write
 
     def begin(self, id: str | None, step: int) -> None:
         """Record that the tracker was created, and receives everything from `step` on. Raises OSError."""
-        self.id, self.next, self._reached = id, step, step
+        self.id, self.next, self._reached, self._settling = id, step, step, step
         self._write()
 
     def reach(self, step: int) -> None:
-        """Record that everything before `step` was sent. Only a later call writes this to disk, at most once every
-        `SETTLED_SECONDS`. Raises OSError.
+        """Record that everything before `step` was sent. A call at least `SETTLED_SECONDS` later writes this to disk.
+        Raises OSError.
         """
         if self._clock() - self._since >= SETTLED_SECONDS:
-            self.next = self._reached
+            self.next, self._settling = self._settling, self._reached
             self._write()
         self._reached = max(self._reached, step)
 
