@@ -35,9 +35,9 @@ def reasoning_gym(
     item itself, `entry`, for the generator's scorer, which the reward `reasoning_gym` wraps.
 
     Raises DataError without the library. Raises ConfigError for an unknown generator or option, for a scorer that needs
-    objects that JSON cannot represent, and for options that put code which the scorer would execute into an item. It is
-    also raised for fewer than `size` different problems, and, with `audit`, where a constant answer scores more than
-    the share of the commonest gold plus 0.05.
+    objects that JSON cannot represent, and for options that put text into a field of an item that the scorer executes.
+    It is also raised where the split has fewer than `size` different problems. With `audit` it is raised for a train
+    split where a constant answer scores more than the share of the commonest gold plus 0.05.
     """
     wanted = check_split(split)
     if size < 1:
