@@ -286,8 +286,8 @@ def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tenso
 def check_engine(engine: Callable[..., Any], **options: Any) -> None:
     """Check an engine: groups follow prompts and counts, and `on_rollout` gets every rollout once.
 
-    Rollouts have the version of the weights, the mean gap of their log-probs to the policy's is within the tolerance
-    that the engine declares, and `close` may be called twice.
+    Rollouts have the version of the weights. The mean gap of their log-probs to the policy's is within the tolerance
+    that the engine declares. `close` may be called twice.
     """
     loaded = tiny()
     context = EngineContext(

@@ -122,9 +122,9 @@ def _check_known(client: Any, run_id: str) -> None:
 def legal(name: str) -> str:
     """The name in a form that MLflow accepts.
 
-    MLflow refuses all metrics of a call if one of their names is too long, has a character that it does not allow (such
-    as the "+" in a reward's part), or has an empty part, "." or ".." between slashes. A changed name gets a digest, so
-    that no two are equal.
+    MLflow refuses all metrics of a call if one of their names is wrong. A name may not be too long, nor have an empty
+    part, "." or ".." between slashes, nor some characters, such as the "+" in a reward's part. A changed name gets a
+    digest, so that no two are equal.
     """
     letters = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
     legal = re.sub(r"(?<![^/])\.{0,2}(?=/|$)", "_", letters)[:LONGEST_NAME]

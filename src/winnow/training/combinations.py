@@ -124,9 +124,7 @@ def _check_engine(members: Members) -> None:
 
 
 def _check_presumed(members: Members) -> None:
-    """Refuse an alias without the other member that it requires: the loss "no_baseline" has no baseline only with the
-    advantage "raw".
-    """
+    """Refuse an alias without another member that it requires: the loss "no_baseline" requires the advantage "raw"."""
     config = members.config
     for own in PRESUMING:
         entry: Entry[Any] = getattr(members, own).entry

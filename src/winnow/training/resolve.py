@@ -92,9 +92,9 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
 def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
     """The configuration with an engine instead of `auto`.
 
-    It is vLLM on the second CUDA device, if that exists, vLLM is installed and accepts the configuration, and a run of
-    one rank has its policy on the first device. Else it is `native`. By default, devices and vLLM are looked for on
-    this machine.
+    It is vLLM on the second CUDA device, if that exists and vLLM is installed and accepts the configuration. It is
+    `native` otherwise, with several ranks, and where the policy is not on the first CUDA device. By default, devices
+    and vLLM are looked for on this machine.
     """
     engine = config.rollout.engine
     if engine.use != "auto":

@@ -55,8 +55,8 @@ class ForkServer:
     A worker's first verdict includes imports and other work that the reward does once. This does not count against the
     limit: the first verdict may take `_warm_up` seconds more, and a task that took longer than the limit is judged
     again by the same worker. Until some worker has given its first verdict, `_warm_up` is ten times the limit, halved
-    after each first verdict that timed out, because either that answer or the reward itself may hang. Afterwards it is
-    twice the time of the slowest first verdict.
+    after each first verdict that timed out. It is halved because either that answer or the reward itself may hang.
+    Afterwards it is twice the time of the slowest first verdict.
     """
 
     def __init__(self, trainer: LineSocket, reward: Score, settings: WorkerSettings) -> None:
