@@ -3,7 +3,8 @@
     from winnow.testing import check_selector
     check_selector(my_selector)          # raises AssertionError with the rule that is broken
 
-winnow's tests run the same checks for every registered member.
+winnow's tests run the same checks for every registered allocator, selector, advantage, weighting, loss, term and
+tracker, and for some tasks and engines.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def check_member(entry: Entry[Any]) -> None:
 
 
 def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
-    """The splits are disjoint; ids are unique and the same at every call. Bind options without a default before."""
+    """The splits are disjoint; ids are unique and the same at every call. Bind options without a default before this
+    call.
+    """
     splits = {split: list(task(split)) for split in ("train", "validation", "test")}
     for split, problems in splits.items():
         ids = [problem.id for problem in problems]
@@ -146,7 +149,7 @@ def check_selector(
 def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None, needs: Sequence[str] = ()) -> None:
     """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1.
 
-    The fields in `needs` are filled: values are NaN for a rollout that is not kept, because no value model reads it.
+    With "values" in `needs` the groups have values: NaN for a rollout that is not kept, as no value model reads it.
     """
     groups = [
         group_of([0.0, 1.0, 0.5, 1.0], prompt="mixed", keep=[0, 1, 3]),
@@ -175,7 +178,7 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
 def check_tracker(entry: Entry[Any]) -> None:
     """The tracker accepts metrics, rollouts, notices, a picture and the end, and its id is a text or None.
 
-    It is checked only where its library is installed. Bind options without a default before.
+    It is checked only where its library is installed. Bind options without a default before this call.
     """
     if entry.traits.requires is not None and not is_installed(entry.traits.requires):
         return
@@ -220,8 +223,9 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
 
 
 def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False) -> None:
-    """[T] values and [T] diagnostics; a masked NaN changes nothing; a policy gradient has slope -A at ratio 1
-    (`"positive"`: checked with positive advantages only, because others have no gradient).
+    """[T] values and [T] diagnostics; a masked NaN changes nothing; a policy gradient has slope -A at ratio 1.
+
+    `"positive"` is for a loss without a gradient at other advantages: it is checked with positive ones only.
     """
     advantages = [1.0, 0.5, 2.0, 0.25] if policy_gradient == "positive" else [1.0, -0.5, 2.0, 0.25]
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
@@ -282,8 +286,8 @@ def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tenso
 def check_engine(engine: Callable[..., Any], **options: Any) -> None:
     """Check an engine: groups follow prompts and counts, and `on_rollout` gets every rollout once.
 
-    Rollouts have the version of the weights, log-probs are the policy's within the tolerance that the engine declares,
-    and `close` may be called twice.
+    Rollouts have the version of the weights. The mean gap of their log-probs to the policy's is within the tolerance
+    that the engine declares. `close` may be called twice.
     """
     loaded = tiny()
     context = EngineContext(

@@ -25,7 +25,8 @@ _lock = threading.RLock()  # held while a file runs: a second thread waits for t
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
-    """Import `function` from `"file.py:function"`. The file is the user's trusted code, and its text is what runs.
+    """Import `function` from `"file.py:function"`. The file is the user's own, trusted code: its present text is
+    executed, never a compiled file beside it.
 
     A file runs once per process, whatever the path to it, and again only after its text has changed. Raises
     ConfigError.

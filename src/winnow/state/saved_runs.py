@@ -33,9 +33,9 @@ class Manifest:
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
-    """The manifest of a run folder; with `own`, only where the file belongs to this user.
+    """The manifest of a run folder.
 
-    Raises RunFolderError where no manifest can be read, and for that of another user.
+    Raises RunFolderError where no manifest can be read, and with `own` also where it belongs to another user.
     """
     path = run / MANIFEST
     try:
@@ -73,7 +73,7 @@ def manifest_of(run: Path) -> Manifest:
 
 
 def run_of(model: str) -> Path | None:
-    """The run folder of a model that is a checkpoint, by winnow's folder names; None for any other model."""
+    """The run folder that a checkpoint lies in, by winnow's folder names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
     return run if is_checkpoint_path(path) and (run / MANIFEST).is_file() else None
@@ -85,7 +85,10 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def check_is_model(model: str) -> None:
-    """Raise DataError where the folder does not exist, and for a run folder or an adapter, with the model to name."""
+    """Raise DataError where the folder does not exist, and for a run folder or an adapter.
+
+    The remedy names the model to use instead, if there is one.
+    """
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
     if not (path.is_dir() or on_hub or model == "bundled"):
@@ -135,7 +138,7 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
 def check_trusted(config: Config, manifest: Manifest, given: Mapping[str, Any]) -> None:
     """Raise ConfigError where a manifest's configuration would run code that the user has not named in this call.
 
-    `given` are the keys that the user set, nested.
+    `given` are the keys that the user set in this call, nested.
     """
     named = {(key.removesuffix(".use"), text) for key, text in _texts(given)}
     items_made = config.task.use == "reasoning_gym" or "task" in given
@@ -156,7 +159,8 @@ def _runs(key: str, text: str, *, items_made: bool) -> bool:
     """Whether a text of the configuration makes the run execute code.
 
     A function of a file is imported. A reward without a sandbox runs what the model writes. Scorers of reasoning-gym
-    execute fields of problems, which are trusted only from the task of the same name.
+    execute fields of problems. These are trusted only from the task of the same name or from a task that the user set
+    in this call (`items_made`).
     """
     unsafe = key.endswith(".sandbox") and text == "unsafe"
     scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
@@ -164,8 +168,8 @@ def _runs(key: str, text: str, *, items_made: bool) -> bool:
 
 
 def _shown(key: str, text: str, base: Path) -> str:
-    """The text, with the real path of a file that it imports. The path is relative to `base` under a key `use`, and to
-    the working directory under other keys.
+    """The text, with the real path of a file that it imports. A relative path starts from `base` under a key `use`, and
+    from the working directory under other keys.
     """
     if ".py:" not in text:
         return text
@@ -179,7 +183,9 @@ def _texts(value: Any) -> list[tuple[str, str]]:
 
 
 def _read(path: Path) -> tuple[int, bytes]:
-    """(uid of the owner, bytes) of a regular file. Raises OSError for a link, and for a pipe without waiting for it."""
+    """(uid of the owner, bytes) of a regular file. Raises OSError for a link and for any other kind of file; opening a
+    pipe does not wait for its writer.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)

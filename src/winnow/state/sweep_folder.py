@@ -36,7 +36,7 @@ Status = Literal["began", "finished", "stopped", "failed"]  # stopped: saved aft
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A run of a sweep, by its folder and the ledger."""
+    """The state of a run of a sweep, read from its folder and from the ledger."""
 
     label: str
     seed: int
@@ -165,8 +165,9 @@ class SweepFolder(LockedFolder):
 
     @classmethod
     def open(cls, path: Path, *, resume: bool) -> Self:
-        """Open a new folder, or with `resume` that of a sweep. Only the lock is written here; see `describe`.
+        """Open a new folder, or with `resume` that of a sweep.
 
+        This only takes the lock and removes an incomplete last line of the ledger; `describe` writes the contents.
         Raises RunFolderError for a folder that is not a sweep's, is in use, contains a sweep already (without
         `resume`), contains no sweep (with `resume`), or cannot be written.
         """
@@ -270,6 +271,6 @@ def _check_place(path: Path, *, resume: bool) -> None:
 
 
 def _cut_last_line(path: Path) -> None:
-    """Remove the incomplete last line of an interrupted process."""
+    """Remove the incomplete last line that an interrupted process has left."""
     whole = path.read_bytes().rfind(b"\n") + 1
     os.truncate(path, whole)

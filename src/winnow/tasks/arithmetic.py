@@ -31,8 +31,8 @@ def arithmetic(
     """Sums, differences and products of small integers: `size` of each split, or `train_size` of the train split.
 
     Levels: 1 one-digit `3 + 4`, 2 two-digit `47 - 38`, 3 three terms `12 + 34 + 56`, 4 products `47 * 8`,
-    5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. Every problem draws its level, then its text; levels are
-    equally likely until a small one has no new texts.
+    5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. For every problem a level is drawn, then a text. Levels are
+    equally likely, but a small one becomes rarer as its texts are used up.
 
     A text's split is a hash of the text (80 / 10 / 10), so the splits are disjoint for all seeds and sizes. A shorter
     list is the beginning of a longer one. The answer is the integer as text.

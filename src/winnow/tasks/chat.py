@@ -1,8 +1,8 @@
-"""Renders questions by a tokenizer's chat template.
+"""Renders questions with a tokenizer's chat template.
 
 A template comes with a model and is a program: it may loop for ever, or fill the memory. It is compiled and rendered in
-a child process, which the kernel kills at its limits; the trainer never runs it. The child is a fork, because importing
-transformers again would take seconds; it uses neither torch nor a device.
+a child process, whose CPU time and memory the kernel limits; the trainer never runs it. The child is a fork, because
+importing transformers again would take seconds; it uses neither torch nor a device.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any
 
 
 def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The names in a template's code that can be variables. It is not compiled, as that may take for ever."""
+    """The names in a template's code that can be variables. The code is not compiled, as that may take for ever."""
     from jinja2 import Environment, TemplateSyntaxError
 
     try:
@@ -127,7 +127,7 @@ def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataEr
 
 
 def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
-    """Write a line of JSON per text, and {"error": ...} as the last line after a failure. Never returns."""
+    """Write a line of JSON per text, and {"error": ...} as the last line after an exception. Never returns."""
     try:
         os.close(reading)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
@@ -144,7 +144,7 @@ def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         for text in texts:
             pipe.write(json.dumps(text).encode() + b"\n")
-            pipe.flush()  # the kernel kills the child at a limit, and the message counts the prompts written before
+            pipe.flush()  # the kernel kills the child at the CPU limit; the message counts the prompts written before
     except BrokenPipeError:
         return
     except MemoryError:

@@ -219,7 +219,9 @@ def _procedural(expression: str, value: Callable[[int], int], count: int, seed: 
 
 
 def _inputs(rng: np.random.Generator, value: Callable[[int], int], count: int) -> Iterator[int]:
-    """Numbers up to 99; the second is drawn until its result differs from that of the first."""
+    """Numbers from 0 to 99. The second is drawn until its result differs from that of the first, so that no constant
+    answers both.
+    """
     first = int(rng.integers(100))
     yield first
     for item in range(1, count):

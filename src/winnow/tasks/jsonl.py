@@ -117,7 +117,7 @@ def _read(file: str, key: str, fields: _Fields) -> list[Record]:
 
 
 def _check_fields(record: Record, fields: _Fields) -> None:
-    """Raise DataError where question or answer is missing; its remedy gives the options for the fields that are there.
+    """Raise DataError where question or answer is missing. The remedy sets the options to fields that the record has.
 
     Fields are recognised by their usual names, not by likeness: "solution" is more like "question" than "problem" is.
     """

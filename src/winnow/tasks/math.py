@@ -23,9 +23,9 @@ def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark", test_path:
     `path` is a hub id, a folder with `math_train.jsonl` and `math_test.jsonl`, or one such file. The default has 12,000
     train problems, 4,500 of them from the published test half, and the 500 test problems of MATH-500.
     "EleutherAI/hendrycks_math" has the published halves: 7,500 train and 5,000 test problems. `test_path` is another
-    source of the test problems, as for `math500`. The answer is the last \boxed{...} of the solution, braces balanced,
-    or the field `answer` where the solution has no box. All fields but the problem are kept in `meta`. Validation
-    is a tenth of train, held out by a hash of the problem.
+    source of the test problems, of the same kinds as the `path` of `math500`. The answer is the last \boxed{...} of the
+    solution, braces balanced, or the field `answer` where the solution has no box. All fields but the problem are kept
+    in `meta`. Validation is a tenth of train, held out by a hash of the problem.
 
     Raises DataError for a record without a problem or a gold, and where `path` does not exist.
     """

@@ -1,4 +1,4 @@
-"""Makes problems: an id is a hash of the question, and every list of problems has unique ids."""
+"""Makes problems: their ids are made from a hash of the question, and every list of problems has unique ids."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ def reasoning_gym(
     """Problems of one of reasoning-gym's generators. Source: Stojanovski et al. 2025, arXiv 2505.24760.
 
     `options` are passed to the generator. A hash of the question determines an item's split (80% train, 10%
-    validation, 10% test), because in that library neighbouring seeds share nearly all items. Repeated questions are
-    skipped. The answer is None where the generator has no single gold. `meta` contains `dataset`, `options` and the
+    validation, 10% test), because in that library neighbouring seeds share nearly all items. Every question occurs
+    once. The answer is None where the generator has no single gold. `meta` contains `dataset`, `options` and the
     item itself, `entry`, for the generator's scorer, which the reward `reasoning_gym` wraps.
 
-    Raises DataError without the library. Raises ConfigError for an unknown generator or option, for a scorer that needs
-    objects that JSON cannot represent, and for options that put code which the scorer would execute into an item. It is
-    also raised for fewer than `size` different problems, and, with `audit`, where a constant answer scores more than
-    the share of the commonest gold plus 0.05.
+    Raises DataError without the library. Raises ConfigError for an unknown generator or option, and for a scorer that
+    needs objects that JSON cannot represent. It is also raised for options that put text into a field of an item that
+    the scorer executes, and for fewer than `size` different problems of the split. With `audit` it is raised for a
+    train split where a constant answer scores more than the share of the commonest gold plus 0.05.
     """
     wanted = check_split(split)
     if size < 1:

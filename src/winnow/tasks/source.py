@@ -67,8 +67,8 @@ class Record:
 def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
     """One record per line that is not blank.
 
-    Raises DataError with the line where one is not a JSON object, and with `key`, which names the file, where it is
-    missing.
+    Raises DataError for a line that is not a JSON object, with the line's place. Raises it for a missing file with
+    `key`, the configuration key that names the file.
     """
     if not file.is_file():
         raise DataError(
@@ -110,8 +110,8 @@ def read_published(
 ) -> list[Record]:
     """A published split. `path` is a .jsonl file, a folder with one of `files`, or a hub id.
 
-    For a hub id, `subset` is read, or every subset in order for the data sets in `PARTS`. `key` is the key that has the
-    path, for error messages.
+    For a hub id, `subset` is read, or every subset in order for the data sets in `PARTS`. `key` is the configuration
+    key of the path, for error messages.
     """
     local = Path(path).expanduser()
     if local.is_file():
@@ -136,7 +136,7 @@ def read_train_and_test(
     """The records of a split, each with its question, of a data set that is published as train and test.
 
     Validation is a tenth of the published train split, held out by a hash of the question; test is as published.
-    The name of a single file must end in its split.
+    The name of a single file must end in the published split that it contains: train or test.
     """
     wanted = check_split(split)
     published = "test" if wanted == "test" else "train"

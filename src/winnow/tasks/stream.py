@@ -24,7 +24,8 @@ def digest_of(prompts: Sequence[Prompt]) -> str:
 class PromptStream:
     """The prompts of each step, for any number of steps: each epoch is a new permutation, cut to whole steps.
 
-    The rest at the end of an epoch is not used. It differs from epoch to epoch, so no prompt is omitted every time.
+    Prompts that are left over at the end of an epoch are not used. They differ from epoch to epoch, so that no prompt
+    is omitted every time.
     """
 
     def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
@@ -48,9 +49,10 @@ class PromptStream:
         return digest_of(self.prompts)
 
     def take(self, step: int, extra: int = 0) -> list[Prompt]:
-        """[G] the different prompts of a step; with `extra` = n those of its n-th round of dynamic sampling.
+        """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling.
 
-        A round has no prompt of the step's earlier rounds. It is shorter, or empty, where the task has too few prompts.
+        A round contains no prompt that the step or one of its earlier rounds had. It is shorter, or empty, where the
+        task has too few prompts.
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))

@@ -60,7 +60,8 @@ def render_each(
     `template` is `chat`, `r1_zero`, `question_only`, or a UTF-8 text file, relative to `base`, with one `{question}`;
     the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
     `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
-    It writes its special tokens itself, and a fixed date. The others start with BOS where the tokenizer adds one.
+    A chat template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
+    BOS where the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
     chat template that is missing or does not end, for a special token in a question, and where every prompt of a list
@@ -162,7 +163,9 @@ def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise DataError: in a question they would become control tokens, such as the end of a turn or a second BOS."""
+    """Raise DataError for a question that contains a special token: it would become a control token, such as the end of
+    a turn or a second BOS.
+    """
     special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
     pattern = re.compile("|".join(special) or r"(?!)")
     for problem in problems:

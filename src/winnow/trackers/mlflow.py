@@ -47,7 +47,7 @@ class MlflowTracker(Tracker):
         self._client.log_text(self.id, text, f"rollouts/step-{step:06d}.json")
 
     def notice(self, step: int, text: str) -> None:
-        """Write a file, one per step and text."""
+        """Write a file, one per notice."""
         self._client.log_text(self.id, text, f"notices/step-{step:06d}-{time.time_ns()}.txt")
 
     def picture(self, step: int, name: str, png: bytes) -> None:
@@ -122,8 +122,9 @@ def _check_known(client: Any, run_id: str) -> None:
 def legal(name: str) -> str:
     """The name in a form that MLflow accepts.
 
-    MLflow refuses all metrics of a call for one name with other characters (such as "+" in a reward's part), with
-    an empty part, "." or ".." between slashes, or too long. A changed name gets a digest, so that no two are equal.
+    MLflow refuses all metrics of a call if one of their names is wrong. A name may not be too long, nor have an empty
+    part, "." or ".." between slashes, nor some characters, such as the "+" in a reward's part. A changed name gets a
+    digest, so that no two are equal.
     """
     letters = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
     legal = re.sub(r"(?<![^/])\.{0,2}(?=/|$)", "_", letters)[:LONGEST_NAME]

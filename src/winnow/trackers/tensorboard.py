@@ -26,7 +26,9 @@ class TensorBoardTracker(Tracker):
         self._writer.flush()
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one text per step. The model's text is a block of code, so that no Markdown in it is rendered."""
+        """Write one text per step. Prompts and the model's texts are blocks of code, so that no Markdown in them is
+        rendered.
+        """
         self._writer.add_text("rollouts", "\n\n".join(_in_markdown(row) for row in rows), step)
         self._writer.flush()
 

@@ -1,4 +1,7 @@
-"""The interface of a tracker: created for a run, called with all that the run logs, and closed; in one thread."""
+"""The interface of a tracker: created for a run, called with all that the run logs, and closed.
+
+Each tracker has a thread of its own, in which all of this happens.
+"""
 
 from __future__ import annotations
 

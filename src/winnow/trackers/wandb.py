@@ -35,7 +35,9 @@ class WandbTracker(Tracker):
         self._run.log({"rollouts": table, STEP: step})
 
     def notice(self, step: int, text: str) -> None:
-        """Send an alert. By default W&B drops further alerts with the same title within a minute: `wait_duration`."""
+        """Send an alert. `wait_duration` is 0, because by default W&B drops further alerts with the same title within a
+        minute.
+        """
         self._run.alert(title=text[:LONGEST_TITLE], text=text, wait_duration=0)
 
     def picture(self, step: int, name: str, png: bytes) -> None:

@@ -1,10 +1,11 @@
 """The state of a run between two steps, and its checkpoints: when one is due, after a signal, and after an error.
 
-A thread writes a checkpoint that is due while the next step computes (saving.py). The last one of a run is waited for.
+A checkpoint that is due is written by a thread while the next step computes (saving.py). Training waits for the last
+checkpoint of a run.
 
-The tensors of a checkpoint (parameters, moments, reference) change only in optimizer updates. Until the first update of
-a step they are therefore those of the boundary before it. A step changes the rest earlier; that is small, and a
-`Boundary` has a copy of it.
+The tensors of a checkpoint (parameters, moments, reference) change only in optimizer updates, and in the reset of a
+probe (see `untouched`). Until the first update of a step they are therefore those of the boundary before it. A step
+changes the rest earlier; that is small, and a `Boundary` has a copy of it.
 """
 
 from __future__ import annotations
@@ -76,9 +77,10 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
 
 
 def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.Checkpoint]], None]) -> None:
-    """Start to write the checkpoint of a boundary while training continues.
+    """Start to write the checkpoint of a boundary while training continues; without `checkpoint.background`, wait for
+    its end.
 
-    The first `run.saving.wait` after the save calls `done` with a function, which returns the checkpoint or raises as
+    The next `run.saving.wait` calls `done` with a function, which returns the checkpoint or raises as
     `checkpoint.save`. Raises RunFolderError where the logs cannot be synced.
     """
 

@@ -59,10 +59,11 @@ def per_update(config: Config, b: Budget) -> str:
 
 
 def _kept(members: Members) -> int:
-    """Rollouts that the selectors keep of one prompt, at most. A selector without `keep_per_prompt` keeps all.
+    """Rollouts that the selectors keep of one prompt, at most. A selector without `keep_per_prompt` counts as keeping
+    all.
 
-    How many rollouts an earlier selector left in each chunk is unknown, so every chunk counts as full. The result is
-    limited by the number that is left in all.
+    How many rollouts an earlier selector left in each chunk is unknown, so every chunk counts as full. The result is at
+    most the number of rollouts that earlier selectors left.
     """
     left = n = members.config.rollout.rollouts_per_prompt
     for selector, section in zip(members.selectors, members.config.select, strict=True):

@@ -1,4 +1,5 @@
-"""From a configuration's members to a `Run`: the only place that loads data and model and starts engine and workers.
+"""From a configuration's members to a `Run`. For training, only this module loads data and model and starts engine and
+workers.
 
 The order is that of cost, so that a mistake is reported early: problems, tokenizer, prompts, model, engine.
 """

@@ -40,8 +40,8 @@ def collect(
     overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
     this rank.
 
-    Raises EngineError for rollouts sampled with other weights than `version`, where it is given, before the wait for
-    verdicts. Raises RankError where another rank raised.
+    Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `version` (if given).
+    Raises RankError where another rank raised.
     """
     places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
 

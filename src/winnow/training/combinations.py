@@ -124,7 +124,7 @@ def _check_engine(members: Members) -> None:
 
 
 def _check_presumed(members: Members) -> None:
-    """An alias may require another member: the loss "no_baseline" is correct only with the advantage "raw"."""
+    """Refuse an alias without another member that it requires: the loss "no_baseline" requires the advantage "raw"."""
     config = members.config
     for own in PRESUMING:
         entry: Entry[Any] = getattr(members, own).entry

@@ -30,8 +30,9 @@ def plan_devices(
 ) -> MemoryPlan:
     """The plan of a run with its policy on `device`.
 
-    `longest_prompt` is in tokens; None: `prompt.max_prompt_tokens`. `memory` (bytes) describes a device of another
-    machine. `planned_ranks` on one machine replace the ranks of this process, for a run that it only plans.
+    Prompts have at most `longest_prompt` tokens; None: `prompt.max_prompt_tokens`. `memory` is the bytes of the device
+    where that is not on this machine. `planned_ranks` is the number of ranks, all on one machine, of a run that this
+    process plans without being one of them.
 
     An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings and no
     weights. Raises DataError where there are no settings, ConfigError for adapters that do not fit the model.

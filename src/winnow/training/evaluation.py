@@ -41,7 +41,8 @@ def evaluate(
 
     The random numbers depend on (seed, problem, index) alone, so two evaluations of one run differ by the weights only.
     Metrics are eval/... for the run's task, and eval/NAME/... where `of` is the NAME of a further task. `on_rollout` is
-    called with every finished rollout. Raises VerifierError when too many verdicts failed, greedy rollouts included.
+    called with every finished rollout of this rank. Raises VerifierError when too many verdicts failed, greedy rollouts
+    included.
     """
     begin = time.perf_counter()
     sampled = collect_rollouts(

@@ -1,4 +1,7 @@
-"""The metrics of an evaluation, from judged rollouts by problem. Failed verdicts are in none of the means."""
+"""The metrics of an evaluation, from judged rollouts by problem.
+
+Rollouts whose verifier failed are in none of the means except those of length and truncation.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Votes(NamedTuple):
 
 
 def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) -> dict[str, FloatArray]:
-    """{metric: [problems]}: NaN for a problem without a verdict, for pass@k and maj@k for one with fewer than k.
+    """{metric: [problems]}: NaN for a problem without a verdict, and in pass@k and maj@k for one with fewer than k.
 
     An evaluation's metric is the mean over the problems that are not NaN.
     """

@@ -56,7 +56,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Notice:
-    """A text for a person."""
+    """A text for the user."""
 
     text: str
 
@@ -92,7 +92,10 @@ def call_each(watches: Sequence[Watch]) -> Watch:
 
 
 def without_repeats(watch: Watch) -> Watch:
-    """`watch` without repeated notices: every save would report the same file that it cannot remove."""
+    """`watch`, but without a notice whose text it has had before.
+
+    Otherwise there would be a notice at every save about the same file that cannot be removed.
+    """
     passed: set[str] = set()
 
     def pass_on(event: Event) -> None:

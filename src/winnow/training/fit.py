@@ -1,4 +1,7 @@
-"""`fit`: resume, plan, take a step, evaluate every k steps, save every m, stop. All but the step is between steps."""
+"""`fit`: resume, plan, take a step, evaluate every k steps, save every m, stop.
+
+All of this but the step itself happens between two steps.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,8 @@ def fit(
 
     `watch`, or each of several, is called with every event (events.py), on the rank that writes.
 
-    A resume uses the settings that the run was started with. `allow_change` lists the keys that it may change all the
-    same.
+    A resume needs the configuration that the run was started with, except for keys that may always change. It may also
+    change the keys in `allow_change`.
 
     SIGTERM, SIGINT and SIGHUP end the run with a checkpoint, after the current step or at once, as
     `checkpoint.on_signal` sets it. Raises WinnowError subclasses. What is intact is saved before, and a note of the
@@ -169,7 +172,10 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
 
 
 def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
-    """Train from one boundary between two steps to the next. `evaluated`: the log has an evaluation of the first."""
+    """Train from the boundary before `first_step` to the end of the run, step by step.
+
+    `evaluated`: the log already has the evaluation at that boundary.
+    """
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
     done = first_step
@@ -296,7 +302,7 @@ def _evaluation_metrics(run: Run) -> dict[str, float]:
 
 
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
-    """Save while the next step computes. Its notices follow at the first `run.saving.wait` after it."""
+    """Start a save, which is written while the next step computes. Its notices come at the next `run.saving.wait`."""
 
     def done(outcome: Callable[[], Checkpoint]) -> None:
         with _failure_as_notice(step, watch):

@@ -78,7 +78,7 @@ class Members:
 
     @property
     def reference(self) -> bool:
-        """Whether a term or the reward measures the distance from a reference policy."""
+        """Whether the loss, a term or the reward uses the distance from a reference policy."""
         return "ref_logprobs" in self.needs or self.config.advantage.kl_reward > 0
 
     @property

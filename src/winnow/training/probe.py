@@ -65,7 +65,7 @@ def probe(run: Run, step: int) -> Metrics:
 
 
 def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
-    """[G] rollouts for the prompts of `steps` steps, also recorded in the history.
+    """[G] counts of rollouts for the prompts of `steps` steps, also recorded in the history.
 
     Raises ConfigError where the allocator does not return counts within the budget.
     """
@@ -78,8 +78,10 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
 
 
 def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
-    """[G] int64 counts from what an allocator returned. The sum may be below the budget (an allocator may have a
-    maximum per prompt) but not above it.
+    """[G] int64 counts from the result of an allocator.
+
+    Their sum may be below the budget, as an allocator may have a maximum per prompt. It may not be above the budget,
+    nor 0 for a budget of 1 or more. Raises ConfigError.
     """
     counts = as_array(answer)
     if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):

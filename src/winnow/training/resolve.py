@@ -92,8 +92,9 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
 def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
     """The configuration with an engine instead of `auto`.
 
-    It is vLLM on the second CUDA device, if that exists and the policy is on the first one; else `native`. By default,
-    devices and vLLM are looked for on this machine.
+    It is vLLM on the second CUDA device, if that exists and vLLM is installed and accepts the configuration. It is
+    `native` otherwise, with several ranks, and where the policy is not on the first CUDA device. By default, devices
+    and vLLM are looked for on this machine.
     """
     engine = config.rollout.engine
     if engine.use != "auto":
@@ -118,7 +119,7 @@ def _sampled_by(config: Config, engine: Mapping[str, Any]) -> Config:
 
 
 def _fits(config: Config) -> bool:
-    """Whether the engine accepts the configuration on CUDA. An engine that `auto` chose must not refuse it."""
+    """Whether the engine accepts the configuration on CUDA: `auto` must not choose an engine that refuses it."""
     engine = resolve(ENGINE, config.rollout.engine.use)
     try:
         if engine.traits.fits is not None:
@@ -255,8 +256,8 @@ def _in_chunks(
 
 
 def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:
-    """What the learner must compute. With a single optimizer update per step the ratio is 1, so old log-probs are
-    needed only to correct for the engine (`update.max_importance`).
+    """What the learner must compute. With a single optimizer update per step the ratio is 1. Old log-probs that no
+    member declares are then added only to correct for the engine (`update.max_importance`).
     """
     declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
     if config.critic is not None and config.critic.form == "shared":

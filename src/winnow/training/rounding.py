@@ -1,4 +1,7 @@
-"""Refused settings of bfloat16 training. Such weights have 8 significant bits: a small update is rounded away."""
+"""Refused settings of bfloat16 training.
+
+Weights of 8 significant bits lose most small updates, unless float32 copies or stochastic rounding keep these.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means over the micro-batches of all ranks, one piece at a time."""
+"""Means of per-token numbers that arrive in parts: one per micro-batch, and one per rank."""
 
 from __future__ import annotations
 

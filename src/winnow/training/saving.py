@@ -25,7 +25,7 @@ class Saving:
         self._under_way: tuple[Future[Checkpoint], OnSaved] | None = None
 
     def begin(self, save: Save, on_saved: OnSaved) -> None:
-        """Start a save, after the one before it. The next `wait` calls `on_saved` with its outcome."""
+        """Start a save, once the one before it has ended. The next `wait` calls `on_saved` with its outcome."""
         self.wait()
         outcome: Future[Checkpoint] = Future()
         self._under_way = outcome, on_saved
@@ -37,7 +37,7 @@ class Saving:
             _fill(outcome, save)
 
     def wait(self) -> None:
-        """Return when no save is in progress. Calls `on_saved` of a save that has ended since the last call.
+        """Wait until no save is in progress, and call `on_saved` for the one that has ended since the last call.
 
         Raises what `on_saved` raises. A signal that ends the wait (`StoppedBySignal`) does not end the save.
         """

@@ -17,7 +17,9 @@ SENT_TWICE_WITHIN_SECONDS = 3.0
 
 
 class Stop:
-    """Whether a signal has requested the end of a run. With `now`, it also ends a block of `may_leave` at once."""
+    """Whether a signal has requested the end of a run. With `now`, the signal also ends at once a block of `may_leave`
+    whose `may()` is true.
+    """
 
     def __init__(self, *, now: bool) -> None:
         self.requested = False
@@ -26,7 +28,10 @@ class Stop:
 
     @contextmanager
     def may_leave(self, may: Callable[[], bool]) -> Iterator[None]:
-        """A block in which a signal raises Leave, wherever the main thread is, if `may()` is true at that moment."""
+        """A block in which, with `now`, a signal raises StoppedBySignal if `may()` is true at that moment.
+
+        The exception is raised wherever the main thread is.
+        """
         try:
             self._may = may
             yield
@@ -42,7 +47,8 @@ class Stop:
 
 @contextmanager
 def stop_signals(*, now: bool) -> Iterator[Stop]:
-    """A block in which the first SIGTERM, SIGINT or SIGHUP requests a stop, and a second one has its usual effect.
+    """A block in which the first SIGTERM, SIGINT or SIGHUP requests a stop. The second signal of the same kind has its
+    usual effect.
 
     There are three exceptions. A second SIGHUP has no effect, as shell and system both send one when a terminal closes.
     A signal that was ignored before (nohup) stays ignored. Where a launcher passes signals on that its ranks also get

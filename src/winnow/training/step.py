@@ -129,7 +129,8 @@ def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clo
 
 
 def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
-    """Further groups, sampled until as many carry a signal as were planned, in at most `dynamic_sampling_rounds`.
+    """Further groups, sampled until as many carry a signal as were planned, the prompts are used up, or
+    `dynamic_sampling_rounds` are done.
 
     DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2) with a bound, so it always returns. All
     groups with a signal are trained on, even above the planned number, and none is stored for later steps. A prompt
@@ -165,9 +166,9 @@ def fill_keep(run: Run, group: Group, step: int) -> Group:
 def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
     """Whether the kept rollouts of a group contribute to the gradient: some of them have an advantage other than 0.
 
-    The advantage is computed from this group alone, after selection and in chunks. Two cases depend on more than the
-    group. Values and rewards per token are filled later, so any kept rollout is enough. A baseline over the batch is
-    not known yet, so any kept rollout with a reward other than 0 is enough.
+    The advantage is computed from this group alone, after selection and in chunks. Two kinds of advantage depend on
+    more than the group. If it needs values or rewards per token, which are filled later, any kept rollout is enough. If
+    its baseline is over the batch, any kept rollout with a reward other than 0 is enough.
     """
     verified = group.take(group.valid)
     keep, traits = verified.keep, advantage.traits

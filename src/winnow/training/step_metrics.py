@@ -81,9 +81,10 @@ class Parity:
     """Compares the log-probs of engine and policy, for the same tokens and weights: is the sampled policy the trained
     one?
 
-    The alarm is raised where the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`, or where
-    more than `max_outside` of the tokens have a ratio outside `RATIOS`. The largest gap is not a criterion, as it grows
-    with the number of tokens. An engine that declares an infinite tolerance differs on purpose.
+    The alarm is raised where the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`. It is
+    also raised where a larger share of the tokens than `max_outside`, and more than two, have a ratio outside `RATIOS`.
+    The largest gap is not a criterion, as it grows with the number of tokens. An engine that declares an infinite
+    tolerance differs on purpose and raises no alarm.
     """
 
     tolerance: Tolerance

@@ -25,7 +25,9 @@ class Claims:
         os.write(self._write, bytes([number % NUMBERS]))
 
     def take_back(self) -> int:
-        """In the fork server: the number of last lines that are taken back; the worker has begun all others."""
+        """In the fork server: take back every line that the worker has not begun, and return their number. They are the
+        last ones that were sent.
+        """
         try:
             return len(os.read(self._read, NUMBERS))
         except BlockingIOError:

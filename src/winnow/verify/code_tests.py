@@ -89,7 +89,7 @@ def code_tests(
     The limits of a test are `seconds` of CPU time, 2 * `seconds` + 0.5 of wall-clock time, and `memory_mb`. The limit
     of all tests together is `total_seconds`, which must be below verify.timeout_seconds. A program that exceeds a limit
     is wrong; only a sandbox that failed twice is failed(sandbox). An outcome that depends on a wall-clock limit is
-    marked as late. `tolerance` applies to numbers that the gold writes with a decimal point.
+    marked as late. `tolerance` applies to numbers that the gold writes with a decimal point or an exponent.
     """
     code = _program(prompt, rollout.text, program)
     if code is None:
@@ -136,7 +136,9 @@ def _judge(
 
 
 def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:
-    """The place of the first test that failed; None until all tests before it have verdicts, whatever their speed."""
+    """The place of the first test that failed; None until all tests before it have verdicts, so that the result does
+    not depend on their speed.
+    """
     for place in range(len(verdicts)):
         if place not in verdicts:
             return None

@@ -1,8 +1,8 @@
 """Prompts, rollouts and outcomes as JSON and back, exactly: a reward gets the same in a worker as in the trainer.
 
 Arrays are sent as base64 of their bytes, and token ids as 32 bits each. Where tokens were not saved, their number is
-sent, or null. Log-probs, two thirds of a rollout's bytes, are sent only where a reward reads them. NaN and infinities
-are written the way Python's json reads them.
+sent, or null if that is unknown. Log-probs, two thirds of a rollout's bytes, are sent only where a reward reads them.
+NaN and infinities are written the way Python's json reads them.
 """
 
 from __future__ import annotations

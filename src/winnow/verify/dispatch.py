@@ -1,10 +1,10 @@
-"""Which worker judges which task next: the rules of the fork server, without processes or clocks.
+"""Which worker judges which task next: the rules of the fork server. This module starts no process and reads no clock.
 
 A worker may be sent tasks in advance (prefetch), because waiting for the fork server between quick verdicts would cost
 more time than the verdicts. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at the speed of the
 worker's last verdicts, and at most `PREFETCH_BYTES`. Where a verdict is slow nevertheless and another worker is idle,
-the tasks that wait behind it are taken back (claims.py) and assigned to others. The slow worker keeps running, with its
-imports.
+the tasks that wait behind it are taken back (claims.py) and assigned to others. The slow worker keeps running, with all
+that it has imported and prepared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Worker:
         self._sent += 1
 
     def take_back(self) -> list[Task]:
-        """Take back every task that it has not begun, in order. It gets none in advance until its next verdict."""
+        """Take back every task that it has not begun, and return them in order. It gets none in advance until its next
+        verdict.
+        """
         self.prefetch = 0
         return [self.tasks.pop() for _ in range(self.claims.take_back())][::-1]
 

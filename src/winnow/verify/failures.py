@@ -116,7 +116,10 @@ class RecentVerdicts:
 def _check(
     outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
 ) -> None:
-    """Raise where all `outcomes`, or more than a share `most` of `seen`, which ends with them, are failures."""
+    """Raise where all `outcomes` are failures, or at least 20 of `seen` and a larger share of it than `most`.
+
+    `outcomes` are the last of `seen`.
+    """
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):

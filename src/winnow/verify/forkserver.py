@@ -54,9 +54,9 @@ class ForkServer:
 
     A worker's first verdict includes imports and other work that the reward does once. This does not count against the
     limit: the first verdict may take `_warm_up` seconds more, and a task that took longer than the limit is judged
-    again by the same worker. Before the first verdict of any worker, `_warm_up` is ten times the limit. It is halved
-    after each first verdict that timed out, because either that answer or the reward itself may hang. Afterwards it is
-    twice the time of the slowest first verdict.
+    again by the same worker. Until some worker has given its first verdict, `_warm_up` is ten times the limit, halved
+    after each first verdict that timed out. It is halved because either that answer or the reward itself may hang.
+    Afterwards it is twice the time of the slowest first verdict.
     """
 
     def __init__(self, trainer: LineSocket, reward: Score, settings: WorkerSettings) -> None:
@@ -141,14 +141,14 @@ class ForkServer:
         return True
 
     def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
-        """Whether a first verdict took longer than the limit of a verdict."""
+        """Record the time of a worker's first verdict, and return whether it was longer than the limit of a verdict."""
         worker.warm = True
         self._slowest_first = max(seconds, self._slowest_first or 0.0)
         self._warm_up = 2 * self._slowest_first
         return seconds > self._settings.timeout_seconds
 
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
-        """Queue the tasks of a worker that exited once more, except one that has failed for the last time."""
+        """Queue again the tasks of a worker that has exited, except a task that is not judged once more."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
         outcome = worker_ended(

@@ -95,7 +95,9 @@ class LineSocket:
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        """Keep a piece of a line, within `longest`: endless output of a process must not fill this one's memory."""
+        """Keep a piece of a line, or drop the line where it is longer than `longest`: endless output of a process must
+        not fill this one's memory.
+        """
         self._pieces.append(piece)
         self._bytes += len(piece)
         if self._bytes > self._longest:

@@ -24,8 +24,8 @@ class _Submitted(NamedTuple):
 class Verifiers:
     """Judges rollouts with one reward, in `workers` killable processes, or in the trainer when there are 0.
 
-    A rollout whose verdict takes longer than `timeout_seconds` or more than `memory_mb` is failed(timeout) or
-    failed(memory), and its worker is killed. One that crashes its worker twice is failed(crash) (see failures.py). No
+    A rollout whose verdict takes longer than `timeout_seconds` or more memory than `memory_mb` is failed(timeout) or
+    failed(memory), and its worker is replaced. One that crashes a worker twice is failed(crash) (see failures.py). No
     other verdict is lost. A reward that no other process can import (a function object) always runs in the trainer;
     `notices` then describes the consequence.
 

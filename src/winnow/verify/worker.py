@@ -69,7 +69,7 @@ def _end_with(parent: int) -> None:
 
 
 def _limit_memory(megabytes: int) -> None:
-    """Limit the address space to `megabytes` in addition to what the reward's imports take."""
+    """Limit the address space to `megabytes` in addition to what the reward's imports already take."""
     limit = _address_space() + megabytes * 2**20
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:

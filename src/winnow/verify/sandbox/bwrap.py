@@ -1,7 +1,7 @@
 """The bubblewrap layer: new namespaces, an empty root with a few read-only paths, and no capabilities.
 
-It is always started as an unprivileged user. A process started by root keeps root's access to the host's files (the
-option `--uid` changes only the visible user), and the limit on processes would not apply.
+It is always started as an unprivileged user. A process started by root would keep root's access to the host's files, as
+the option `--uid` changes only the user that the process sees. The limit on processes would not apply to it either.
 """
 
 from __future__ import annotations

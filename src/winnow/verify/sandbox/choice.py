@@ -59,7 +59,9 @@ class SandboxError(VerifierError):
 
 @dataclass(eq=False)
 class Sandbox:
-    """Runs programs under the chosen layers, and tests these again every 500 runs, outside the programs' limits."""
+    """Runs programs under the chosen layers, and tests these again every 500 runs. The time of a test does not count
+    against the programs' limits.
+    """
 
     layers: Layers
     _runs: int = 0
@@ -67,7 +69,7 @@ class Sandbox:
     def run_all(
         self, programs: Sequence[Program], limits: Limits, *, at_once: int, until: float = math.inf
     ) -> Iterator[tuple[int, RunResult]]:
-        """`launch.run_all`, but a run that failed because of the sandbox is repeated once.
+        """`launch.run_all`, but a run that failed because of the sandbox is repeated once, if `until` allows it.
 
         Raises SandboxError when the canary programs fail.
         """

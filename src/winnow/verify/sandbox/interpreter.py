@@ -43,7 +43,8 @@ def copied() -> Interpreter:
     """A copy that other users can start: executable and standard library, once per machine, in the first temporary
     folder that they may enter.
 
-    Raises OSError where there is no such folder, where copying fails, and where the copy belongs to another user.
+    Raises OSError where there is no such folder, where copying fails, and where the copy does not belong to this user
+    alone.
     """
     source = own()
     mark = hashlib.sha256(f"{source.executable} {sys.version}".encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """The Landlock layer: it limits the files that a process can open. It needs no privilege, and Linux 5.13 or later.
 
 It does not restrict reading a file's size and dates or changing its attributes. The system call filter refuses the
-latter; `stat` is possible. That filter also refuses every right that only newer kernels restrict here.
+latter; `stat` is possible. That filter also refuses every right that Landlock restricts only in newer kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ruleset(version: int) -> Ruleset:
 
 
 def rights(path: str) -> int:
-    """A program's rights on a readable path: to read it, and to write to /dev/null."""
+    """A program's rights on a readable path: to read it, and for /dev/null also to write to it."""
     if path == os.devnull:
         return _READ_FILE | _WRITE_FILE
     return _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)

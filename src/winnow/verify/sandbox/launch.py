@@ -1,6 +1,6 @@
 """Runs programs: each in a new interpreter without rights, which is watched over its pipes and killed at its limits.
 
-One thread has one loop over all pipes: no thread of the harness is forked, and no read blocks.
+One thread runs one loop over all pipes: no thread of the harness is forked, and no read blocks.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def run_all(
 ) -> Iterator[tuple[int, RunResult]]:
     """Yield each program's place and result when it exits; at most `at_once` run at a time, started in order.
 
-    At `until` (of time.monotonic) running programs are killed with time_limit, and no more are started. Closing the
-    iterator kills the programs that still run.
+    At `until` (of time.monotonic) running programs are killed, with the ending time_limit, and no more are started.
+    Closing the iterator kills the programs that still run.
     """
     waiting = enumerate(programs)
     running: dict[int, _Process] = {}
@@ -169,7 +169,9 @@ class _Process:
             self._stop(self._process, "output_limit")
 
     def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
-        """Kill it and stop reading: under "unsafe" it may have started a process that keeps its pipes open."""
+        """Kill it and stop reading: under "unsafe" it may have started a process that keeps its pipes open, for which
+        the harness must not wait.
+        """
         self._killed = self._killed or why
         _kill(process, wrapped=self._wrapped)
         self._open.clear()
@@ -221,7 +223,9 @@ def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
 
 
 def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> Ending:
-    """The ending of a program by its exit code. Bubblewrap exits with 128 + signal, but a program can do so as well."""
+    """The ending of a program that exited before the harness killed it. Bubblewrap exits with 128 + the signal of its
+    child, but a program can exit with such a code itself.
+    """
     if code == 0:
         return "finished"
     if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or cpu_seconds >= limits.cpu_seconds:

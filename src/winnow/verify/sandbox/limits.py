@@ -12,7 +12,9 @@ Ending = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one run. Other processes, written files, sockets and signals are impossible, so they need no limit."""
+    """Limits of one run. Other processes, written files, sockets and signals need no limit, as every sandbox but
+    "unsafe" refuses them.
+    """
 
     cpu_seconds: int = 2
     wall_seconds: float = 4.5  # for programs that sleep; CPU time is the usual limit
