@@ -91,7 +91,7 @@ def _different(items: Iterable[Mapping[str, Any]], wanted: Split, size: int) -> 
     for item in items:
         question = item["question"]
         if split_of(question) == wanted:
-            by_question[question] = dict(item)
+            by_question.setdefault(question, dict(item))
             if len(by_question) == size:
                 break
     return list(by_question.values())

@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
+from winnow.tasks import reasoning_gym as module
 from winnow.tasks.reasoning_gym import reasoning_gym
 from winnow.tasks.splits import SPLITS
 
@@ -34,6 +35,13 @@ def test_reasoning_gym_splits_share_nothing_though_seeds_do() -> None:
 
 
 @pytest.mark.usefixtures("gym")
+def test_a_repeated_question_keeps_its_first_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A larger size then begins with the problems of a smaller one."""
+    monkeypatch.setattr(module, "split_of", lambda question: "train")
+    items = [{"question": q, "answer": a} for q, a in (("1 + 1", "2"), ("a word", "first"), ("a word", "second"))]
+    assert module._different(items, "train", 3) == items[:2]
+
+
 def test_a_problem_of_reasoning_gym_contains_the_input_of_its_scorer() -> None:
     import reasoning_gym as library
 
