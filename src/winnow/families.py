@@ -66,7 +66,9 @@ class AllocatorTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorTraits(Traits):
-    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or any."""
+    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or a number that depends on the
+    group.
+    """
 
     size: Literal["exact", "all", "varies"] = "exact"
 
