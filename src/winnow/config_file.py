@@ -160,8 +160,7 @@ def _no_table(key: str, name: str, value: Any) -> ConfigError:
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
-    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the earlier value.
-    """
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the old value."""
     for name, value in changes.items():
         if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
             merge(data, value, f"{prefix}{name}.")
