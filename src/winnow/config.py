@@ -538,7 +538,7 @@ SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table
 
 
 def trained_tokens(config: Config) -> int:
-    """The most tokens of one rollout that are trained."""
+    """Maximum number of tokens of one rollout that are trained."""
     most = config.rollout.max_new_tokens
     return min(most, config.update.max_trained_tokens or most)
 
@@ -546,8 +546,8 @@ def trained_tokens(config: Config) -> int:
 def dump(config: Config, *, secrets: bool = False) -> dict[str, Any]:
     """The resolved configuration as JSON-ready data; a function object is replaced by its name.
 
-    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` is true. That is for launching
-    a run, never for a file.
+    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` is true. That is for the
+    configuration with which a run is launched, never for a record of the run.
     """
     plain = _plain(config.model_dump(mode="python"))
     return typing.cast(dict[str, Any], plain if secrets else with_secrets_hidden(plain))
@@ -575,9 +575,10 @@ def key_of(path: Sequence[str | int]) -> str:
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand shorthands: lists of one for single selectors, trackers and tasks, tuples for arrays, and `tables`.
+    """Expand shorthands (`tables`) and fill in learning rates.
 
-    A table with options alone gets the default member.
+    A single selector, tracker or task becomes a tuple of one, and an array a tuple. A table with options alone gets the
+    default member, where there is one.
     """
     out = tables(data)
     for key in SHORTHANDS:
@@ -598,8 +599,8 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
     """Give each optimizer without a learning rate the default for what it trains.
 
     The bundled policy of half a million parameters is trained with 1e-4 in configs/. For all weights of another model,
-    TRL, verl and GVM use 1e-6. An adapter needs about ten times as much; PODS uses 5e-6. The rate of a value model is
-    the default of verl's critic.
+    1e-6 is the default of TRL and verl, and the rate of GVM. An adapter needs about ten times as much; PODS uses 5e-6.
+    For a value model that is not the bundled one, 1e-5 is the default of verl's critic.
     """
     model, critic = _plain_table(data.get("model", {})), data.get("critic")
     if model is None:
@@ -631,7 +632,9 @@ def _members(named: Any) -> tuple[Any, ...]:
 
 
 def tables(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`loss = {use = "clip"}` for `loss = "clip"`, and the same for a function in place of a name."""
+    """`loss = {use = "clip"}` for `loss = "clip"`, and the same for a function in place of a name. `rollout.engine` and
+    `model` have this shorthand too.
+    """
     out = dict(data)
     for key in SHORTHANDS:
         if key in out and (isinstance(out[key], str) or callable(out[key])):

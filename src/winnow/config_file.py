@@ -1,4 +1,5 @@
-"""Reads, overrides and checks a configuration from TOML or keyword arguments; errors name the key and the line.
+"""Reads, overrides and checks a configuration from TOML or keyword arguments; errors name the key and, if known, its
+line.
 
 config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
 """
@@ -121,7 +122,7 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
     """Set a dotted key in nested data; a member by name becomes a table where it gets an option.
 
     A "file.py:function" or a template's file in the value is relative to `folder`, by default the working directory,
-    not the folder of the configuration file. Raises ConfigError where a part of the key is no table.
+    not the folder of the configuration file. Raises ConfigError where a part of the key before the last is no table.
     """
     data.update(tables(data))
     *above, last = key.split(".")
@@ -159,7 +160,7 @@ def _no_table(key: str, name: str, value: Any) -> ConfigError:
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
-    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the earlier one."""
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the old value."""
     for name, value in changes.items():
         if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
             merge(data, value, f"{prefix}{name}.")
@@ -168,7 +169,9 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") ->
 
 
 def placed(value: Any, folder: str | Path, name: str = "") -> Any:
-    """The value of the key `name` with absolute paths, from `folder`, in members "file.py:function" and templates."""
+    """The value of the key `name` with absolute paths. A member "file.py:function" and a template's file are relative
+    to `folder`.
+    """
     if isinstance(value, Mapping):
         return {key: placed(inner, folder, key) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -215,8 +218,8 @@ def _missing(key: str) -> ConfigError:
 
 
 def _unknown(path: Sequence[str], value: Any) -> ConfigError:
-    """The error about a key that does not exist. Its remedy is the key with the name of another program, a key of
-    another table, or a near miss.
+    """The error about a key that does not exist. Its remedy is winnow's key for the name in another program, a key of
+    the same name in another table, or a similar key.
     """
     written, remedy = _suggestion(path, value)
     return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")

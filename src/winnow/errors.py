@@ -9,8 +9,8 @@
     ├── UpdateError       update after update could not be taken
     └── RankError         another process of the same run failed
 
-The message names the mistake, its place (key, file and line) and the remedy; the parts are attributes too. The command
-line prints code and message (`format_with_code`); a traceback is for bugs.
+The message contains the problem, its place (key, file and line, where known) and the remedy. Problem, remedy and key
+are attributes too. The command line prints code and message (`format_with_code`); a traceback is for bugs.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def resumable(error: E, **options: Iterable[str]) -> E:
 
 
 def resume_options(error: BaseException) -> dict[str, list[str]] | None:
-    """The options of a resume by name; None for an error that `resumable` did not mark."""
+    """The further options of a resume by name; None for an error that `resumable` did not mark."""
     options: dict[str, list[str]] | None = getattr(error, "winnow_resume", None)
     return options
 

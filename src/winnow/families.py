@@ -66,7 +66,9 @@ class AllocatorTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorTraits(Traits):
-    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or any."""
+    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or a number that depends on the
+    group.
+    """
 
     size: Literal["exact", "all", "varies"] = "exact"
 
@@ -90,7 +92,7 @@ class WeightingTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits(Traits):
-    """Whether the derivative by a token's log-prob is -A at ratio 1; "positive": only where A > 0, and 0 elsewhere."""
+    """Whether the loss's derivative by a token's log-prob is -A at ratio 1; "positive": only where A > 0, else 0."""
 
     policy_gradient: bool | Literal["positive"] = False
     needs: Sequence[Need] = ()

@@ -1,4 +1,5 @@
-"""Options of members that are named like a secret, such as `api_key`: files and output contain `HIDDEN` instead.
+"""Options of members that are named like a secret, such as `api_key`: records of a run and printed text contain
+`HIDDEN` instead.
 
 No part of the value is kept, and no digest, because a short secret can be guessed from its digest.
 """

@@ -1,7 +1,7 @@
-"""The rows that an interrupted `winnow score` has verified: a folder beside its output.
+"""The rows that `winnow score` has verified so far: a folder beside its output.
 
 rescored.jsonl.unfinished/
-  settings.json   the inputs and the reward; a resume needs the same
+  settings.json   the inputs, the reward and its [verify] settings; a resume needs the same
   rows.jsonl      a line for each verified row; after the last row this file is renamed to rescored.jsonl
   .lock           held while a process writes here
 """
@@ -43,8 +43,8 @@ class UnfinishedScores(LockedFolder):
     def open(cls, output: Path, settings: Mapping[str, Any], *, resume: bool) -> Self:
         """A new folder, or with `resume` that of an earlier call with the same `settings`, which are JSON.
 
-        Raises DataError where the output exists, and where the folder cannot be written. Also where rows of an earlier
-        call exist without `resume`, and where with `resume` there are none, or they have other settings.
+        Raises DataError where the output exists, and where the folder cannot be written. It also does so where an
+        earlier call left rows and `resume` is false, and where `resume` finds no rows, or rows with other settings.
         """
         check_new(output)
         path = output.with_name(f"{output.name}.unfinished")
@@ -118,7 +118,9 @@ class UnfinishedScores(LockedFolder):
 
 
 def settings_of_scores(file: Path, config: Config, base: Path) -> dict[str, Any]:
-    """The inputs and the reward as JSON. Raises DataError for a file that cannot be read."""
+    """The inputs, the reward and its [verify] settings as JSON, without `workers`. Raises DataError for a file that
+    cannot be read.
+    """
     try:
         check_kind(file, "a folder" if file.is_dir() else "a file", follow=True)
         files = {path.name: digest(path) for path in files_of(file)}

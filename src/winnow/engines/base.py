@@ -72,7 +72,8 @@ class Engine(Protocol):
 
     Random numbers depend on (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. In
     float32 a token may differ between batch limits only where its uniform is within 1e-5 of a step of the cumulative
-    distribution. In 16 bits the rollouts sampled together move those steps, within `logprob_tolerance`.
+    distribution. In 16 bits those steps also depend on the rollouts that are sampled together, within
+    `logprob_tolerance`.
 
     An engine whose weights are a copy in fewer bits than the policy's may also have `evaluating`; see below.
 
@@ -98,15 +99,17 @@ class Engine(Protocol):
         """Sample `counts[i]` rollouts of `prompts[i]`."""
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights by the policy's (by parameter name); `version` must increase."""
+        """Update the engine to the policy's weights, by parameter name; `version` must increase."""
 
     def close(self) -> None:
-        """End processes, and release resources that garbage collection does not. Idempotent; no call follows it."""
+        """End processes, and release resources that garbage collection does not. Idempotent; nothing is sampled or
+        loaded afterwards.
+        """
 
 
 def evaluating(engine: Engine) -> AbstractContextManager[int | None]:
-    """A context in which an evaluation samples. Its value is the number of bits of a trained weight in the engine; None
-    for an engine whose weights always have the policy's precision.
+    """A context in which an evaluation samples. Its value is the number of bits of a trained weight with which the
+    engine samples there; None for an engine whose weights always have the policy's precision.
 
     A rounded copy follows small updates late: a weight changes only after half a unit in its last place. An engine on
     such a copy may have a method `evaluating` that returns this context. Inside it, the engine samples with weights in

@@ -1,4 +1,4 @@
-"""A request for rollouts, shared by all engines: the rollouts to sample, and the groups of finished ones."""
+"""A request for rollouts, in the form that all engines use: the rollouts to sample, and the groups of finished ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class SamplingRequest:
     Decoding a long text takes milliseconds, in which the sampling loop must not keep its device idle. A separate thread
     therefore decodes long texts and calls `on_rollout`, in the order in which rollouts finish. A text of at most SHORT
     tokens is decoded at once if the thread is idle. An exception in the thread is raised by the next `check` or
-    `finish`, or by `groups`. The context manager ends the thread, and after an exception `on_rollout` is not called.
+    `finish`, or by `groups`. The context manager ends the thread. When an exception leaves it, rollouts that wait for
+    the thread are dropped, and `on_rollout` is not called afterwards.
     """
 
     def __init__(

@@ -24,10 +24,11 @@ def uniforms(seed: tuple[SeedName, ...], rollouts: Iterable[PendingRollout], max
 
 
 def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R], both float64 in and out.
+    """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R]. Uniforms and log-probs are float64.
 
     A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
-    with its log-prob at temperature 1. Raises EngineError where logits are NaN or infinite, which makes the total NaN.
+    with its log-prob at temperature 1. Raises EngineError where a logit is NaN or plus infinity, because the total is
+    then NaN.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:

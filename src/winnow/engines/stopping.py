@@ -69,7 +69,7 @@ class StopRule:
         """The last `needed` characters of the text, or all of it; they contain any stop string that the newest token
         completes.
 
-        They equal those of the whole text, because the start of decoding changes the result in three ways only:
+        They equal those of the whole text, because the first decoded token changes the result in three ways only:
 
         - A decoder may drop a space or a word-start marker at the start.
         - It may write the rest of a split character as up to three replacement characters. This and the first way
@@ -149,7 +149,8 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[IntArray], str]:
-    """A function from tokens [L] to text. It does not clean up spaces: that would change a text once more follows it.
+    """A function from tokens [L] to text. It does not clean up spaces: that could change the text so far once more
+    tokens follow.
 
     Of the library's two decoding functions, the one for batches releases Python's lock while it decodes.
     """

@@ -1,1 +1,1 @@
-"""Turns groups into batches, gradients and new weights."""
+"""The learner turns groups into batches, gradients and new weights."""

@@ -5,9 +5,9 @@
     RoundedAdamW   on 16-bit parameters without a copy; each update is rounded stochastically
     ShardedAdamW   on this rank's share of float32 or float64 parameters
 
-bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate. Next to most weights an
-update of 1e-6 would be rounded away. For the same reason gradients of 16-bit parameters are summed over micro-batches
-in float32. The moments are float32, or 8-bit blocks that are updated in float32 (moments.py).
+bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate. Updates of 1e-6 would
+almost all be rounded away. For the same reason gradients of 16-bit parameters are summed over micro-batches in float32.
+The moments are float32, or 8-bit blocks that are updated in float32 (moments.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AdamW:
     saves_masters = False  # whether `state` contains a float32 master of every parameter
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
-        """`make(parameters, lr=...)` returns a torch optimizer of a list of parameters; `lr` is optional."""
+        """`make(parameters, lr=...)` returns a torch optimizer for a list of parameters; `lr` is optional."""
         self._weights = dict(parameters)
         self._adamw = make(list(self._weights.values()))
 

@@ -23,7 +23,9 @@ PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor'
 
 
 class Critic(Trained[ValueModel]):
-    """A value model with its optimizer. A step reads its values before any update, and updates it before the policy."""
+    """A value model with its optimizer. A step computes values before any update, and updates this model before the
+    policy.
+    """
 
     def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Values [L] of each sequence by its key, under the present weights."""
@@ -79,8 +81,8 @@ def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def make_critic(config: Config, critic: CriticSection, learner: Learner, loaded: Loaded) -> Critic:
-    """The separate value model beside a learner. `loaded` is its model: a model of its own, or the policy's model, to
-    whose base a second adapter is added.
+    """The separate value model beside a learner. `loaded` is its model: a separate one, or the policy's, to whose base
+    a second adapter is added.
     """
     policy = learner.model
     if critic.form == "adapter":

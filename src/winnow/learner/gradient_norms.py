@@ -54,8 +54,8 @@ def gradient_norms(
     `sequences`.
 
     Each rank computes its share, and every rank gets all norms. With `even`, all ranks make the same number of passes.
-    No parameter's `grad` changes. At most three [chunk, V] tensors exist at once. Raises ConfigError where the
-    embedding does more than look up a row.
+    No parameter's `grad` changes. At most four [chunk, V] tensors exist at once, and never [T, V] for T > `chunk`.
+    Raises ConfigError where the embedding does more than look up a row.
     """
 
     def compute(part: Sequence[AnySequence]) -> list[float]:

@@ -22,7 +22,7 @@ class HasGradient(Protocol):
 def sum_over_ranks(holders: Sequence[tuple[HasGradient, Tensor]]) -> None:
     """Sum every rank's `grad` for each parameter in the pairs; a rank without a gradient contributes zero.
 
-    A parameter without a gradient on every rank keeps None. All ranks get the same bits, and the same bits at every
+    A parameter that has no gradient on any rank keeps None. All ranks get the same bits, and the same bits at every
     launch.
     """
     if ranks.count() == 1:
@@ -38,7 +38,7 @@ def sum_over_ranks(holders: Sequence[tuple[HasGradient, Tensor]]) -> None:
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Consecutive gradients of one dtype, at most BUCKET numbers at a time."""
+    """Consecutive gradients of one dtype, at most BUCKET numbers at a time; a larger gradient is alone."""
     bucket = list[Tensor]()
     for gradient in gradients:
         size = sum(g.numel() for g in bucket) + gradient.numel()

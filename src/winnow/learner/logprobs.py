@@ -19,7 +19,7 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """log p of `targets` [T] under softmax(head(`hidden` [T, H]) / temperature), and on request the entropy [T].
 
-    Logits are computed for `chunk` tokens at a time, and again in backward, so at most one [chunk, V] tensor exists.
+    Logits are computed for `chunk` tokens at a time, and again in backward, so no [T, V] tensor exists for T > `chunk`.
     The softmax is taken in float32, or in float64 for float64 logits.
     """
     compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)

@@ -37,8 +37,8 @@ def micro_batches(
     The layout decides how the share is divided: by `fill` where it is "packed", else by `cut`. With `even`, every rank
     gets the same number, and all ranks use the same layout for each.
 
-    Floats have dtype `dtype`. Where `max_importance` is not 0, `importance` is min(p_old / p_behaviour,
-    max_importance); else it is 1.
+    Floats have dtype `dtype`. Where `max_importance` is not 0 and all sequences have old log-probs, `importance` is
+    min(p_old / p_behaviour, max_importance); else it is 1.
     """
     every = deal_parts(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
     parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
@@ -63,7 +63,8 @@ def common_layout(
 
 
 def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
-    """Positions of sequences in parts, bucketed by length: number of sequences x longest sequence is at most `tokens`.
+    """Positions of sequences in parts, bucketed by length: a part's number of sequences x its longest is at most
+    `tokens`.
 
     Prompt, completion and padding count. A sequence longer than `tokens` is a part by itself. Without sequences the
     list is empty.

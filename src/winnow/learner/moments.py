@@ -1,6 +1,7 @@
 """AdamW's moments in float32 by torch, or in 8 bits by bitsandbytes (Dettmers et al. 2022, arXiv 2110.02861).
 
-8-bit moments have a scale per block of 256 numbers. Tensors of fewer than 4,096 numbers keep float32 moments.
+8-bit moments have a scale per block of 256 numbers; with them, tensors of fewer than 4,096 numbers keep float32
+moments.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # bitsandby
 
 
 def adamw(moments: Moments, **options: Any) -> Callable[..., torch.optim.Optimizer]:
-    """A function that makes an AdamW optimizer of a list of parameters; `options` are torch's."""
+    """A function that makes an AdamW optimizer for a list of parameters; `options` are torch's."""
     if moments == "8bit":
         return partial(bitsandbytes().optim.AdamW8bit, **options, min_8bit_size=LEAST_8BIT)
     return partial(torch.optim.AdamW, **options, fused=True)

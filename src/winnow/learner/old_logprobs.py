@@ -18,9 +18,9 @@ def compute_logprobs(
 ) -> list[Batch]:
     """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first update.
 
-    A batch is passed in the micro-batches of its update: in 16 bits a token's log-prob depends on what is computed
-    beside it. The ratio of new to old starts at exactly 1 only where both passes compute alike. Each batch of an epoch
-    is passed once. Equal batches of several epochs share a pass, as with one update per step.
+    A batch is passed in the micro-batches of its update: in 16 bits a token's log-prob depends on the tokens computed
+    with it. The ratio of new to old starts at exactly 1 only where both passes compute alike. Each batch of an epoch is
+    passed once. Equal batches of several epochs share a pass, as with one update per step.
     """
     ranks.check_same("choice of rollouts", lambda: _describe_batches(batches), ranks.SAME_RESULTS)
     filled = list(batches)

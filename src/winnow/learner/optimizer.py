@@ -36,7 +36,7 @@ class Optimizer:
     `warmup_updates` and `total_updates` count updates, skipped ones included. A decaying schedule reaches zero at
     `total_updates`. With `masters`, the float32 masters of 16-bit parameters are trained, in place. Without them,
     updates of 16-bit parameters are rounded at random, from `seed`. `moments` is the precision of AdamW's moments
-    (moments.py). `saves_masters` is for sharded parameters that are the masters.
+    (moments.py). `saves_masters` is true where sharded parameters are themselves the masters.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Optimizer:
         return self._adamw.sums()
 
     def step(self) -> UpdateResult:
-        """Make one update from the gradients and clear them. For a gradient that is not finite, only the schedule
-        advances.
+        """Make one update from the gradients. For a gradient that is not finite, only the schedule advances. The
+        gradients are cleared in both cases.
         """
         norm = gather_whole(torch.nn.utils.get_total_norm(self.gradients()))
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
@@ -113,7 +113,7 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Moments by name, with masters where there are any, for safetensors. They are not copied: write them before
-        `step`.
+        the next `step`.
         """
         return {f"{name}/{key}": value for name, of in self._adamw.state().items() for key, value in of.items()}
 

@@ -58,7 +58,7 @@ class SweepFile(Section):
 
 
 def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tuple[SweepFile, str]:
-    """Read a sweep file, in which `changes` replace keys, and its text. Raises ConfigError."""
+    """Read a sweep file and replace keys by `changes`; returns it with the file's text. Raises ConfigError."""
     changes = changes or {}
     data, text = read_toml(path)
     data |= changes

@@ -1,4 +1,4 @@
-"""Resolve and check every configuration of a sweep before its first run, and compare with earlier launches."""
+"""Resolve and check every configuration of a sweep before its first run, and compare it with earlier launches."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ class Settings:
 
     @property
     def shown(self) -> Keys:
-        """The keys for displays and for the sweep's description, without secrets."""
+        """The keys for displays and for the sweep's description, with secrets hidden."""
         return with_dotted_secrets_hidden(self.keys)
 
     @property
     def text(self) -> str:
-        """The resolved configuration as TOML, with secrets and absolute paths; the runs are started with it."""
+        """The resolved configuration as TOML, with which the runs are started, without seed and output. It contains
+        secrets. Files of members and templates have absolute paths.
+        """
         lines = format_toml(self.config, secrets=True).splitlines(keepends=True)
         return "".join(line for line in lines if line.partition(" ")[0] not in OWN_KEYS) + "\n"
 
@@ -68,8 +70,8 @@ class SweepPlan:
 def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
     """Read and check a sweep file, in which `changes` replace keys.
 
-    Raises ConfigError for every mistake that can be detected before a model is loaded. It names the sweep file and
-    the configuration.
+    Raises ConfigError for every mistake that can be detected before a model is loaded. The error names the sweep file
+    and the faulty configuration, or the line of the base configuration.
     """
     file, text = read_sweep_file(path, changes)
     base = path.parent / Path(file.config).expanduser()
@@ -89,8 +91,8 @@ def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
 def record(plan: SweepPlan, folder: SweepFolder) -> None:
     """Write the description of the sweep, and a configuration for each label.
 
-    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It
-    also does so if a run in the folder does not belong to the sweep, and if the files cannot be written.
+    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It also
+    does so if the folder of a run contains another run, and if the files cannot be written.
     """
     runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if has_finished_step(run.path)]
     if folder.before is not None:
@@ -145,7 +147,7 @@ def _line_of(error: ConfigError, label: str, keys: Keys, path: Path, text: str) 
 
 
 def _check_same(plan: SweepPlan, before: Contents, folder: Path, runs: Sequence[SweepRun]) -> None:
-    """Raise RunFolderError, with a list, if a resume would change settings of `runs`, which have started."""
+    """Raise RunFolderError, with a list, if a resume would change or drop configurations, seeds or inputs of `runs`."""
     labels, seeds = dict.fromkeys(run.label for run in runs), dict.fromkeys(run.seed for run in runs)
     differences = [f"configuration {label!r} is gone" for label in labels if label not in plan.settings]
     differences += [f"seed {seed} is gone" for seed in seeds if seed not in plan.file.seeds]
@@ -204,7 +206,7 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
 
 
 def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
-    """dotted key -> value; for a list, the tuple of its values in order."""
+    """dotted key -> value; for a key with a list, the tuple of all values in the list, in order."""
     values: dict[str, Any] = {}
     for path, value in leaves(data):
         key = key_of(path)

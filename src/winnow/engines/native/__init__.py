@@ -1,1 +1,1 @@
-"""Samples with the policy's module in this process, one token per pass for every running rollout."""
+"""The native engine samples with the policy's module or a copy of it, one token per pass for every running rollout."""

@@ -1,6 +1,6 @@
 """Attention of one token per row over keys and values in blocks.
 
-The work is proportional to the tokens written. Only queries, scores and outputs are gathered, not keys and values.
+The work grows with the tokens written. Only queries, scores and outputs are gathered, not keys and values.
 """
 
 from __future__ import annotations

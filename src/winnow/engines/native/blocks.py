@@ -8,7 +8,7 @@ from winnow.records import IntArray
 
 
 def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
-    """(source, target): the moves after which the places in use, of `total` minus `removed`, are the first ones again.
+    """(source, target): the moves after which the places in use come first, where `removed` of `total` places are gaps.
 
     `fill_gaps(np.array([1, 4]), 6)` is `([5], [1])`: of the places 0, 2, 3, 5 the last moves into the gap.
     """
@@ -17,7 +17,7 @@ def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
 
 
 class BlockTable:
-    """The blocks of `width` tokens of each sequence: a rollout in its row, or a prompt.
+    """Blocks of `width` tokens for each sequence. A sequence is a rollout, in its row, or a prompt.
 
     Sequences in use are the first `sequences`, and blocks in use the first `used`: where some are removed, the last
     ones take their numbers. So attention reads one contiguous part of the cache.

@@ -43,8 +43,8 @@ class KVCacheSpec:
 
 
 def block_width(longest: int, *, fixed: bool) -> int:
-    """Tokens per block where no text is longer than `longest`: a block is never longer than a text needs. Recorded
-    steps need blocks of one size (`fixed`).
+    """Tokens per block where no text is longer than `longest`: that length, but at most BLOCK. Recorded steps need
+    blocks of one size (`fixed`).
     """
     return BLOCK if fixed else max(1, min(BLOCK, longest))
 

@@ -21,7 +21,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def run(self, shape: Hashable, step: Callable[[], Tensor]) -> Tensor:
-        """Run `step` and return its result, which is the same tensor at every run of this shape."""
+        """Replay `step` as recorded at the first run of this shape; the result is the same tensor at every run."""
         if shape not in self._recorded:
             if len(self._recorded) == MOST_SHAPES:
                 self._recorded.pop(next(iter(self._recorded)))

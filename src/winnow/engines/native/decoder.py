@@ -1,4 +1,4 @@
-"""Prefill and decoding on a transformers model: each prompt is read once, then all rows decode token by token."""
+"""Prefill and decoding on a transformers model: a prompt is read once for all its rows, which decode token by token."""
 
 from __future__ import annotations
 

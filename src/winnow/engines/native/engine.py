@@ -1,4 +1,4 @@
-"""The registration of the native engine, which decodes on the policy's module without a copy of its weights."""
+"""The registration of the native engine, which by default decodes on the policy's module, without a copy of it."""
 
 from __future__ import annotations
 

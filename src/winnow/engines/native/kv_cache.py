@@ -22,7 +22,8 @@ SPARE = 2 * BLOCK  # tokens behind the cache, to which padding rows write
 @dataclass(frozen=True, slots=True)
 class BlockSection:
     """One end of the cache, in blocks of one width: keys [layers, N, heads, D, W] and values [layers, N, heads, W, D],
-    in the layout that attention multiplies, and the mask [N, W] to add to scores: -inf where nothing is written.
+    in the layout that attention multiplies, and the mask [N, W] that is added to scores. In blocks in use, the mask is
+    -inf where nothing is written.
     """
 
     keys: Tensor
@@ -151,7 +152,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         self._together = None if apart or not shape.in_order else _common_column(columns)
 
     def begin_pass(self) -> None:
-        """Compute the mask that all layers of a forward pass share; this is part of a recorded step."""
+        """Compute the mask that all layers share where every text has one block; this is part of a recorded step."""
         shape, index = self.shape, self._index
         if shape.single:
             prompt = self.prompts.mask[self.prompts.piece(0, shape.prompt_blocks)]

@@ -12,7 +12,8 @@ from winnow.records import IntArray
 
 
 def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
-    """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] its lengths.
+    """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] blocks per
+    row.
 
     Padding repeats row 0 or block 0, and its products are not used.
     """

@@ -26,12 +26,14 @@ def rounds(demand: Demand) -> bool:
 
 
 def evaluates_exactly(demand: Demand) -> bool:
-    """Whether an evaluation then decodes on the policy's module; see `winnow.engines.base.evaluating`."""
+    """Whether evaluations decode on the policy's module, not the copy; see `winnow.engines.base.evaluating`."""
     return rounds(demand) and demand.exact_evaluation and not demand.sharded
 
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
-    """The memory of the native engine. Its cache is kept between requests, and may use all memory that is left."""
+    """The memory of the native engine. Its cache is kept between requests. Without `key_value_mb` it may use all memory
+    that the rest of the run leaves.
+    """
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
     other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
     dtype = other or model.dtype
@@ -79,7 +81,9 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _prompts(demand: Demand, requests: Sequence[tuple[int, int]]) -> int:
-    """Prompts in use at once. Under unequal counts, a prompt with more rollouts than average is held several times."""
+    """Maximum number of prompts in use at once. Under unequal counts, a prompt with more rollouts than average is held
+    several times.
+    """
     most = demand.config.rollout.max_rollouts_at_once
     prompts = max(min(most, prompts) for prompts, _ in requests)
     return prompts if demand.config.allocate.label == "uniform" else min(most, 2 * prompts)

@@ -38,7 +38,7 @@ class RunningRollouts:
         return len(self._rows)
 
     def admit(self) -> bool:
-        """Start the waiting rollouts that fit, and read their prompts; False once no rollout is running."""
+        """Start the rollouts that the scheduler admits, and read their prompts; False once no rollout is running."""
         if admitted := self._scheduler.admit(len(self)):
             first, rows = len(self), slice(len(self), len(self) + len(admitted))
             after = self._read(admitted, first)
@@ -84,7 +84,8 @@ class RunningRollouts:
         self._logits = self._decoder.decode(self._tokens[rows, written], self._prompt_lengths + written, written)
 
     def _read(self, admitted: list[PartialRollout], first: int) -> torch.Tensor:
-        """Allocate blocks for new prompts and preempted rollouts, and read them; returns the logits [A, V].
+        """Allocate blocks for prompts that are not in the cache and for preempted rollouts, and read them; returns the
+        logits [A, V] after all admitted rollouts.
 
         A prompt that occurs several times is read once.
         """

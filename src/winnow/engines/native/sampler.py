@@ -65,7 +65,7 @@ class Native:
 
     @property
     def key_value_bytes(self) -> int:
-        """Memory of the key and value cache, which has the size of the largest request so far."""
+        """Memory of the key and value cache, which grows with the largest request so far."""
         return 0 if self._decoder is None else self._decoder.cache.bytes
 
     @property
@@ -120,7 +120,8 @@ class Native:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[int | None]:
         """See `winnow.engines.base.evaluating`. Inside it, the engine decodes on the policy's module instead of a
-        rounded copy. Keys and values then need twice the bytes per token, within the same limit.
+        rounded copy, where the memory plan has room. Keys and values then need twice the bytes per token for a float32
+        policy, within the same limit.
         """
         if not self._exact or self._copy is None:
             yield torch.finfo(self._model.dtype).bits if self._rounds else None

@@ -101,8 +101,9 @@ class Scheduler:
     def admit(self, running: int) -> list[PartialRollout]:
         """The waiting rollouts that start now.
 
-        None start until an eighth of the rows is free, because a prefill costs as much as a step. Where memory is
-        short, only those start that leave a free block for each running rollout.
+        None start until an eighth of the rows is free or all waiting ones fit, because a prefill costs as much as a
+        step. Where memory is short, only those start that leave a free block for each running rollout; if none is
+        running, one starts.
         """
         rows = self.rows - running
         if not self._waiting or (rows < len(self._waiting) and 8 * rows < self.rows):

@@ -12,7 +12,7 @@ from winnow.records import IntArray
 
 
 class Uploads:
-    """Device memory into which arrays are copied one after another; on a CPU they are not copied."""
+    """Device memory into which arrays are copied side by side; on a CPU they are not copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._memory = torch.zeros(0, dtype=torch.int64, device=device)

@@ -1,4 +1,5 @@
-"""The engine's process: makes the engine, then serves the trainer's requests until the trainer has exited.
+"""The engine's process: makes the engine, then serves the trainer's requests until the trainer closes the channel or
+exits.
 
     python -m winnow.engines.process.child <channel> <trainer> <folder>
 
@@ -38,7 +39,7 @@ _GUARD = """trap '' INT TERM HUP; read -r _; rm -rf "$1"; kill -KILL 0"""
 
 
 def serve(channel: Channel) -> None:
-    """Make the engine and serve requests. Raises ChannelClosed when the trainer has exited."""
+    """Make the engine and serve requests. Raises ChannelClosed when the trainer has closed the channel or exited."""
     start = channel.receive()
     try:
         engine = import_factory(start.make)(**start.options)
@@ -118,7 +119,9 @@ def start_guard(trainer: int, folder: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the trainer has exited; an exception that ends this process earlier is sent to the trainer."""
+    """Serve until the trainer closes the channel or exits; an exception that ends this process earlier is sent to the
+    trainer.
+    """
     end, trainer, folder = int(arguments[0]), int(arguments[1]), arguments[2]
     # The trainer handles signals to a whole job: it finishes its last step, and then ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""An engine in a separate process, with a separate device and memory, and the same interface as any other engine.
+"""An engine in a separate process, with separate memory, possibly on other devices. It has the interface of any engine.
 
     engine = second_process(
         "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
@@ -159,7 +159,7 @@ class SecondProcess:
         self._process.stop()
 
     def kill(self) -> None:
-        """Kill the process at once, because it waits for data that will not arrive."""
+        """Kill the process at once, for example where it waits for data that will not arrive."""
         self._failure = self._failure or _Failure("the engine's process was killed")
         self._process.kill()
 

@@ -69,7 +69,7 @@ class EngineProcess:
         return self._process.poll() is not None
 
     def stop(self) -> None:
-        """Close the channel, so that the process exits; kill it after `STOP_SECONDS`. Idempotent."""
+        """Close the channel, so that the process exits; kill it if it still runs after `STOP_SECONDS`. Idempotent."""
         self._did_not_exit = bool(self._stop()) or self._did_not_exit
         self._reader.join(STOP_SECONDS)
 

@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A deliberate error; the engine can serve further requests."""
+    """A deliberate error (WinnowError). The engine, if it was made, can serve further requests."""
 
     error: WinnowError
 

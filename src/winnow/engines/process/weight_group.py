@@ -3,7 +3,7 @@
 The trainer is member 0; the readers are the other members: the engine's process, or the workers that it has started.
 The group is not torch's default one, so it can exist beside the group of a run with several ranks. Neither side holds
 a second copy of the model: a tensor is sent when it is read from the trainer's mapping, and the reader keeps or drops
-it. Between CPUs, and to an engine on the trainer's device, tensors are sent by gloo; from a GPU to others by NCCL.
+it. Between CPUs, and to an engine on the trainer's device, tensors are sent by gloo; from a GPU to other GPUs by NCCL.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class Rendezvous:
 
 
 class SentWeights(WeightsOnRead):
-    """Weights by name, each received when this process reads it, on the current device of its torch. It can be pickled.
+    """Weights by name, each received when this process reads it: on the CPU by gloo, on torch's current GPU by NCCL. It
+    can be pickled.
 
     Each weight can be read once, preferably in the order of the names: skipped weights are kept until they are read.
     """
 
     def __init__(self, rendezvous: Rendezvous, number: int, names: Sequence[str], member: int = 1) -> None:
-        """The `number`-th weights of this sender, as read by this `member` of the group."""
+        """The weights of the sender's offer `number`, counted from 1, as read by this `member` of the group."""
         self._rendezvous, self._number, self._names, self._member = rendezvous, number, tuple(names), member
 
     def by_worker(self, worker: int) -> SentWeights:
@@ -118,7 +119,7 @@ class _Reader:
     kept: dict[str, Tensor] = field(default_factory=dict)  # skipped weights
 
     def read(self, number: int, names: Sequence[str], name: str) -> Tensor:
-        """The weight `name`, after all weights before it. Raises EngineError if it was read before."""
+        """Receive all weights up to `name`, and return that one. Raises EngineError if it was read before."""
         if number != self.number:
             self._start(number)
         if name in self.kept:

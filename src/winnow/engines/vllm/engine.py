@@ -163,7 +163,9 @@ def check_devices(device: str | None, tensor_parallel: int) -> None:
 
 
 def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
-    """Raise ConfigError where merging an adapter would round it away, or needs a whole base."""
+    """Raise ConfigError where merging an adapter would round it away, or where no rank has the whole base to merge it
+    into.
+    """
     if lora == "merged" and sharded:
         raise ConfigError(
             "rollout.engine.lora = 'merged' with ranks.learner = 'sharded': no rank has the whole base that the "

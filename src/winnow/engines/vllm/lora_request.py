@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ServedAdapter:
-    """The only adapter of a vLLM engine. vLLM reads it from a temporary folder."""
+    """The only adapter of a vLLM engine. vLLM reads it from a temporary folder, which is then removed."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """`config` is the content of peft's adapter_config.json."""

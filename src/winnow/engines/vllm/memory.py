@@ -16,7 +16,7 @@ from winnow.models.meta import weight_bytes
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
     """The memory of vLLM on each of its devices: a share of the device for weights, keys and values together, or, with
-    `key_value_gib`, the weights plus that size. Weights are sent to it one by one.
+    `key_value_gib` and on a CPU, the weights plus a fixed size for keys and values. Weights are sent to it one by one.
     """
     options, packed = demand.options, demand.config.model.quantization is not None
     weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized

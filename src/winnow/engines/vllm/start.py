@@ -107,8 +107,8 @@ def _bytes(gib: float | None) -> int | None:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Set vLLM's environment variables. It runs in one process, so that weights are passed by reference and no process
-    outlives it. It logs only errors, unless the user has set another level.
+    """Set vLLM's environment variables in this context. vLLM's core then runs in this process, so that weights are
+    passed by reference and no process outlives it. vLLM logs only errors, unless the user has set another level.
     """
     values = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", LOG_LEVEL: os.environ.get(LOG_LEVEL, "ERROR")}
     before = {name: os.environ.get(name) for name in values}

@@ -100,7 +100,7 @@ class WorkerExtension:
         return version
 
     def used_on_devices(self) -> dict[str, float]:
-        """MiB in use on each CUDA device of this worker."""
+        """MiB that all processes use on each CUDA device of this worker."""
         return used_on_devices()
 
     def write_adapter(self, weights: Mapping[str, Tensor], names: Sequence[str], path: str) -> None:
