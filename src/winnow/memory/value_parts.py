@@ -72,7 +72,8 @@ def _whole(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterat
 
 
 def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterator[MemoryPart]:
-    """Parts of a rank that holds a share. A separate model is loaded whole beside the policy, before both are divided.
+    """Parts of a rank that holds a share. A separate model is loaded whole, and so is the policy, before both are
+    divided.
     """
     device, ranks, held = demand.device, demand.ranks, shapes.held
     smaller = (*_smaller(demand.config, critic), rank_advice(demand))
