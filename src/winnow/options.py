@@ -46,7 +46,8 @@ class Bound(Generic[T_co]):
 
 
 def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
-    """The member with its options set. Raises ConfigError for unknown options, and for missing ones without a default.
+    """The member with its options set. Raises ConfigError for unknown options, invalid values, and missing options
+    without a default.
 
     `key` is the key of the options' table in the configuration, for the message.
     """
@@ -84,7 +85,7 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
 
 
 def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
-    """The value in the type of the option's annotation. An option of a user without a usable one accepts anything."""
+    """The value in the type of the option's annotation. An option without a usable annotation accepts any value."""
     try:
         hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
         adapter = TypeAdapter(hint, config=_OPTION_TYPES)
@@ -103,7 +104,7 @@ def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the annotations: __init__ of a class, __call__ of an object that is no function."""
+    """The function with the annotations: a function itself, __init__ of a class, __call__ of any other object."""
     function = inspect.unwrap(without_partial(function))
     if isinstance(function, type):
         return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]

@@ -142,5 +142,5 @@ WHOLE: Mapping[str, str] = {
 
 
 def own_name(written: str) -> str | None:
-    """The key of winnow for the key `written` of another program; None for a name that none of them has."""
+    """winnow's key for the key `written` of another program; None for a name that is in neither table."""
     return WHOLE.get(written) or SHORT.get(written.rpartition(".")[2])

@@ -2,14 +2,14 @@
 
 A run of one process is rank 0 of 1, and each function returns that process's data. With several ranks, every rank calls
 these functions equally often and in the same order, because each call waits for all. The ranks exchange only data that
-winnow made, between processes of one run. learner/ exchanges tensors of the model, by the same process group.
+winnow made, between processes of one run. Code in learner/ exchanges tensors of the model, by the same process group.
 
 The others would wait for a rank that failed alone. So code that may fail on one rank alone is inside `announced`,
 `together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. Code that
 fails on all ranks alike needs none of these (`all_failed`). No tensor is exchanged inside them, because the others
 would wait for it and not for the announcement, except where every rank always finishes the exchange (`hand_over`). When
-a process dies or hangs, the others raise by the process group: a broken connection, or `timeout_seconds`. This module
-imports torch only where there is more than one rank.
+a process dies or hangs, the process group ends the others: by a broken connection, or after `timeout_seconds`. This
+module imports torch only where there is more than one rank.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def local_count() -> int:
 
 
 def launched_here() -> int:
-    """The number of processes that a launcher has started on this machine; available before they join."""
+    """The number of processes that a launcher has started on this machine. It is known before they join."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", launched_count()))
 
 
@@ -134,7 +134,7 @@ def launched_count() -> int:
 
 @contextmanager
 def joined(*, timeout_seconds: float) -> Iterator[None]:
-    """Make the processes that a launcher has started together the ranks of one run.
+    """A context in which the processes that a launcher has started together are the ranks of one run.
 
     An exchange that takes longer than `timeout_seconds`, because a rank hangs, raises in the others. Where the launcher
     has already made the process group (Ray Train does), it is used and not destroyed.
@@ -258,9 +258,9 @@ def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -
 
 
 def all_failed() -> bool:
-    """Whether every rank calls this within `ALL_FAIL_WITHIN`: all have raised, and they can continue together.
+    """Whether every rank calls this within `ALL_FAIL_WITHIN`: all have raised, and can exchange data to deal with it.
 
-    False where others still work or have exited: then no further exchange is possible.
+    False where others still work or have exited: then nothing may be exchanged any more.
     """
     if _groups is None:
         return True

@@ -128,8 +128,8 @@ class Outcome:
 class Group:
     """One prompt and its N rollouts.
 
-    The other fields are filled once each, in their order. Values and returns are NaN for a rollout that no value model
-    has read.
+    The fields from `outcomes` on are filled once each, in their order. Values and returns are NaN for a rollout that no
+    value model has read.
 
     >>> group = Group(prompt=prompt, rollouts=(right, wrong)).fill(outcomes=(paid, unpaid))
     >>> group = group.fill(keep=np.array([True, True])).fill(advantages=np.array([0.5, -0.5]))
@@ -212,7 +212,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStats:
-    """Statistics of G prompts before they are sampled; NaN where there are none."""
+    """Statistics of G prompts before they are sampled; NaN where nothing is known."""
 
     ids: tuple[str, ...]  # [G]
     pass_rate: FloatArray  # [G] correct / trials
@@ -281,7 +281,7 @@ class TrainingSequence:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Identifies the rollout in the step; it is the same in all epochs."""
+        """The identity of the rollout in the step, the same in all epochs."""
         return self.group, self.rollout.index
 
     @property

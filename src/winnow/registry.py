@@ -87,7 +87,7 @@ def register(
     """Register a function in a family under a name, and declare its traits: `register("advantage", baseline="none")`.
 
     `aliases` maps a published name to the other members that it presumes: {"no_baseline": {"advantage": "raw"}}. Raises
-    ConfigError for an unknown family, trait or presumed key, for an invalid value of a trait or name, and for a name
+    ConfigError for an unknown family, trait or presumed key, for an invalid name or value of a trait, and for a name
     that is taken.
     """
     declared, home = _traits(family_of(family), traits), sys._getframe(1).f_globals
@@ -223,7 +223,7 @@ def members(family: str) -> dict[str, Entry[Any]]:
 
 
 def aliases(family: str) -> dict[str, str]:
-    """Published names of winnow's members: alias -> name."""
+    """Published names of a family's members, also those of installed packages: alias -> name."""
     _load(family_of(family))
     return {name: entry.name for name, entry in sorted(_ENTRIES[family].items()) if name != entry.name}
 
@@ -260,7 +260,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
 
 def resolve_at(key: str, family: Family[T], use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[T]:
-    """`resolve`, whose ConfigError is about `key`, the key of the configuration that names the member."""
+    """`resolve`, with `key` added to a ConfigError: the key of the configuration that names the member."""
     try:
         return resolve(family, use, base=base)
     except ConfigError as error:
@@ -287,7 +287,7 @@ def package_name(entry: Entry[Any]) -> str | None:
 def load_plugins() -> Sequence[str]:
     """Import every module that an installed package names in the entry-point group "winnow", once per process.
 
-    Returns a message for each failed import; the other modules are registered nevertheless.
+    Returns a message for each failed import; the members of the other modules are registered nevertheless.
     """
     global _broken
     with _lock:

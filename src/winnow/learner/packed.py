@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The attention of a row of S tokens: each attends to its segment up to itself, and to the segment's prompt."""
+    """The attention of a row of S tokens: each attends to its segment up to itself, and to all of its prompt."""
 
     segments: Sequence[Segment]  # the row's tokens in order, without gaps
     blocks: BlockMask | None = None  # for flex attention; None: attend segment by segment
@@ -64,7 +64,7 @@ class Packing:
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float | None
 ) -> Tensor:
-    """Attention of a row [1, heads, S, D] by its `packing`, [1, S, heads, D]."""
+    """[1, S, heads, D] the attention of a row [1, heads, S, D], by its `packing`."""
     if packing.blocks is not None:
         output: Tensor = flex_attention_forward(module, query, key, value, packing.blocks, scaling=scaling)[0]
         return output
@@ -141,7 +141,9 @@ def _covered(start: int, end: int) -> slice:
 
 
 def _listed(blocks: BoolArray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For every block of queries: [1, 1, n] the number of key blocks, and [1, 1, n, n] their indices, those first."""
+    """For every block of queries: [1, 1, n] the number of its marked key blocks, and [1, 1, n, n] the indices of all
+    key blocks, marked ones first.
+    """
     counts: IntArray = blocks.sum(axis=1)
     order: IntArray = np.argsort(~blocks, axis=1, kind="stable")
     return tuple(torch.from_numpy(a).to(device=device, dtype=torch.int32)[None, None] for a in (counts, order))  # type: ignore[return-value]
@@ -164,8 +166,8 @@ def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packin
 def attend_packed(model: nn.Module) -> None:
     """Make the model's layers attend through `attend` from now on.
 
-    Raises ConfigError for a model whose layers do not, or do more than full attention. The check: a prompt with two
-    completions in one row must have the hidden states of two separate rows.
+    Raises ConfigError for a model whose layers cannot, or whose layers need more than full attention. The check: a
+    prompt with two completions in one row must get the hidden states that it gets in two rows.
     """
     causal: PreTrainedModel = plain_model(model)
     if not reads_in_pieces(model):

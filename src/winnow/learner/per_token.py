@@ -27,10 +27,11 @@ def per_token(
     module: PolicyModule | None = None,
     what: str,
 ) -> list[PerSequence]:
-    """`forward` [T] of every batch, by sequence. Batches are divided into the micro-batches of their update. Each is
-    passed by one rank, and all ranks get the results.
+    """The results [T] of `forward` for every batch, by sequence.
 
-    `module` computes in place of the model's own module. `what` names the exchange in the metric ranks/bytes_{what}.
+    A batch is divided into the micro-batches of its update. One rank computes each of them, and all ranks get the
+    results. `module` is the module that `forward` computes with, where that is not the model's own. `what` names the
+    exchange in the metric ranks/bytes_{what}.
     """
     local = [_of_own_share(model, sequences, forward) for sequences in batches]
     reshard(module or model.module)

@@ -24,7 +24,7 @@ class Policy(SequenceModel):
     value head on its backbone it also computes values.
 
     Logits are divided by `temperature`, which is part of the distribution. They exist for `chunk_tokens` tokens at a
-    time, by default `footprint.chunk_tokens(model)`. A value head is "trained" as one of the policy's parameters, or
+    time, by default `footprint.chunk_tokens(model)`. A value head is "trained" with the policy's parameters, or
     "lent" to a value model that has its own adapter (value_model.py).
     """
 
@@ -83,7 +83,7 @@ class Policy(SequenceModel):
         """Log-probs [T] of the completion tokens given the tokens before them; entropy [T] and values [T] if in
         `needs`.
 
-        `module` computes in place of the policy's module: a reference model's.
+        `module` computes in place of the policy's module, for the log-probs of a reference.
         """
         module = module or self.module
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)

@@ -35,10 +35,10 @@ class PolicyModule(nn.Module):
 
     Both parts are called only from here. So hooks on this module run in every pass; to FSDP2 it is the root, which
     gathers the parameters of both parts and the matrix that they may share. For such hooks `compute` returns tensors or
-    tuples of them, and callers take gradients of those alone.
+    tuples of them, and callers differentiate only those.
 
     It stays in eval mode: with dropout the ratio of new to old probabilities would not start at 1. The parts are
-    registered only within `model`, so parameters keep their names there.
+    registered only within `model`, so that their parameters keep the names that they have in it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PolicyModule(nn.Module):
         """Raises ConfigError for a model that is more than backbone and head, or that cannot do what is requested:
         gradient checkpointing, or attention over packed sequences.
 
-        With `value_head`, it has a head with one value per token, which starts at 0 everywhere.
+        With `value_head`, the module gets a head that computes one value per token. All values are 0 at first.
         """
         super().__init__()
         self.model = model

@@ -1,7 +1,7 @@
 """How sequences are divided among ranks for a pass through the policy.
 
 Every rank computes the same division from the same sequences, so the division needs no exchange. Where the policy is
-sharded, a forward pass is an exchange of all ranks. Each rank then makes as many passes as the one with most.
+sharded, a forward pass is an exchange of all ranks. Every rank then makes as many passes as the rank with most.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ FROZEN = "reference"  # the second adapter's name
 
 
 class Reference(Protocol):
-    """A frozen policy. `reset` makes it the present policy; `state` contains what a resume needs to restore it."""
+    """A frozen policy. `reset` makes it a copy of the present policy; `state` is what a resume needs to restore it."""
 
     def active(self) -> AbstractContextManager[PolicyModule]:
         """A context whose value is a module that computes as the reference."""
 
     def shard(self) -> None:
-        """Divide it among the ranks, after the policy."""
+        """Keep only this rank's share of the reference, where the policy does so too."""
 
     def reset(self) -> None:
         """Copy the present policy."""
@@ -44,7 +44,7 @@ class Reference(Protocol):
 
 
 class FrozenCopy:
-    """A second model beside a policy whose parameters are all trained."""
+    """The reference of a policy whose parameters are all trained: a second model."""
 
     def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
         """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run)."""
@@ -79,8 +79,8 @@ class FrozenCopy:
 
 
 class FrozenAdapter:
-    """The reference of a policy that trains an adapter: its base without the adapter. After a reset: its base with a
-    frozen copy of the adapter.
+    """The reference of a policy that trains an adapter: the policy's base without the adapter. After a reset it is the
+    base with a frozen copy of the adapter.
     """
 
     def __init__(self, policy: PolicyModule) -> None:

@@ -33,9 +33,10 @@ def schedule(
     `updates_per_step`. So a prompt's weight depends on no batch, and a batch weighs on average as much as a step of one
     update.
 
-    Silent rollouts (without gradient) are dropped after weighing, unless `drop_silent` is false because a KL or entropy
-    term trains on them. A kept rollout without a trainable token is never weighed. Each epoch is divided anew. With
-    fewer groups than batches some batches are empty; they are returned, so that the learning rate advances.
+    Silent rollouts (advantage 0 at every token) are dropped after weighing. With `drop_silent` false they are kept,
+    because a KL or entropy term trains on them too. A kept rollout without a trainable token is never weighed. Each
+    epoch is divided anew. With fewer groups than batches some batches are empty; they are returned, so that the
+    learning rate advances.
 
     Only the first `max_trained_tokens` tokens of a rollout are trained. The rest is neither weighed nor read, because
     no earlier token depends on it. A weighting that counts tokens counts the trained ones.
@@ -96,7 +97,7 @@ class _Candidate:
 
 
 def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
-    """A rollout's first `count` tokens with their data; its text stays whole. None: all tokens."""
+    """The rollout with only its first `count` tokens and their data; its text stays whole. None: all tokens."""
     if count is None or len(rollout.tokens) <= count:
         return rollout
     trainable = None if rollout.trainable is None else rollout.trainable[:count]
@@ -117,7 +118,8 @@ def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candid
 def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
     """Positions of groups with tokens, dealt to `parts`: the longest first, each to the part with the fewest tokens.
 
-    Lengths are shrunk at random by up to a quarter, so that every epoch has another division even where lengths differ.
+    For this order, lengths are shrunk at random by up to a quarter. So epochs are divided differently even where no two
+    groups have the same length.
     """
     jittered = tokens * rng.uniform(0.75, 1.0, size=len(tokens))
     dealt: list[list[int]] = [[] for _ in range(parts)]

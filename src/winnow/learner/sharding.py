@@ -82,7 +82,7 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
 class GatheredWeights(WeightsOnRead):
     """Weights that are gathered from all ranks one by one when they are read, in the precision of computation.
 
-    Every rank reads the same names in the same order, each once. `finish` reads the remaining ones, so that a rank
+    Every rank must read the same names in the same order, each once. `finish` reads the remaining ones, so that a rank
     whose engine failed does not make the other ranks wait.
     """
 

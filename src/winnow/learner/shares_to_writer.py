@@ -24,7 +24,7 @@ DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
 
 
 class SharesToWriter:
-    """Tensors by name, the same names on every rank. Shares are read in their present state."""
+    """Tensors by name, the same names on every rank. No copy is made at first: a share is read when it is requested."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -34,7 +34,7 @@ class SharesToWriter:
         """Run `write`, which may call `read`, on the writer, and return its result. Other ranks send shares until it
         has finished, and return None; where no tensor is shared, they return at once.
 
-        An exception of `write` is raised on the writer, and RunFolderError on the others.
+        An exception of `write` is raised on the writer, and RunFolderError on the ranks that send shares.
         """
         if not self._shared:
             return write() if ranks.is_writer() else None

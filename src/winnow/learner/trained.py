@@ -46,12 +46,14 @@ class Trained(Generic[Model]):
 
     @property
     def taken(self) -> int:
-        """Updates started in this process. While the count is unchanged, so are parameters and moments."""
+        """Number of updates that this process started, without skipped ones. While it is unchanged, so are parameters
+        and moments.
+        """
         return self._optimizer.taken
 
     @property
     def not_finite(self) -> int:
-        """Latest consecutive updates that were skipped because a gradient was not finite."""
+        """Number of latest consecutive updates that were skipped because a gradient was not finite."""
         return self._optimizer.not_finite
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
@@ -135,7 +137,9 @@ def make_optimizer(
     saves_masters: bool = False,
     seed: SeedName = "rounding",
 ) -> Optimizer:
-    """The optimizer of a model that is trained for `steps` steps, which become updates: the unit of its schedule."""
+    """The optimizer of a model that is trained for `steps` steps. They are converted to updates, which its schedule
+    counts.
+    """
     exact = {name: p.detach().clone() for name, p in parameters.items() if masters and name not in masters}
     return Optimizer(
         parameters,

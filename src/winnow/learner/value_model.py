@@ -19,8 +19,8 @@ from winnow.records import MicroBatch
 
 
 class ValueModel(SequenceModel):
-    """A module with a value head. With `on_policy`, the module is the policy's, and the value model is an adapter on
-    it.
+    """A module with a value head. With `on_policy`, the module is the policy's, and only the head and a second adapter
+    on it belong to the value model.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ValueModel(SequenceModel):
         return {**backbone, **value_head(self.module)}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
-        """See `SequenceModel`. The policy's module is divided with the policy."""
+        """See `SequenceModel`. With `on_policy`, the module has been divided with the policy."""
         if self.on_policy:
             self.sharded = True
         else:
@@ -50,8 +50,8 @@ class ValueModel(SequenceModel):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """A context in which the value model's adapter is active. Backward needs it too, because it may recompute
-        layers.
+        """A context in which the adapter on the policy's base is active; no change for another model. Backward needs it
+        too, because it may recompute layers.
         """
         if not self.on_policy:
             yield

@@ -11,7 +11,7 @@ ROOT, OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def control_groups(controller: str, root: Path = ROOT, of_process: Path = OF_PROCESS) -> list[Path]:
     """Folders of this process's groups with a controller ("cpu", "memory"), and of the groups that contain them.
 
-    Some may not exist: inside a container the root folder is the container's own group.
+    Some may not exist. Inside a container, the root folder is the container's own group.
     """
     folders = {root, root / controller}
     with suppress(OSError):

@@ -44,8 +44,8 @@ class Demand:
 def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[tuple[int, int], ...]:
     """(prompts, rollouts at once) of a step, of an evaluation, and of a probe where the allocator makes one (`probes`).
 
-    They are those of the rank that is dealt most, of `ranks`. Where an allocator divides the rollouts, a step's numbers
-    are averages.
+    They are those of the one of `ranks` ranks that is dealt most. Where an allocator divides the rollouts, a step's
+    numbers are averages.
     """
     rollout, probe = config.rollout, config.probe
     window = [(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []
@@ -57,7 +57,7 @@ def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[
 
 
 def evaluation_requests(config: Config, *, ranks: int = 1) -> tuple[tuple[int, int], ...]:
-    """(prompts, rollouts at once) of an evaluation, on the rank that is dealt most, of `ranks`."""
+    """(prompts, rollouts at once) of an evaluation, on the one of `ranks` ranks that is dealt most."""
     evaluate = config.evaluate
     greedy = [(evaluate.problems, 1)] if evaluate.greedy else []
     return _dealt(config, [(evaluate.problems, evaluate.rollouts_per_prompt), *greedy], ranks)
@@ -70,10 +70,11 @@ def _dealt(config: Config, requests: Sequence[tuple[int, int]], ranks: int) -> t
 
 
 def step_rollouts(config: Config, ranks: int = 1) -> int:
-    """Maximum number of rollouts of a step on one rank, with those of every round of dynamic sampling.
+    """Maximum load of one rank in a step, as a number of rollouts of full length. It includes every round of dynamic
+    sampling.
 
-    Rollouts are dealt in runs of about equal length. So a rank gets its share, and at most one more rollout, the
-    longest.
+    Rollouts are dealt in runs of about equal numbers of tokens. So no rank gets more than its share of the tokens and
+    one more rollout, the longest.
     """
     rollout = config.rollout
     in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
@@ -81,8 +82,8 @@ def step_rollouts(config: Config, ranks: int = 1) -> int:
 
 
 def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
-    """Maximum number of rollouts whose gradient norms an allocator needs from a `source`: those of a probe or of a
-    step.
+    """Maximum number of rollouts whose gradient norms one rank computes for an allocator. They are those of a probe or
+    of a step, by the allocator's `source`; 0 without one.
     """
     probe = config.probe
     if probe.gradient_norm == "none" or source == "none":

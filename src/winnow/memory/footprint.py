@@ -62,9 +62,9 @@ def exact_bytes(model: nn.Module) -> int:
 
 
 def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
-    """Bytes of AdamW's two moments: in the gradients' precision, or in 8 bits with a scale per block.
+    """Bytes of AdamW's two moments, in the gradients' precision, and of its update count per parameter.
 
-    Small tensors keep float32 moments either way.
+    With `eight_bit`, moments have 8 bits and a scale per block; those of small tensors stay float32.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     if not eight_bit:
@@ -73,19 +73,22 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
 
 
 def unsummed_bytes(model: nn.Module) -> int:
-    """Bytes of the largest 16-bit gradient, before it is added to its float32 sum."""
+    """Bytes of the largest gradient of a trained 16-bit parameter, before it is added to its float32 sum."""
     return max((p.numel() * p.element_size() for p in _trained_in_16_bits(model)), default=0)
 
 
 def rounding_bytes(model: nn.Module) -> int:
-    """Bytes for stochastic rounding of the largest trained 16-bit parameter: it in float32, noise, sums and
-    comparisons.
+    """Bytes for stochastic rounding of the largest trained 16-bit parameter: its float32 copy, and noise, sums and
+    comparisons of the same size.
     """
     return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
 def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
-    """Bytes of a checkpoint: all parameters once, a merged adapter also alone, the optimizer's moments, and masters."""
+    """Bytes of a checkpoint: all parameters once, the optimizer's moments, and with `masters` the masters.
+
+    An adapter is saved twice: alone, and merged into the base.
+    """
     saved = parameter_bytes(model) + optimizer_bytes(model, eight_bit=eight_bit)
     return saved + (master_bytes(model) if masters else 0)
 
@@ -116,10 +119,10 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
 
 
 def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
-    """Whether the norm of the head's gradient, for a rollout of `tokens` completion tokens, is computed from the
-    gradient.
+    """Whether the norm of the head's gradient, for a rollout of `tokens` completion tokens, is computed from that
+    gradient, and not from inner products of all pairs of chunks.
 
-    That is so where it takes fewer multiplications (counted per V) than the inner products of all pairs of chunks.
+    That is so where it takes fewer multiplications. Both counts leave out their common factor V.
     """
     chunks = -(-tokens // chunk)
     same, other = min(tokens, chunk) ** 2, chunk * (hidden + chunk)  # of a chunk with itself, and with another
@@ -179,7 +182,7 @@ def _trained_in_16_bits(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _moment_bytes(numbers: int) -> int:
-    """Bytes of an 8-bit moment of a tensor with this many numbers."""
+    """Bytes of an 8-bit moment of a tensor with this many numbers; a small tensor has a float32 moment."""
     return EXACT_BYTES * numbers if numbers < LEAST_8BIT else numbers + EXACT_BYTES * -(-numbers // MOMENT_BLOCK)
 
 

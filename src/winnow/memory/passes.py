@@ -16,7 +16,7 @@ NORM_COPIES = 3  # of a chunk's logits: one chunk's gradients, another chunk's l
 
 
 def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    """Parts of all passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
+    """Parts of the policy's passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
     yield from _update(demand, entropy="entropy" in needs)
     if needs & {"old_logprobs", "ref_logprobs"}:
         yield from _logprobs(demand, copied="ref_logprobs" in needs and demand.config.model.lora is None)
@@ -43,8 +43,8 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
 
 
 def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
-    """Parts of the pass for log-probs. Rollouts of a prompt attend to its keys and values, which each rollout then
-    holds.
+    """Parts of the pass for log-probs. Rollouts of a prompt attend to the prompt's keys and values, and each rollout
+    holds a copy of these.
 
     Where the reference is a copy (`copied`), its passes follow those of the policy, whose embedding and head stay
     gathered.
@@ -66,8 +66,8 @@ def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
 def _norms(demand: Demand) -> Iterator[MemoryPart]:
     """Parts of the pass for gradient norms.
 
-    For the embedding, backward runs down to it without parameter gradients, and stores a vector per token for a tied
-    head. For long rollouts the head's whole gradient is stored.
+    For the norm of the embedding's gradient, backward runs down to the embedding without parameter gradients. Where the
+    head is tied to it, a vector is stored per token. For long rollouts the head's whole gradient is stored.
     """
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing

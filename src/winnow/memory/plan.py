@@ -76,13 +76,13 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Maximum bytes of a rank: those that exist at all times and those of the largest phase; or those while the
-        policy is loaded. Phases never coincide.
+        """Maximum bytes of a rank. They are those that exist at all times plus those of the largest phase, or those
+        while the policy is loaded, where these are more. Phases never coincide.
         """
         return sum(self._sum(device, phase) for phase in self._worst(device))
 
     def need_here(self, device: str) -> int:
-        """Bytes of all ranks that share the device: on a CPU the ranks of this machine."""
+        """Bytes of all ranks that share the device (on a CPU, those of this machine), with rank 0's own parts."""
         return self.writer_bytes(device) + self.need(device) * (self.ranks_here if device == "cpu" else 1)
 
     def writer_bytes(self, device: str) -> int:
@@ -146,7 +146,7 @@ class MemoryPlan:
                 )
 
     def _largest(self, device: str) -> list[MemoryPart]:
-        """Parts of at least a tenth of the maximum, largest first."""
+        """Parts of the maximum that `need` computes, and rank 0's own, if at least a tenth of it; largest first."""
         alone = [part for part in self.parts if part.writer and part.device == device]
         parts = [part for phase in self._worst(device) for part in self._of(device, phase)] + alone
         by_size = sorted(parts, key=lambda part: part.bytes, reverse=True)

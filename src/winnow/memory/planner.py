@@ -37,8 +37,9 @@ def plan_memory(
     `needs` are the additional log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job`
     returns the engine's description, `engine_parts` its parts; both are traits of its registration.
 
-    An engine that rounds the weights evaluates in the policy's precision under two conditions. Its parts must reach
-    their minimum. The run must then fill no more than SHARE of the policy's device, or need no more than otherwise.
+    An engine that rounds the weights evaluates in the policy's precision if, with such evaluations, two conditions
+    hold. All parts reach their minimum. The run fills no more than SHARE of the policy's device, or needs no more than
+    with evaluations on rounded weights.
     Memory that happens to be free does not count, so that a resumed run gets the same plan.
     """
     exact = _make_plan(demand, needs, job, engine_parts)

@@ -1,4 +1,4 @@
-"""Memory of a rank of a policy that is sharded by FSDP2: its shares of all parameters, and others that it gathers.
+"""Memory of a rank of a policy that is sharded by FSDP2: its shares of all parameters, and shares that it gathers.
 
 See Zhao et al. 2023 (arXiv 2304.11277), sections 3.2 and 3.3, and torch's `fully_shard`. Parameters are gathered and
 scattered in groups: one per layer, and one of all others (embedding, last norm, output layer), which stays gathered for
@@ -69,13 +69,13 @@ def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
 
 
 def unscattered_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of one layer's gradients during backward, as computed and as summed."""
+    """Bytes of the largest layer's gradients while backward is in it, as computed and as summed."""
     _, layers = _groups(model)
     return max((_scattered(layer, ranks) for layer in layers), default=0)
 
 
 def waiting_bytes(model: nn.Module) -> int:
-    """Bytes of the output layer's gradient as computed: it exists until the embedding's is computed too."""
+    """Bytes of the output layer's gradient as computed, which is kept until the embedding's is computed too."""
     head = footprint.head(model)
     return head.numel() * head.element_size() if head.requires_grad else 0
 
@@ -116,7 +116,7 @@ def _sum(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Para
 
 
 def _whole(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
-    """Bytes of `ranks` shares: the rows of rounding up are gathered too."""
+    """Bytes of `ranks` shares: the rows that rounding up adds are gathered too."""
     return ranks * _sum(parameters, ranks, item)
 
 

@@ -43,8 +43,8 @@ def capacity(device: torch.device) -> int | None:
 class Gauge:
     """Memory of this process and its CUDA devices at the end of each phase, by metric name (MiB).
 
-    Devices are those with reserved memory. Reading takes about 50 microseconds and does not synchronise with a device.
-    A phase that is entered twice has the later end and the larger peak.
+    By default, `devices` are those on which it has reserved memory. Reading takes about 50 microseconds and does not
+    synchronise with a device. A phase that is entered twice has the later end and the larger peak.
     """
 
     devices: tuple[int, ...] = field(default_factory=lambda: tuple(_used_devices()))
@@ -88,7 +88,9 @@ def memory_by_state(state: str, devices: Mapping[str, float] | None = None) -> d
 
 
 def used_on_devices() -> dict[str, float]:
-    """MiB that all processes use on each CUDA device of this process, including memory that is not torch's."""
+    """MiB that all processes use on each CUDA device on which this one has reserved memory. It includes memory that is
+    not torch's.
+    """
     used = {}
     for number in _used_devices():
         free, total = torch.cuda.mem_get_info(number)

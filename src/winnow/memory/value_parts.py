@@ -26,7 +26,7 @@ def value_parts(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def value_checkpoint_bytes(demand: Demand) -> int:
-    """Bytes of a value model in a checkpoint: trained parameters and optimizer state, without a frozen base."""
+    """Bytes of a value model in a checkpoint: trained parameters, masters or both, and moments; no frozen base."""
     critic, shapes = demand.config.critic, demand.value_model
     if critic is None or shapes is None:
         return 0
@@ -72,7 +72,9 @@ def _whole(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterat
 
 
 def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterator[MemoryPart]:
-    """Parts of a rank that holds a share. A separate model is loaded whole, beside the policy, before it is divided."""
+    """Parts of a rank that holds a share. A separate model is loaded whole, and so is the policy, before both are
+    divided.
+    """
     device, ranks, held = demand.device, demand.ranks, shapes.held
     smaller = (*_smaller(demand.config, critic), rank_advice(demand))
     yield MemoryPart("value model weights", weight_bytes(held), "load", device, smaller)
@@ -110,7 +112,7 @@ def _moment_bytes(config: Config, critic: CriticSection, shapes: ValueShapes) ->
 
 
 def _master_bytes(config: Config, shapes: ValueShapes) -> int:
-    """Bytes of the masters of all trained parameters; the float32 head has one too."""
+    """Bytes of the masters of all trained parameters, where there are masters. The float32 head has one too."""
     return footprint.exact_bytes(shapes.held) if keeps_value_masters(config) else 0
 
 

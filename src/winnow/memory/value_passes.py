@@ -1,4 +1,4 @@
-"""Memory of a value model's passes besides its weights: one over a step's rollouts, and those of its updates.
+"""Memory of a value model's passes besides its own parts: one over a step's rollouts, and those of its updates.
 
 They run before the policy's updates, and no two passes run at once. A head on the policy's backbone is trained in the
 policy's updates, and adds only its input.

@@ -28,7 +28,7 @@ class ValueShapes:
 def value_shapes(config: Config, policy: MetaModel) -> ValueShapes | None:
     """Shapes of the configured value model, None without one. `policy` includes its adapter, where one is trained.
 
-    Raises DataError where the settings of its model do not exist, ConfigError for adapters that do not fit it.
+    Raises DataError where its model has no settings, and ConfigError for adapters that do not fit it.
     """
     critic = config.critic
     if critic is None:
@@ -42,7 +42,7 @@ def value_shapes(config: Config, policy: MetaModel) -> ValueShapes | None:
 
 
 def _adapter(config: Config, critic: CriticSection, policy: MetaModel) -> ValueShapes:
-    """An adapter on the layers of the policy's adapter; with equal ranks the shapes are equal."""
+    """An adapter on the layers of the policy's adapter. With the same rank it also has the same shapes."""
     lora = config.model.lora
     assert lora is not None, "check_combinations refuses a run without it"
     rank, reads = (critic.lora or lora).rank, policy

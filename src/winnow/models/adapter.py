@@ -47,7 +47,7 @@ def add_lora(
     """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
     2021, arXiv 2106.09685, eq. 3). B starts at zero, so the model does not change at first.
 
-    The same `seed` gives the same A. Raises ConfigError where no module has a target's name. It also does where a
+    The same `seed` gives the same A. Raises ConfigError where no module has a target's name. It also raises where a
     target shares its weight with another module: the merged model could not be saved in its architecture.
     """
     peft = _peft()
@@ -146,7 +146,8 @@ def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tens
 
 
 def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
-    """A function per weight that the trained adapter changes, by plain name, which returns that weight merged.
+    """{name in the plain model: function that returns the merged weight}, for each weight that the trained adapter
+    changes.
 
     The merged weight is W + (alpha / rank) B A, summed in float32 or float64, rounded once to W's precision, on W's
     device. For a 4-bit base, W is the dequantized matrix, and every 4-bit matrix is included.
@@ -158,13 +159,13 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 
 def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
-    """Shape of each 4-bit matrix once dequantized, on the meta device."""
+    """Tensors on the meta device with shape and dtype of each 4-bit matrix once dequantized, by plain name."""
     return {name: dequantized_shape(weight) for name, weight in _in_4_bits(model)}
 
 
 def dequantizers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
-    """A function per 4-bit matrix that returns it dequantized, in the precision that it computes in, without an
-    adapter.
+    """{name in the plain model: function that returns a 4-bit matrix dequantized}, in the precision that the matrix
+    computes in, without an adapter.
     """
     return {name: partial(_rounded, weight) for name, weight in _in_4_bits(model)}
 
@@ -197,7 +198,7 @@ def _rounded(weight: Tensor) -> Tensor:
 
 
 def adapter_names(model: nn.Module) -> dict[str, str]:
-    """Names of the trained adapter's parameters, by their names in peft's files."""
+    """{name in peft's files: name in the model} of the trained adapter's parameters."""
     return {_renamed(key, f".{TRAINED}", ""): key for key, _ in model.named_parameters() if _is_of(key, TRAINED)}
 
 
@@ -249,7 +250,8 @@ def frozen_adapter(model: nn.Module, name: str) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Set a frozen adapter to `weights`, by the names of the trained adapter's parameters; by default to a copy of it.
+    """Set a frozen adapter to `weights`, by the names of the trained adapter's parameters. The default is a copy of
+    those parameters.
 
     The adapter is added where it does not exist. It is not made active.
     """

@@ -40,7 +40,10 @@ def backbone_and_head(model: nn.Module) -> BackboneAndHead:
 
 
 def reads_in_pieces(model: nn.Module) -> bool:
-    """Whether text can be read on top of another text's keys and values: full attention, and explicit position ids."""
+    """Whether text can be read on top of another text's keys and values.
+
+    That needs full attention in every layer, and explicit position ids.
+    """
     causal = plain_model(model)
     if "position_ids" not in inspect.signature(causal.get_decoder().forward).parameters:
         return False
@@ -52,9 +55,10 @@ def reads_in_pieces(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def _composes(causal: Any, backbone: nn.Module, head: nn.Module) -> bool:
-    """Whether the model's logits are its head applied to its last hidden state, by a forward pass with replaced logits.
+    """Whether the model's logits are its head applied to its last hidden state.
 
-    They are large enough that a soft cap would change them.
+    The test is a forward pass in which known numbers replace the head's output. They are so large that a soft cap would
+    change them.
     """
     seen: dict[str, Tensor] = {}
 

@@ -122,9 +122,7 @@ def dtype_of(weight: Tensor) -> torch.dtype:
 
 
 def to_4bit_shapes(model: Any) -> None:
-    """Replace the linear layers of a model on the meta device, except the output layer, by the shapes of their 4-bit
-    form.
-    """
+    """Give the linear layers of a model on the meta device, except the output layer, the shapes of 4-bit weights."""
     head = model.get_output_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear) and module is not head:

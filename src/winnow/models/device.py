@@ -43,7 +43,10 @@ def resolve_device(name: str) -> torch.device:
 
 
 def planned_device(name: str) -> torch.device:
-    """The device that a run would use, including "cuda" where this machine has none. Raises ConfigError for "mps"."""
+    """The device that a run would use. "cuda" is accepted where this machine has no GPU.
+
+    Raises ConfigError for "mps".
+    """
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
 
 
@@ -65,7 +68,7 @@ def _second_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def on_host(module: Module) -> Module:
-    """A copy of a module in host memory, without a second copy on its device."""
+    """A copy of a module in host memory, made without a temporary copy on the module's device."""
     known: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in module.buffers()}
     for parameter in module.parameters():
         known[id(parameter)] = Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad)
@@ -88,7 +91,7 @@ def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
 
 
 def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
-    """Version of NVIDIA's driver from its own library; None where it does not exist."""
+    """Version of NVIDIA's driver, from the driver's library; None where that cannot be loaded or queried."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:

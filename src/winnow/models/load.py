@@ -74,9 +74,9 @@ def load(
 ) -> Loaded:
     """Load tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError with the remedy.
 
-    `tokenizer` is that of this path, where it has been loaded already. With `masters`, float32 parameters are also
-    kept, as in the files, before rounding to `dtype`. With `quantization`, linear layers except the output layer are
-    rounded from `dtype` to 4 bits.
+    `tokenizer` is that of this path, where it has been loaded already. With `masters`, the parameters are also kept in
+    float32, as in the files, and those of the model are rounded to `dtype`. With `quantization`, linear layers except
+    the output layer are rounded from `dtype` to 4 bits.
     """
     if dtype not in DTYPES:
         raise ConfigError(
@@ -127,7 +127,7 @@ def load_tokenizer(path: str) -> Any:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a model folder has a tokenizer."""
+    """Whether a model folder has a file of a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
@@ -211,7 +211,9 @@ def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def read_config(path: str) -> Any:
-    """The model's settings. Raises DataError where they do not exist, or name other or packed weight files."""
+    """The model's settings. Raises DataError where they do not exist, name other weight files, or are of quantized
+    weights.
+    """
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
         raise _unfit(
@@ -246,7 +248,7 @@ def _unfit(problem: str, remedy: str) -> DataError:
 
 
 def _without_dropout(config: Any) -> Any:
-    """Disable dropout, which would make the trained policy differ from the sampled policy."""
+    """Remove dropout from the settings: it would make the trained policy differ from the sampled policy."""
     for name, value in vars(config).items():
         if "dropout" in name and isinstance(value, float):
             setattr(config, name, 0.0)

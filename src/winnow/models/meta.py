@@ -25,7 +25,7 @@ def meta_model(
 
     With `adaptable`, it consists of transformers' own modules, which an adapter needs and `quantization` too. Importing
     them takes seconds, so otherwise they are used only for a family that `skeleton` does not support. Raises DataError
-    where no settings exist, or none of a causal language model.
+    where there are no settings, or none of a causal language model.
     """
     config = read_config(path)
     try:

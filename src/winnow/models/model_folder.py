@@ -1,5 +1,7 @@
-"""Find a model's files. `path` is always "bundled" (the tiny policy inside the package), a folder in Hugging Face
-format, or a hub id, which means its folder in the hub's cache. Files are checked before they are opened.
+"""Find a model's files.
+
+In every function, `path` is one of three forms. It is "bundled" (the tiny policy inside the package), a folder in
+Hugging Face format, or a hub id, which means its folder in the hub's cache. Files are checked before they are opened.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def relabel_errors(key: str, of: str = "model.path") -> Iterator[None]:
 def settings_folder(path: str) -> Path:
     """The folder with the settings and the tokenizer, downloaded from the hub where necessary.
 
-    Raises DataError where it does not exist.
+    Raises DataError where there is no such model.
     """
     return _download(path, SETTINGS) if is_hub_id(path) else _local(path)
 
@@ -58,9 +60,10 @@ def weights_folder(path: str) -> Path:
 
 
 def weight_files(folder: Path) -> tuple[str, ...]:
-    """Names of the files with the weights. Raises DataError for files that winnow does not open.
+    """Names of the files with the weights.
 
-    An index may name pickles, or files outside the folder.
+    Raises DataError for the folder of an adapter, and for an index that is malformed or names files that winnow does
+    not open: pickles, or files outside the folder.
     """
     if (folder / "adapter_config.json").exists():
         raise _refused(
@@ -115,8 +118,8 @@ def is_hub_id(path: str) -> bool:
 
 
 def cached_folder(hub_id: str) -> Path | None:
-    """The hub's cache folder of a model that has at least its config.json; None without one. Sends no request to the
-    hub.
+    """The folder of a model in the hub's cache; None where the cache lacks the model's config.json. Sends no request to
+    the hub.
     """
     from huggingface_hub import try_to_load_from_cache
 

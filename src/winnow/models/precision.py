@@ -47,7 +47,7 @@ def set_matrix_products(*, tf32: bool) -> None:
 def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
     """Set whether the same numbers on the same GPU, driver and versions give the same bits. On a CPU they always do.
 
-    Like TF32, this replaces the setting of a program that calls winnow.
+    Like `set_matrix_products`, this overrides what a program that calls winnow has set in torch.
 
     torch then selects kernels that add in a fixed order, and raises RuntimeError where it has none. Among them is
     attention: torch's flash and memory-efficient kernels have a repeatable backward, and torch excludes cuDNN's. Raises
@@ -93,8 +93,10 @@ def describe_precision(config: Config, device: str) -> str:
 
 
 def _fix_workspace(cuda_is_used: bool) -> None:
-    """Configure cuBLAS to sum in a fixed order. With `cuda_is_used`, it may have started in this process, too late for
-    that.
+    """Configure cuBLAS to sum in a fixed order.
+
+    Raises ConfigError where the environment has another value. It also raises where the value is not set and
+    `cuda_is_used`: cuBLAS may have read it already.
     """
     chosen = os.environ.get(WORKSPACE)
     if chosen not in FIXED and (chosen is not None or cuda_is_used):

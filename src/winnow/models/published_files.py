@@ -32,7 +32,7 @@ NAMES = (
 
 
 def published_files(folder: Path) -> dict[str, bytes]:
-    """{name: content} of the published files in a model folder, a few to about 20 MB.
+    """{name: content} of the published files in a model folder: a few megabytes to about 20.
 
     Contents are kept, not paths: a run takes days, and the folder may be moved, or deleted from the hub's cache. Raises
     DataError for a file that cannot be read or is too large. It also does for a link to another place, because
@@ -43,7 +43,7 @@ def published_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the result of `published_files` into another folder, and overwrite files there."""
+    """Write the result of `published_files` into another folder, over files of the same names."""
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(exist_ok=True)

@@ -29,12 +29,12 @@ ADAPTER = "adapter"  # subfolder with the adapter of a model that is saved merge
 
 
 def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> dict[str, str]:
-    """Write a Hugging Face model and its published files (published_files.py) as a complete folder. Parameters keep
-    their precision.
+    """Write a Hugging Face model and its published files (published_files.py) as a folder that loads on its own.
+    Parameters keep their precision.
 
     A model with an adapter is not changed: the merged model is written, and the adapter alone in `adapter/`. The result
-    does not depend on which adapter is active, because another thread may switch it meanwhile. Returns the SHA-256 of
-    the files that were hashed while they were written, by their paths in the folder.
+    does not depend on which adapter is active: another thread may activate a different one meanwhile. Returns the
+    SHA-256 of the files that were hashed while they were written, by their paths in the folder.
     """
     path.mkdir(parents=True, exist_ok=True)
     plain, changed, digests = plain_model(model), dict[str, Callable[[], Tensor]](), dict[str, str]()
@@ -84,7 +84,7 @@ def _published(
 
 
 def _write_settings(plain: Any, path: Path, *, generation: bool) -> None:
-    """Write config.json, and generation_config.json where it was not published, like `save_pretrained`."""
+    """Write config.json and, with `generation`, generation_config.json, as `save_pretrained` does."""
     config = copy.deepcopy(plain.config)
     config.dtype, config.architectures = str(plain.dtype).removeprefix("torch."), [type(plain).__name__]
     config.save_pretrained(path)

@@ -16,7 +16,7 @@ ROTARY = ("default", "llama3")  # position embeddings with one table entry for t
 
 
 class Skeleton(nn.Module):
-    """A Llama, Qwen2 or Qwen3 on the meta device that cannot compute: parameters, buffers and settings."""
+    """The parameters, buffers and settings of a Llama, Qwen2 or Qwen3 on the meta device. It cannot compute."""
 
     def __init__(self, config: Any, dtype: torch.dtype) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Skeleton(nn.Module):
 def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
     """The skeleton of a supported family; None for any other family, and for settings that this file does not support.
 
-    Those include settings that transformers refuses, with a better message.
+    Those include settings that transformers refuses, because its message is better.
     """
     if config.model_type not in MODEL_TYPES or not _is_common(config):
         return None

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class WeightsOnRead(Mapping[str, "Tensor"]):
-    """A mapping whose names cost nothing: iterating and testing for a name read no weight, as the default of Mapping
-    does.
+    """A mapping whose names cost nothing. Iterating reads no weight, nor does `in`, for which Mapping's default would
+    read one.
     """
 
     @property

@@ -1,4 +1,6 @@
-"""Shared by all pictures: matplotlib where it is installed, colours, scales of shares, files that are written whole."""
+"""Code that all pictures share: matplotlib where it is installed, colours, scales of shares, files that are written
+whole.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", 
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty picture; width and height in inches. It needs no display."""
+    """An empty picture, with width and height in inches. It needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -75,7 +77,7 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
 
 def picture(figure: Figure, path: Path, *, dpi: int = 120) -> bytes:
-    """The bytes of a picture in the format of a file's suffix, by default PNG. Raises DataError for an unknown one."""
+    """The bytes of a picture in the format of a file's suffix, by default PNG. Raises DataError for another format."""
     drawn, kind = io.BytesIO(), path.suffix[1:] or "png"
     same = {"svg.hashsalt": "winnow", "svg.fonttype": "none"}  # equal pictures have equal bytes; text stays text
     try:

@@ -36,7 +36,7 @@ class EvaluationProgress:
         self._total = rollouts
 
     def resumed(self, task: str, rollouts: int) -> None:
-        """Count rollouts that an interrupted evaluation already has."""
+        """Count and print rollouts of a task that an interrupted evaluation already has."""
         self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
         if rollouts:
             self._print(f"{task}: {rollouts:,} rollouts were done before")
@@ -47,7 +47,7 @@ class EvaluationProgress:
         self._task = task
 
     def rollout(self, tokens: int) -> None:
-        """Count one finished rollout."""
+        """Count one finished rollout, and show the progress if the last update is old enough."""
         self._done, self._tokens = self._done + 1, self._tokens + tokens
         now = self._clock()
         if now - self._drawn <= (EVERY if self._live is not None else QUIET):
@@ -59,7 +59,7 @@ class EvaluationProgress:
             self._print(self.line())
 
     def part(self, problems: int, of: int) -> None:
-        """Report how many problems of the task are done."""
+        """Print how many problems of the task are done, unless there is a live line."""
         if self._live is None:
             self._drawn = self._clock()
             self._print(f"{problems:,} of {of:,} problems; {self.line()}")

@@ -54,7 +54,7 @@ class GroupComparison:
         return [axis for axis in AXES if any(known == axis for _, known, _ in self.curves)]
 
     def main_axis(self, label: str) -> str:
-        """Steps if they are known, as this axis contains every evaluation; else the first axis."""
+        """Steps if the group has them, as this axis contains every evaluation; else its first axis."""
         return next(axis for axis in ("steps", *AXES) if (label, axis, self.measure) in self.curves)
 
 
@@ -141,7 +141,10 @@ def _speed_ups(
 
 
 def per_step(group: SeedGroup, axis: str) -> Estimate | None:
-    """The mean over seeds of an axis per step, up to a seed's last evaluation; None if a seed lacks the axis."""
+    """The mean over seeds of an axis per step, up to a seed's last evaluation.
+
+    None if a seed lacks the axis or the steps, or has no evaluation after a step.
+    """
     if any(axis not in curve.x or "steps" not in curve.x for curve in group.curves):
         return None
     rates = [curve.x[axis][-1] / steps for curve in group.curves if (steps := curve.x["steps"][-1])]

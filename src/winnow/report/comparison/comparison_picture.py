@@ -32,7 +32,7 @@ def pictures(comparison: GroupComparison) -> dict[str, bytes]:
 
 
 def draw_comparison(comparison: GroupComparison) -> Figure:
-    """Draw a panel for every measurement that any group has."""
+    """Draw a panel per axis for the measure, and one each for length, format and allocation where a group has them."""
     panels = list(_panels(comparison))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -58,7 +58,7 @@ def _panels(comparison: GroupComparison) -> Iterator[Draw]:
     known = {measure for _, _, measure in comparison.curves}
 
     def most(*measures: str) -> str:
-        """The axis over which the most of these measures are known."""
+        """The axis with the most curves of these measures."""
         return max(
             (*axes, "steps"), key=lambda axis: sum((a, m in measures) == (axis, True) for _, a, m in comparison.curves)
         )

@@ -1,7 +1,8 @@
 """One seed's curve: the quality of the weights over seconds, tokens and steps of training.
 
 The points are the evaluations during training. The value of an axis at an evaluation is the cost of training before it:
-sampling, verification and updates, including the probes of an allocator, and excluding evaluations.
+sampling, verification and updates. It includes the probes of an allocator, and excludes evaluations and the waiting for
+checkpoints.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def curve_of(
 ) -> Curve | None:
     """The curve in the rows of a run's metrics, or of its further task `task`; None for a run without an evaluation.
 
-    It has every one of MEASURES that was measured, and `measure`. `seconds` replaces the measured seconds of a step.
+    It has those of MEASURES and `measure` that were measured. `seconds` replaces the measured seconds of a step.
     Raises DataError for a log that lacks a step before an evaluation, as the cost before it is then unknown.
     """
     evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix_of(task)}accuracy_sampled", math.nan))]
@@ -94,6 +95,6 @@ def _before(each: Sequence[float]) -> FloatArray:
 
 
 def _measured(rows: Sequence[Row], names: Sequence[str]) -> FloatArray:
-    """[P] the first of the metrics that occurs in any row."""
+    """[P] the values of the first of the metrics that occurs in any row; NaN in rows without it."""
     name = next((name for name in names if any(name in row for row in rows)), names[-1])
     return np.array([row.get(name, math.nan) for row in rows], dtype=np.float64)

@@ -177,7 +177,9 @@ def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], lis
 
 
 def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]) -> None:
-    """Raise DataError for a column with all values at most 1 beside one in percent: it may be in percent or shares."""
+    """Raise DataError for a column whose unit is unknown: another column is in percent, and this one has values above
+    0, and none above 1.
+    """
     unclear = [name for name in SHARES if percent and name not in percent and name in points[0].numbers]
     for name in unclear:
         if any(point.numbers[name] > 0 for point in points):
@@ -228,7 +230,7 @@ def _curve(
 
 
 def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: str) -> bool:
-    """Whether a curve has this axis. Raises DataError if it has it at some points only."""
+    """Whether a curve has values on this axis. Raises DataError if it has them at some points only."""
     empty = np.isnan(values)
     if empty.any() and not empty.all():
         line = points[int(np.argmax(empty))].line
@@ -241,7 +243,7 @@ def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: s
 
 
 def _check_apart(path: Path, x: FloatArray, lines: Sequence[int]) -> None:
-    """Raise DataError if two points [axes, P] of one curve are at the same place."""
+    """Raise DataError if two points [axes, P] of one curve are at the same place on every axis."""
     same = np.flatnonzero((np.diff(x) == 0).all(axis=0))
     if len(same):
         first, second = sorted((lines[same[0]], lines[same[0] + 1]))

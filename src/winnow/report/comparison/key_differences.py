@@ -1,4 +1,6 @@
-"""The keys in which configurations of runs differ: they decide which runs are seeds of one, and name the groups."""
+"""The keys in which configurations of runs differ. They decide which runs are seeds of one configuration, and what the
+groups are called.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def keys_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def at(config: Any, *path: str) -> Any:
-    """The value of a key; None if it is absent or its table has another type: a manifest may come from anyone."""
+    """The value of a key; None if it is absent, or if a table above it is none: a manifest may come from anyone."""
     for name in path:
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
@@ -54,7 +56,7 @@ def is_one_configuration(first: Keys, second: Keys) -> bool:
 
 
 def labels(configurations: Sequence[Keys]) -> list[str]:
-    """A label for each configuration, "select.keep_per_prompt = 4", from all keys in which any of them differ."""
+    """A label for each configuration ("select.keep_per_prompt = 4"), from all keys in which any of them differ."""
     keys = differing(configurations)
     return [
         ", ".join(f"{key} = {shown(of[key])}" for key in keys if key in of) or "the others" for of in configurations
@@ -62,7 +64,7 @@ def labels(configurations: Sequence[Keys]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value in JSON, a string without quotes."""
+    """A value as JSON, but a string without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -79,7 +79,7 @@ def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
 
 
 def _split(argument: str) -> tuple[str | None, str]:
-    """(label, path); an argument that exists as a path has no label."""
+    """(label, path). An argument has no label if it exists as a path, or if a "/" precedes its first "="."""
     label, equals, path = argument.partition("=")
     if not equals or not label or "/" in label or os.path.lexists(argument):
         return None, argument
@@ -111,7 +111,7 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a folder is a run, and not a checkpoint, which has a manifest, too."""
+    """Whether a folder is a run, and not a checkpoint, which has a manifest too."""
     return ((path / MANIFEST).is_file() or (path / METRICS).is_file()) and not is_checkpoint_path(path)
 
 
@@ -122,7 +122,9 @@ def _by_number(path: Path) -> tuple[str, int, str]:
 
 
 def _run(path: Path, label: str | None) -> NamedRun:
-    """A named run. If it belongs to a sweep, the sweep has its label and whether it ran alone."""
+    """A named run. For a run of a sweep, the sweep's files have whether it ran alone, and its label unless the user
+    gave one.
+    """
     sweep = sweep_of(path)
     if sweep is None:
         return NamedRun(path, label)

@@ -28,7 +28,8 @@ class PassRateCounts:
 
 
 def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCounts], list[str]]:
-    """The counts by label of groups with logged rollouts, and notes on the others; both empty without an allocator.
+    """The counts of groups with logged rollouts, by label, and notes on the other groups. Both are empty if no run has
+    an allocator other than "uniform".
 
     The pass rate of a prompt is that of its rollouts in the same step, excluding failed verdicts. A prompt without a
     verdict is in no bin.

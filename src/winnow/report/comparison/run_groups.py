@@ -1,4 +1,4 @@
-"""Groups of runs that are seeds of one configuration, with labels, and notes on omitted runs."""
+"""Groups of runs that are seeds of one configuration, with labels, and notes on omitted inputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReadRun:
 
     @cached_property
     def keys(self) -> Keys:
-        """The keys that affect the results (`keys_of`), by dotted name."""
+        """The values of the keys that affect the results (`keys_of`), by dotted name."""
         return keys_of(self.config)
 
     @property
@@ -192,7 +192,9 @@ def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> 
 
 
 def _without_shared_seconds(group: SeedGroup, notes: list[str]) -> SeedGroup:
-    """The group without seconds if a run shared its machine with another, as both slowed each other down."""
+    """The group, without seconds if one of its runs shared its machine with another run, as both slowed each other
+    down.
+    """
     shared = [run.path.name for run in group.runs if not run.named.alone]
     if not shared:
         return group

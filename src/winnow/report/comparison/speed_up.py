@@ -36,12 +36,15 @@ class SpeedUp:
 
     @property
     def ended_before(self) -> bool:
-        """Whether the group was not trained as far as the baseline's time to the level, and did not reach it."""
+        """Whether the group did not reach the level, and ended before the time at which the baseline reached it."""
         return self.other is None and self.baseline is not None and self.ends < self.baseline
 
 
 def speed_up(baseline: Sequence[Curve], other: Sequence[Curve], axis: str, measure: str) -> SpeedUp | None:
-    """The speed-up in the mean of a measure over an axis; None if one of the two lacks the axis or a common range."""
+    """The speed-up in the mean of a measure over an axis.
+
+    None if a curve of one of the two lacks the axis or the measure, or if its curves share no range of the axis.
+    """
     one, two = (on_shared_x(curves, axis, measure) for curves in (baseline, other))
     if one is None or two is None:
         return None

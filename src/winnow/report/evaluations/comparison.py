@@ -39,7 +39,7 @@ class Models(NamedTuple):
 
 
 class CategoryChange(NamedTuple):
-    """The number of rollouts of each model in a category, and their share of the model's rollouts."""
+    """The number of each model's rollouts in a category, and their share of that model's rollouts."""
 
     category: Category
     other: int
@@ -91,7 +91,7 @@ class Comparison:
         return self.metric.removeprefix("accuracy_")
 
     def numbers(self) -> dict[str, Any]:
-        """All fields without the texts, which are in the files of rollouts."""
+        """All fields, without the texts of `won` and `lost`, which are in the files of rollouts."""
         texts = ("question", "gold", "other_answer", "model_answer")
         fields = asdict(self)
         for side in ("won", "lost"):
@@ -194,6 +194,6 @@ def _categories(mine: Sequence[Sequence[Row]], theirs: Sequence[Sequence[Row]]) 
 
 
 def _first(rows: Sequence[Row], *, correct: bool) -> str:
-    """The first right or wrong answer. It exists, as the scores of the two models differ."""
+    """The first right answer, or the first wrong one. It exists, as the scores of the two models differ."""
     text: str = next(row["text"] for row in rows if row["correct"] is correct)
     return text
