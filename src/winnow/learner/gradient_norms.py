@@ -175,6 +175,7 @@ def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied:
             del logits  # [chunk, V]: free it before `role.add` computes another chunk's logits
             if role is not None:
                 role.add(chunk, gradients)
+            del gradients  # [chunk, V]: as above, for the next chunk
         results += [] if role is None else [role.result()]
     yield torch.cat(above)
     yield from map(torch.stack, zip(*results, strict=True))

@@ -75,6 +75,7 @@ class InPairs:
             self._squares.append(
                 2 * ((gradients @ theirs.T) * (hidden @ other.hidden.to(theirs).T)).sum(dtype=torch.float64)
             )
+            del theirs  # [chunk, V]: free it before the next chunk's logits are computed
         self._chunks.append(chunk)
         rows = gradients[:, self._tokens].T @ hidden
         self._rows = rows if self._rows is None else self._rows.add_(rows)

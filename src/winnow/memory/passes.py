@@ -12,7 +12,7 @@ from winnow.memory import footprint, shares
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
 
-NORM_COPIES = 3  # of a chunk's logits: one chunk's gradients, another chunk's logits and their gradients
+NORM_COPIES = 4  # one chunk's gradients; another's logits, the same divided by the temperature, and their gradients
 
 
 def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:

@@ -455,7 +455,7 @@ def test_passes_for_gradient_norms_are_planned_for_gvm(matrix, name):
     assert parts_of("norms", **GVM, probe={"gradient_norm": "none"}) == {}
     found = parts_of("norms", **GVM, probe={"gradient_norm": matrix, "every": 1, "rollouts_per_prompt": 3})
     assert set(found) == {name, "logits for norms"}
-    assert found["logits for norms"] == 3 * 30 * 512 * 4
+    assert found["logits for norms"] == 4 * 30 * 512 * 4
     double = parts_of("norms", **GVM, probe={"gradient_norm": matrix, "every": 2, "rollouts_per_prompt": 3})
     assert double[name] == 2 * found[name]
 
