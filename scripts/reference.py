@@ -20,24 +20,25 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 
 OPENING = """# Reference: keys, members, metrics
 
-Made from the code by `python scripts/reference.py`; do not edit.
+This page lists every configuration key, every member with its options, and every metric. It is generated from the
+code by `python scripts/reference.py`; do not edit it.
 
 ## Configuration keys
 
-As a TOML file and `--set` name them (`[rollout] top_k = 0` and `--set rollout.top_k=0`); from Python they are nested
-keyword arguments. A *member* is a name, `"file.py:function"`, or a table with `use` and the member's own options;
-without a default a key is absent. `winnow check CONFIG` prints a whole configuration.
+Keys have the same names in a TOML file (`[rollout] top_k = 0`) and in `--set` (`--set rollout.top_k=0`). In Python
+they are nested keyword arguments. A *member* is a name, `"file.py:function"`, or a table with `use` and the options of
+the member. A key without a default is absent unless you set it. `winnow check CONFIG` prints a whole configuration.
 """
 MEMBERS = """
 ## Members and their options
 
-An option is set beside `use`: `select = { use = "max_variance", keep_per_prompt = 4 }`. `winnow list losses` prints
-the same."""
+An option is set next to `use`: `select = { use = "max_variance", keep_per_prompt = 4 }`. `winnow list losses` prints
+the losses in the same form, and so on for the other families."""
 MEASURED = """
 ## Metrics
 
-The rows of `metrics.jsonl`, one per step. Means over rollouts are over all verified rollouts unless the text contains
-"kept".
+These are the columns of `metrics.jsonl`, which has one row per step. Means over rollouts are over all verified
+rollouts unless the description contains "kept".
 """
 
 
