@@ -29,7 +29,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"value model ({_name(form)})"
     rollouts, prompts = (_at(config, "rollout", key) for key in ("rollouts_per_prompt", "prompts_per_step"))
     if rollouts and prompts:
-        yield f"{rollouts} -> {_kept(config, rollouts)} rollouts of {prompts} prompts per step"
+        yield f"{rollouts} -> {_kept(config, rollouts)} rollouts of {prompts} prompt{'s' * (prompts != 1)} per step"
     if (allocate := _at(config, "allocate", "use")) not in (None, "uniform"):
         yield f"{_name(allocate)} allocation"
 
