@@ -125,7 +125,7 @@ def conclusion(row: Mapping[str, Any]) -> str:
         return SURE[0] if not row["shows_difference"] else SURE[1] if row["ratio"] > 1 else SURE[2]
     sides = {row[side]: list(row["times"][side].values()) for side in ("baseline", "group")}
     never = [f"{t.count('never')} of {len(t)} seeds of `{label}`" for label, t in sides.items() if "never" in t]
-    return f"{' and '.join(never) or 'some seeds'} never reach the level"
+    return f"the level is not reached by {' and '.join(never) or 'some seeds'}"
 
 
 def table(result: Result) -> Iterator[str]:
