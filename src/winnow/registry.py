@@ -235,7 +235,7 @@ def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = N
 def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[Any]:
     """The member for a name, for "file.py:function" (relative to `base`), or for the function itself.
 
-    Raises ConfigError with the given name and the existing ones.
+    Raises ConfigError with the given name and the nearest existing one, or with all of them where none is near.
     """
     family = family_of(family) if isinstance(family, str) else family
     if callable(use):

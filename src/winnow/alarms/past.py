@@ -47,7 +47,9 @@ class Compared:
 
 @dataclass(slots=True)
 class Past:
-    """Rows of finished steps, oldest first: the newest `reach` in `rows`, and as many of the first in `first`."""
+    """Rows of finished steps, oldest first: the newest `reach` in `rows`, and in `first` as many of the first in which
+    the policy was trained.
+    """
 
     reach: int
     evaluated_since: int = 0  # earlier evaluations used other problems and are ignored

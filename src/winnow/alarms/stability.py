@@ -62,7 +62,7 @@ def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The clip removes the gradient of many tokens."""
+    """The clip acts on many tokens."""
     rows = past.last(limits.steps)
     clipped = mean(rows, "policy/clip_fraction")
     if not clipped > limits.clip_fraction:

@@ -133,7 +133,9 @@ def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArr
 
 
 def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
-    """Shares of `budget`: the multiple of `weights`, clipped to [low, high], whose sum is the budget."""
+    """Shares of `budget`: the multiple of `weights`, clipped to [low, high], whose sum is the budget, or as near to it
+    as the bounds allow.
+    """
     positive = np.where((weights > 0) & (high > 0), weights, 0.0)
     if budget <= 0 or not positive.any():
         return low.astype(np.float64)

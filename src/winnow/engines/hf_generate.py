@@ -27,7 +27,9 @@ from winnow.seeds import SeedName
 
 
 class HuggingFace:
-    """See `hf`. Because it has a copy of the weights, it also tests a transfer of weights, unlike `native`."""
+    """See `hf`. It always samples from a copy of the weights, so it also tests their transfer. `native` has a copy only
+    with a `dtype` of its own or a sharded policy.
+    """
 
     def __init__(self, context: EngineContext) -> None:
         self.version = 0

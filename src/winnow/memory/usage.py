@@ -140,7 +140,9 @@ def _process_bytes() -> Iterator[tuple[str, int]]:
 
 
 def _available() -> int | None:
-    """Bytes of the whole machine that are free, or in caches that the kernel can evict."""
+    """Bytes of the whole machine that are free, or in caches that the kernel can evict; its capacity where the kernel
+    does not report them.
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -16,8 +16,8 @@ _NUMBER = re.compile(
 def last_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}` (or `\fbox{...}`), braces balanced, `\{` and `\}` ignored.
 
-    For a box that contains only a box, the content of the inner one. None without a box, and when the last box is not
-    closed: such a completion was cut off before it had answered.
+    For a box that contains only a box without further braces, the content of the inner one. None without a box, and
+    when the last box is not closed: such a completion was cut off before it had answered.
     """
     opened: list[tuple[bool, int]] = []  # (is a box, start of its content)
     last: tuple[int, int] | None = None

@@ -59,8 +59,8 @@ def per_update(config: Config, b: Budget) -> str:
 
 
 def _kept(members: Members) -> int:
-    """Rollouts that the selectors keep of one prompt, at most. A selector without `keep_per_prompt` counts as keeping
-    all.
+    """Rollouts that the selectors keep, at most, of a prompt with `rollouts_per_prompt` rollouts. A selector without
+    `keep_per_prompt` counts as keeping all.
 
     How many rollouts an earlier selector left in each chunk is unknown, so every chunk counts as full. The result is at
     most the number of rollouts that earlier selectors left.

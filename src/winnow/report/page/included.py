@@ -119,7 +119,9 @@ def _fill(
 
 
 def spread(count: int) -> Iterator[int]:
-    """0, count - 1, then the middles of the longest intervals between, until every number below `count` occurred."""
+    """0, count - 1, then the middles of the intervals between, level by level, until every number below `count` has
+    occurred.
+    """
     yield from range(min(count, 1))
     if count > 1:
         yield count - 1
