@@ -3,6 +3,7 @@
     scripts/mutants                          all of them, and the unchanged copy, whose tests must pass
     scripts/mutants population-deviation clip-high-lost --jobs 1
     scripts/mutants --since REV --most 6     of those in files that changed since a revision, at most six
+    scripts/mutants --rename OLD NEW         after a function or a module was renamed: rewrite the tables
 
 A mutant is an entry of a table. `why` describes the bug and begins with "Shipped" if a release contained it.
 `tests` are those that must fail. `edit` is one small change, or a list of them; mutant_edits.py lists the kinds:
@@ -15,8 +16,9 @@ A mutant is an entry of a table. `why` describes the bug and begins with "Shippe
     why = "Shipped by ...: the standard deviation has ddof 0."
 
 Its tests run first, until one fails; with --full the whole suite follows if none does. The exit code is 1 if a mutant
-survives, and 2 if one cannot be tried because its place does not exist or its tests cannot run. A mutant is skipped,
-without an error, if no test fails and one of its tests cannot run on this machine.
+survives, and 2 if one cannot be tried because its place does not exist or its tests cannot run. A mutant whose place
+does not exist is always among those that are tried. A mutant is skipped, without an error, if no test fails and one of
+its tests cannot run on this machine.
 """
 
 from __future__ import annotations
@@ -106,7 +108,8 @@ def read() -> dict[str, Mutant]:
 def chosen(names: Sequence[str], *, since: str | None = None, most: int | None = None) -> list[Mutant]:
     """The mutants of these names, or all, after the control, which runs the tests of all of them.
 
-    With `since` only those in files that changed since then; of more than `most`, a sample seeded by the revision.
+    With `since` only those in files that changed since then; of more than `most`, a sample seeded by the revision. In
+    both cases also those that no longer apply.
     """
     known = read()
     if unknown := [name for name in names if name not in known]:
@@ -117,6 +120,7 @@ def chosen(names: Sequence[str], *, since: str | None = None, most: int | None =
         mutants = [one for one in mutants if one.file_in(REPOSITORY).relative_to(REPOSITORY).as_posix() in changed]
     if most is not None and len(mutants) > most:
         mutants = random.Random(git("rev-parse", "HEAD")).sample(mutants, most)
+    mutants += [one for name, one in sorted(known.items()) if not names and one not in mutants and why_not(one)]
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     return [Mutant(CONTROL, "", tuple(tests)), *mutants] if mutants else []
 
@@ -180,6 +184,37 @@ def edited(mutant: Mutant, repository: Path) -> str:
         raise Untried(f"{mutant.name} no longer applies to {mutant.function}: {error}; write it anew") from error
 
 
+def why_not(mutant: Mutant) -> str:
+    """Why a mutant no longer applies to this repository; empty if it does."""
+    try:
+        edited(mutant, REPOSITORY)
+    except Untried as error:
+        return str(error)
+    return ""
+
+
+def rename(old: str, new: str, tables: Path = TABLES) -> list[str]:
+    """Write `new` for `old`, both names in code, in the mutants that no longer apply and then do. Returns their names.
+
+    Only the function and the edits of a mutant change, not its name and its reason.
+    """
+    mended = []
+    for table in sorted(tables.glob("*.toml")):
+        head, *entries = re.split(r"(?m)^(?=\[\[mutant\]\])", table.read_text(encoding="utf-8"))
+        for number, entry in enumerate(entries):
+            lines = entry.splitlines(keepends=True)
+            other = "".join(
+                line if re.match("(name|why|tests) = ", line) else re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, line)
+                for line in lines
+            )
+            before, after = (Mutant.of(tomllib.loads(text)["mutant"][0]) for text in (entry, other))
+            if before != after and why_not(before) and not why_not(after):
+                entries[number] = other
+                mended.append(after.name)
+        table.write_text("".join([head, *entries]), encoding="utf-8")
+    return mended
+
+
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:
     """The first test that fails in the copy; None if all pass. `tests` are in pytest's syntax. Raises Skipped."""
     imported = run_python(copy, "-c", "import winnow; print(winnow.__file__)")
@@ -218,8 +253,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default 2)")
     parser.add_argument("--full", action="store_true", help="run the whole suite on mutants that survive their tests")
     parser.add_argument("--since", metavar="REV", help="only mutants of files that changed since this revision")
+    parser.add_argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="rewrite the tables after a renaming")
     parser.add_argument("--most", type=int, help="maximum number of mutants; more are sampled")
     arguments = parser.parse_args()
+    if arguments.rename:
+        print("\n".join(rename(*arguments.rename)) or "no mutant applies again with the new name")
+        return 0
     try:
         mutants = chosen(arguments.names, since=arguments.since, most=arguments.most)
     except Untried as error:
