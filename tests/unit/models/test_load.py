@@ -270,13 +270,13 @@ def test_settings_need_no_weights_in_the_cache(cache: Path) -> None:
 
 def test_what_is_neither_here_nor_in_the_hub_could_have_been_either(cache: Path) -> None:
     for path in ("owner/other", "a--b/c", "a/b."):  # the latter two break rules that the hub has for ids
-        with refused(DataError, f"'{path}'", "the hub", key="model.path", code="data.missing"):
+        with refused(DataError, f"'{path}'", "hub", key="model.path", code="data.missing"):
             describe(path)
 
 
 def test_a_path_below_a_folder_that_is_here_is_no_hub_id(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    with refused(DataError, "'models/qwen'", "no qwen", key="model.path", code="data.missing"):
+    with refused(DataError, "'models/qwen'", key="model.path", code="data.missing"):
         describe("models/qwen")
     (tmp_path / "owner").mkdir()
     assert describe("owner/cached").family == "qwen2", "the cache has it"
