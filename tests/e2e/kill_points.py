@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import os
 import signal
 import sys
@@ -25,17 +26,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import chaos
-
-from places import attribute
-from winnow.learner import learner
-from winnow.models import adapter, save, tensor_file
-from winnow.state import checkpoint, checkpoint_cleanup, disk, log_lines, logbook, rollout_files, rollout_log
-from winnow.training import fit, probe, saving, step
-from winnow.verify import verifiers
 
 SECONDS = 300.0  # for a life of one
 STRUCK = "step-000002"  # the checkpoint that is written when a life ends, beside or before step 2
@@ -61,136 +54,139 @@ class Point:
     """A call of one of winnow's functions."""
 
     name: str
-    function: Callable[[], object]  # lambda: module.function, or module.Class.method
+    function: str  # "module:attribute", below winnow
     of: str = ""  # in one of its arguments, as text
     call: int = 1  # counted from 1, since the landmark
-    since: Callable[[], object] = lambda: checkpoint._write  # the landmark: a function that is called with ...
+    since: str = "state.checkpoint:_write"  # the landmark: a function that is called with ...
     landmark: str = STRUCK  # ... this in its arguments
     after: bool = False  # it returns, and then
 
 
-def written(name: str, function: Callable[[], object], of: str = "", **more: Any) -> Point:
-    return Point(name, function, of, **more)
+def written(name: str, function: str, of: str = "", **more: Any) -> Point:
+    return Point(name, f"state.{function}", of, **more)
 
 
 WRITES = [
-    written("leftovers cleared", lambda: checkpoint.clear_leftovers, since=lambda: checkpoint.save, landmark="2"),
-    written("room asked for", lambda: checkpoint._check_room, since=lambda: checkpoint.save, landmark="2"),
-    written("draft begun", lambda: checkpoint._write, STRUCK),
-    Point("adapter begun", lambda: save.save_adapter),
-    Point("adapter's weights begun", lambda: adapter.write_tensors, "adapter_model"),
-    Point("adapter's weights half", lambda: tensor_file._pieces, call=3),
-    Point("adapter's weights written", lambda: save.save_adapter, after=True),
-    Point("model begun", lambda: save._write_weights),
-    Point("model half, in a merge", lambda: adapter._merged, call=4),
-    Point("model half, a tensor written", lambda: adapter._merged, call=4, after=True),
-    Point("model's weights written", lambda: save._write_weights, after=True),
-    Point("model's settings written", lambda: save._write_settings, after=True),
-    Point("model's folder written", lambda: learner.write_model_folder, after=True),
-    written("moments begun", lambda: checkpoint.write_tensors),
-    written("moments written", lambda: checkpoint.write_tensors, after=True),
-    written("state begun", lambda: checkpoint.write_json),
-    written("state a draft", lambda: disk.write_all, after=True),
-    written("state written", lambda: checkpoint.write_json, after=True),
-    written("model synced", lambda: checkpoint.sync, "model.safetensors", after=True),
-    written("moments to be synced", lambda: checkpoint.sync, "trainer.safetensors"),
-    written("manifest begun", lambda: checkpoint.write_manifest),
-    written("manifest a draft", lambda: disk.write_all, call=2, after=True),
-    written("manifest written", lambda: checkpoint.write_manifest, after=True),
-    written("folder to be synced", lambda: checkpoint.sync, "adapter"),
-    written("draft synced", lambda: checkpoint._write, STRUCK, after=True),
-    written("renamed, not synced", lambda: checkpoint.sync, "checkpoints"),
-    written("renamed and synced", lambda: checkpoint.damages, STRUCK, since=lambda: checkpoint._publish),
-    written("old ones to be removed", lambda: checkpoint.prune, since=lambda: checkpoint._publish),
-    written("old one renamed", lambda: checkpoint_cleanup.delete, since=lambda: checkpoint.prune, landmark="2"),
-    written("old ones removed", lambda: checkpoint.prune, since=lambda: checkpoint._publish, after=True),
-    Point("logs synced, no thread yet", lambda: saving.Thread, since=lambda: fit.begin_save, landmark="2"),
-    Point("save ended, nobody told", lambda: saving._fill, since=lambda: fit.begin_save, landmark="2", after=True),
+    written("leftovers cleared", "checkpoint:clear_leftovers", since="state.checkpoint:save", landmark="2"),
+    written("room asked for", "checkpoint:_check_room", since="state.checkpoint:save", landmark="2"),
+    written("draft begun", "checkpoint:_write", STRUCK),
+    Point("adapter begun", "models.save:save_adapter"),
+    Point("adapter's weights begun", "models.adapter:write_tensors", "adapter_model"),
+    Point("adapter's weights half", "models.tensor_file:_pieces", call=3),
+    Point("adapter's weights written", "models.save:save_adapter", after=True),
+    Point("model begun", "models.save:_write_weights"),
+    Point("model half, in a merge", "models.adapter:_merged", call=4),
+    Point("model half, a tensor written", "models.adapter:_merged", call=4, after=True),
+    Point("model's weights written", "models.save:_write_weights", after=True),
+    Point("model's settings written", "models.save:_write_settings", after=True),
+    Point("model's folder written", "learner.learner:write_model_folder", after=True),
+    written("moments begun", "checkpoint:write_tensors"),
+    written("moments written", "checkpoint:write_tensors", after=True),
+    written("state begun", "checkpoint:write_json"),
+    written("state a draft", "disk:write_all", after=True),
+    written("state written", "checkpoint:write_json", after=True),
+    written("model synced", "checkpoint:sync", "model.safetensors", after=True),
+    written("moments to be synced", "checkpoint:sync", "trainer.safetensors"),
+    written("manifest begun", "checkpoint:write_manifest"),
+    written("manifest a draft", "disk:write_all", call=2, after=True),
+    written("manifest written", "checkpoint:write_manifest", after=True),
+    written("folder to be synced", "checkpoint:sync", "adapter"),
+    written("draft synced", "checkpoint:_write", STRUCK, after=True),
+    written("renamed, not synced", "checkpoint:sync", "checkpoints"),
+    written("renamed and synced", "checkpoint:damages", STRUCK, since="state.checkpoint:_publish"),
+    written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
+    written("old one renamed", "checkpoint_cleanup:delete", since="state.checkpoint:prune", landmark="2"),
+    written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
+    Point("logs synced, no thread yet", "training.saving:Thread", since="training.fit:begin_save", landmark="2"),
+    Point(
+        "save ended, nobody told", "training.saving:_fill", since="training.fit:begin_save", landmark="2", after=True
+    ),
 ]
 
 
-def phase(name: str, function: Callable[[], object], **more: Any) -> Point:
-    return Point(name, function, **{"since": lambda: fit.train_step, "landmark": "2", **more})
+def phase(name: str, function: str, **more: Any) -> Point:
+    return Point(name, function, **{"since": "training.fit:train_step", "landmark": "2", **more})
 
 
-def planned(name: str, function: Callable[[], object], **more: Any) -> Point:
+def planned(name: str, function: str, **more: Any) -> Point:
     """Between two steps: a plan is made for step 2, at which a window begins."""
-    return phase(name, function, **{"since": lambda: fit.plan, **more})
+    return phase(name, function, **{"since": "training.fit:plan", **more})
 
 
 PHASES = [
-    phase("evaluation begun", lambda: fit.evaluate, since=lambda: fit.begin_save, landmark="2"),
+    phase("evaluation begun", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
     phase(
         "evaluation logged",
-        lambda: logbook.Logbook.write_between,
-        since=lambda: fit.begin_save,
+        "state.logbook:Logbook.write_between",
+        since="training.fit:begin_save",
         landmark="2",
         after=True,
     ),
-    planned("plan begun", lambda: fit.plan),
-    planned("moments and reference reset", lambda: learner.Learner.reset, after=True),
-    planned("probe sampled", lambda: probe.collect, after=True),
-    planned("plan made", lambda: probe.allocate, after=True),
-    planned("plan logged", lambda: logbook.Logbook.write_between, after=True),
-    phase("sampling begun", lambda: step.sample),
-    phase("sampled and verified", lambda: step.sample, after=True),
-    phase("verdicts judged", lambda: verifiers.Verifiers.check_step, after=True),
-    phase("half of the groups selected", lambda: step.fill_keep, call=2),
-    phase("advantages given", lambda: step.fill_advantages, after=True),
-    phase("batches cut", lambda: step.schedule, after=True),
-    phase("log-probs begun", lambda: learner.Learner.compute_logprobs),
-    phase("log-probs taken", lambda: learner.Learner.compute_logprobs, after=True),
-    phase("between two micro-batches", lambda: learner.Learner.forward, call=2),
-    phase("gradients whole", lambda: learner.Learner.step),
-    phase("between two updates", lambda: learner.Learner.step, after=True),
-    phase("second update taken", lambda: learner.Learner.step, call=2, after=True),
-    phase("weights handed over", lambda: learner.Learner.weights, after=True),
-    phase("metrics described", lambda: step.describe, after=True),
-    phase("rollouts half written", lambda: rollout_files.mark_of),
-    phase("rollouts written, not listed", lambda: rollout_log.write, after=True),
-    phase("rollouts logged, metrics not", lambda: log_lines.append, of=".index.jsonl", after=True),
-    phase("metrics logged", lambda: logbook.Logbook.write, after=True),
+    planned("plan begun", "training.fit:plan"),
+    planned("moments and reference reset", "learner.learner:Learner.reset", after=True),
+    planned("probe sampled", "training.probe:collect", after=True),
+    planned("plan made", "training.probe:allocate", after=True),
+    planned("plan logged", "state.logbook:Logbook.write_between", after=True),
+    phase("sampling begun", "training.step:sample"),
+    phase("sampled and verified", "training.step:sample", after=True),
+    phase("verdicts judged", "verify.verifiers:Verifiers.check_step", after=True),
+    phase("half of the groups selected", "training.step:fill_keep", call=2),
+    phase("advantages given", "training.step:fill_advantages", after=True),
+    phase("batches cut", "training.step:schedule", after=True),
+    phase("log-probs begun", "learner.learner:Learner.compute_logprobs"),
+    phase("log-probs taken", "learner.learner:Learner.compute_logprobs", after=True),
+    phase("between two micro-batches", "learner.learner:Learner.forward", call=2),
+    phase("gradients whole", "learner.learner:Learner.step"),
+    phase("between two updates", "learner.learner:Learner.step", after=True),
+    phase("second update taken", "learner.learner:Learner.step", call=2, after=True),
+    phase("weights handed over", "learner.learner:Learner.weights", after=True),
+    phase("metrics described", "training.step:describe", after=True),
+    phase("rollouts half written", "state.rollout_files:mark_of"),
+    phase("rollouts written, not listed", "state.rollout_log:write", after=True),
+    phase("rollouts logged, metrics not", "state.log_lines:append", of=".index.jsonl", after=True),
+    phase("metrics logged", "state.logbook:Logbook.write", after=True),
 ]
 
 UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: its first to wait is its first update
-    phase("beside an evaluation", lambda: fit.evaluate, since=lambda: fit.begin_save, landmark="2"),
-    planned("beside a plan", lambda: fit.plan),
-    planned("waited for before a reset", lambda: saving.Saving.wait),
-    phase("beside sampling", lambda: step.sample, after=True, landmark="1"),
-    phase("beside the selection", lambda: step.fill_advantages, landmark="1"),
-    phase("beside log-probs", lambda: learner.compute_logprobs, after=True, landmark="1"),
-    phase("waited for before an update", lambda: saving.Saving.wait, landmark="1"),
+    phase("beside an evaluation", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
+    planned("beside a plan", "training.fit:plan"),
+    planned("waited for before a reset", "training.saving:Saving.wait"),
+    phase("beside sampling", "training.step:sample", after=True, landmark="1"),
+    phase("beside the selection", "training.step:fill_advantages", landmark="1"),
+    phase("beside log-probs", "learner.learner:compute_logprobs", after=True, landmark="1"),
+    phase("waited for before an update", "training.saving:Saving.wait", landmark="1"),
 ]
 
 FULL = [  # of a model that is trained whole, whose own folder is resumed from, and whose reference is a second one
-    Point("model half", lambda: tensor_file._pieces, call=3),
-    written("moments begun", lambda: checkpoint.write_tensors),
-    written("state begun", lambda: checkpoint.write_json),
-    written("renamed, not synced", lambda: checkpoint.sync, "checkpoints"),
+    Point("model half", "models.tensor_file:_pieces", call=3),
+    written("moments begun", "checkpoint:write_tensors"),
+    written("state begun", "checkpoint:write_json"),
+    written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
 ]
 FAILING_WRITES = [
     *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
-    written("manifest a draft", lambda: disk.write_all, call=2),
-    written("no rename", lambda: checkpoint._publish),
-    written("last moments", lambda: checkpoint.write_tensors, landmark="step-000003"),
-    written("last manifest", lambda: checkpoint.write_manifest, landmark="step-000003"),
-    written("log not synced", lambda: log_lines.synced_mark, since=lambda: fit.begin_save, landmark="2"),
+    written("manifest a draft", "disk:write_all", call=2),
+    written("no rename", "checkpoint:_publish"),
+    written("last moments", "checkpoint:write_tensors", landmark="step-000003"),
+    written("last manifest", "checkpoint:write_manifest", landmark="step-000003"),
+    written("log not synced", "log_lines:synced_mark", since="training.fit:begin_save", landmark="2"),
 ]
 FAILING_PHASES = [
     *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
-    phase("rollouts not logged", lambda: rollout_log.write),
-    phase("rollouts not listed", lambda: log_lines.write_all),
-    phase("metrics not logged", lambda: log_lines.write_all, call=2),
+    phase("rollouts not logged", "state.rollout_log:write"),
+    phase("rollouts not listed", "state.log_lines:write_all"),
+    phase("metrics not logged", "state.log_lines:write_all", call=2),
 ]
 
 
-def wrap(function: Callable[[], object], around: Callable[..., Any]) -> None:
-    """`around(original, *arguments)` takes the place of the function that `lambda: module.function` reads."""
-    home, name = attribute(function)
-    original, method = getattr(home, name), isinstance(home, type)
-    setattr(home, name, functools.partialmethod(_method, around, original) if method else
-            functools.partial(around, original))  # fmt: skip
+def wrap(function: str, around: Callable[..., Any]) -> None:
+    """`around(original, *arguments)` takes the place of "module:attribute", of a method too."""
+    module, _, attribute = function.partition(":")
+    *owner, name = attribute.split(".")
+    home = functools.reduce(getattr, owner, importlib.import_module(f"winnow.{module}"))
+    setattr(home, name, functools.partialmethod(_method, around, getattr(home, name)) if owner else
+            functools.partial(around, getattr(home, name)))  # fmt: skip
 
 
 def _method(self: object, around: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -266,8 +262,8 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
         assert not released.is_set()
         struck.set()
 
-    wrap(lambda: checkpoint.write_tensors, slow)
-    wrap(lambda: saving.Saving.wait, asked)
+    wrap("state.checkpoint:write_tensors", slow)
+    wrap("training.saving:Saving.wait", asked)
     return under_way
 
 

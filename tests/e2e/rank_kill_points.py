@@ -17,33 +17,27 @@ import kill_points
 from kill_points import Point, phase, planned, written
 
 from winnow.algos.selection import max_variance
-from winnow.learner import learner, shares_to_writer
-from winnow.models import tensor_file
-from winnow.state import checkpoint, rollout_files
-from winnow.training import build, collect, fit, probe, step
-from winnow.verify import verifiers
 
 STRIKE = "WINNOW_STRIKE"
-LOADED = {"since": lambda: fit.build, "landmark": ""}
+LOADED = {"since": "training.fit:build", "landmark": ""}
 
 # The learner and the rank that is killed at each. Both kinds of learner lose either rank.
 POINTS: list[tuple[str, int, Point]] = [
-    ("replicated", 1, Point("model loaded", lambda: build.load_model, after=True, **LOADED)),
-    ("sharded", 0, planned("in a probe", lambda: probe.collect)),
-    ("sharded", 1, phase("while sampling", lambda: verifiers.Verifiers.submit, call=2)),
-    ("replicated", 0, phase("while judging", lambda: verifiers.Verifiers.collect)),
-    ("replicated", 1, phase("rollouts to be gathered", lambda: collect.gather_groups)),
-    ("sharded", 1, phase("log-probs begun", lambda: learner.Learner.compute_logprobs)),
-    ("replicated", 0, phase("before the first backward", lambda: learner.Learner.backward)),
-    ("sharded", 1, phase("gradients whole", lambda: learner.Learner.step)),
-    ("sharded", 0, phase("weights to be handed over", lambda: learner.Learner.weights, after=True)),
-    ("replicated", 1, phase("weights handed over", lambda: step.sync_weights, after=True)),
-    ("replicated", 0, phase("rollouts half written", lambda: rollout_files.mark_of)),
-    ("sharded", 0, Point("model half written", lambda: tensor_file._pieces, call=3)),
-    ("sharded", 1, phase("share of a model half given", lambda: shares_to_writer._said, call=3,
-                         since=lambda: fit.begin_save)),
-    ("replicated", 0, written("saved, old ones to be removed", lambda: checkpoint.prune,
-                              since=lambda: checkpoint._publish)),
+    ("replicated", 1, Point("model loaded", "training.build:load_model", after=True, **LOADED)),
+    ("sharded", 0, planned("in a probe", "training.probe:collect")),
+    ("sharded", 1, phase("while sampling", "verify.verifiers:Verifiers.submit", call=2)),
+    ("replicated", 0, phase("while judging", "verify.verifiers:Verifiers.collect")),
+    ("replicated", 1, phase("rollouts to be gathered", "training.collect:gather_groups")),
+    ("sharded", 1, phase("log-probs begun", "learner.learner:Learner.compute_logprobs")),
+    ("replicated", 0, phase("before the first backward", "learner.learner:Learner.backward")),
+    ("sharded", 1, phase("gradients whole", "learner.learner:Learner.step")),
+    ("sharded", 0, phase("weights to be handed over", "learner.learner:Learner.weights", after=True)),
+    ("replicated", 1, phase("weights handed over", "training.step:sync_weights", after=True)),
+    ("replicated", 0, phase("rollouts half written", "state.rollout_files:mark_of")),
+    ("sharded", 0, Point("model half written", "models.tensor_file:_pieces", call=3)),
+    ("sharded", 1, phase("share of a model half given", "learner.shares_to_writer:_said", call=3,
+                         since="training.fit:begin_save")),
+    ("replicated", 0, written("saved, old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish")),
 ]  # fmt: skip
 
 

@@ -13,10 +13,6 @@ from typing import Any
 import kill_points
 from kill_points import kill, phase, struck_at, written
 
-from winnow.learner import critic, learner
-from winnow.state import checkpoint
-from winnow.training import step
-
 FORMS: dict[str, dict[str, Any]] = {
     "model": {},
     "adapter": {"model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}}},
@@ -41,15 +37,15 @@ CRITIC = {
 }
 
 PHASES = [
-    phase("in pretraining, between two of its updates", lambda: critic.Critic.step, landmark="1", after=True),
-    phase("in pretraining, it has learned", lambda: step.train_critic, landmark="1", after=True),
-    phase("values read", lambda: step.fill_values, after=True),
-    phase("between two of its updates", lambda: critic.Critic.step, call=2, after=True),
-    phase("it has learned, the policy has not", lambda: step.train_critic, after=True),
-    phase("the policy has learned", lambda: learner.Learner.step, after=True),
+    phase("in pretraining, between two of its updates", "learner.critic:Critic.step", landmark="1", after=True),
+    phase("in pretraining, it has learned", "training.step:train_critic", landmark="1", after=True),
+    phase("values read", "training.step:fill_values", after=True),
+    phase("between two of its updates", "learner.critic:Critic.step", call=2, after=True),
+    phase("it has learned, the policy has not", "training.step:train_critic", after=True),
+    phase("the policy has learned", "learner.learner:Learner.step", after=True),
 ]
-WRITES = [written("moments written", lambda: checkpoint.write_tensors, after=True)]
-UNDER_WAY = [phase("beside sampling", lambda: step.sample, after=True, landmark="1")]
+WRITES = [written("moments written", "checkpoint:write_tensors", after=True)]
+UNDER_WAY = [phase("beside sampling", "training.step:sample", after=True, landmark="1")]
 
 
 FEW = {"in pretraining, between two of its updates", "it has learned, the policy has not", "beside sampling"}
