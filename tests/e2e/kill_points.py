@@ -3,9 +3,12 @@
     python kill_points.py few|writes|phases|under_way|failures|full
 
 Prints a line for each point: its name, the exit status of the struck life, and "equal", or what differs from an
-undisturbed run. A life is a fork of this process, which has imported everything and computed nothing. A point is a call
-of one of winnow's own functions, which is wrapped in the fork alone: by name, by the file that it writes, and by the
-number of calls since a landmark. Nothing sleeps, and no point depends on the speed of the machine: a save that must be
+undisturbed run. The few strike one run, each a step or more after the one before, when the harm of that one is in a
+checkpoint and in the logs; only if something differs at its end does each strike a run of its own.
+
+A life is a fork of this process, which has imported everything and computed nothing. A point is a call of one of
+winnow's own functions, which is wrapped in the fork alone: by name, by the file that it writes, and by the number of
+calls since a landmark. Nothing sleeps, and no point depends on the speed of the machine: a save that must be
 in progress is held by a writer that waits until the training thread ends or waits for it.
 """
 
@@ -15,12 +18,13 @@ import errno
 import functools
 import importlib
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +64,14 @@ class Point:
     since: str = "state.checkpoint:_write"  # the landmark: a function that is called with ...
     landmark: str = STRUCK  # ... this in its arguments
     after: bool = False  # it returns, and then
+
+    def at(self, step: int | None) -> Point:
+        """The same point at another step, if one is given."""
+        if step is None:
+            return self
+        there = re.compile(r"\d+$")
+        landmark, of = (there.sub(lambda old: f"{step:0{len(old[0])}}", text) for text in (self.landmark, self.of))
+        return replace(self, landmark=landmark, of=of)
 
 
 def written(name: str, function: str, of: str = "", **more: Any) -> Point:
@@ -200,7 +212,7 @@ def texts(arguments: tuple[object, ...]) -> Iterator[str]:
 
 def tells(arguments: tuple[object, ...], wanted: str) -> bool:
     """A step is told by its number, a file by a part of its path."""
-    return not wanted or any(text == wanted or (len(wanted) > 1 and wanted in text) for text in texts(arguments))
+    return not wanted or any(text == wanted or (not wanted.isdigit() and wanted in text) for text in texts(arguments))
 
 
 def arm(point: Point, strike: Callable[[], None]) -> None:
@@ -247,7 +259,7 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
     held, released, struck = threading.Event(), threading.Event(), threading.Event()
 
     def slow(original: Callable[..., Any], path: Path, *more: Any) -> Any:
-        if f"step-00000{step}" in str(path):
+        if f"step-{int(step):06}" in str(path):
             held.set()
             released.wait()
         return original(path, *more)
@@ -267,26 +279,36 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
     return under_way
 
 
-# One point of each kind, for every run of the suite: a file half written, a rename, a removal, a log, each phase that
-# changes what a checkpoint holds, and a save in progress. The groups hold the others.
+# One point of each kind, for every run of the suite, and the step at which it strikes the one run: a file half written,
+# a rename, a removal, a log, each phase that changes what a checkpoint holds, and a save in progress. Windows begin and
+# evaluations are due at even steps, and no save lasts until sampling there; the step in which a SIGTERM comes is done.
+# The groups hold the others.
 FEW = {
-    "adapter's weights half", "moments written", "manifest a draft", "renamed, not synced", "old one renamed",
-    "moments and reference reset", "sampled and verified", "between two updates", "rollouts written, not listed",
-    "rollouts logged, metrics not", "beside sampling: killed", "beside an evaluation: failed",
-    "beside sampling: SIGTERM",
-}  # fmt: skip
+    "beside sampling: killed": 1,
+    "moments and reference reset": 2,
+    "between two updates": 3,
+    "rollouts written, not listed": 4,
+    "rollouts logged, metrics not": 5,
+    "beside an evaluation: failed": 6,
+    "beside sampling: SIGTERM": 7,
+    "adapter's weights half": 9,
+    "renamed, not synced": 10,
+    "old one renamed": 11,
+}
 
-Life = tuple[str, bool, Callable[[], None]]  # name, whether it saves beside training, what its fork does before it
+# Name, whether it saves beside training, and what its fork does before it, at another step if one is given.
+Life = tuple[str, bool, Callable[[int | None], None]]
 
 
 def struck_at(points: Sequence[Point], act: Callable[[], None], *, background: bool) -> list[Life]:
-    return [(point.name, background, functools.partial(arm, point, act)) for point in points]
+    return [(point.name, background, lambda step, point=point: arm(point.at(step), act)) for point in points]
 
 
 def lives(group: str) -> list[Life]:
     """Those of a group. A phase is struck while no save is under way, so that each is struck alone."""
     if group == "few":
-        return [life for name in ("writes", "phases", "under_way") for life in lives(name) if life[0] in FEW]
+        found = {life[0]: life for name in ("writes", "phases", "under_way") for life in lives(name)}
+        return [found[name] for name in FEW]
     if group == "writes":
         return struck_at(WRITES, kill, background=True)
     if group == "phases":
@@ -306,7 +328,8 @@ def lives(group: str) -> list[Life]:
     ]
 
 
-def beside(point: Point, act: Callable[[], None]) -> None:
+def beside(point: Point, act: Callable[[], None], step: int | None) -> None:
+    point = point.at(step)
     under_way = hold(point.landmark, until_asked=act is not kill)
 
     def strike() -> None:
@@ -335,31 +358,60 @@ def life(home: Path, run: Path, *, background: bool, before: Callable[[], None] 
 def struck(home: Path, folder: Path, calm: dict[str, str], name: str, background: bool, before: Any) -> str:
     """What became of a run that was struck once: one line."""
     folder.mkdir()
-    first = life(home, folder / "run", background=background, before=before)
+    first = life(home, folder / "run", background=background, before=functools.partial(before, None))
     if "struck" not in (folder / "log").read_text():
         return f"{name} | {first} | never struck"
+    return f"{name} | {first} | {verdict(home, folder, calm, background=background)}"
+
+
+def verdict(home: Path, folder: Path, calm: dict[str, str], *, background: bool) -> str:
+    """Resume a run to its end, and say what differs from an undisturbed one."""
     status = life(home, folder / "run", background=background)
     if status != 0:
-        return f"{name} | {first} | not resumed ({status}): {(folder / 'log').read_text()[-1500:]}"
+        return f"not resumed ({status}): {(folder / 'log').read_text()[-1500:]}"
     left = chaos.what_is_left(folder / "run")
     differs = sorted(part for part in {*left, *calm} if left.get(part) != calm.get(part))
-    return f"{name} | {first} | {'equal' if not differs else 'differs: ' + ' '.join(differs)}"
+    return "equal" if not differs else "differs: " + " ".join(differs)
+
+
+def struck_in_turn(home: Path, calm: dict[str, str], some: Sequence[Life], steps: dict[str, int]) -> Iterator[str]:
+    """What became of a run that was struck by each, at its step: a line each."""
+    folder = home / "in_turn"
+    folder.mkdir()
+    ends = []
+    for count, (name, background, before) in enumerate(some, start=1):
+        at_its_step = functools.partial(before, steps[name])
+        ends.append((name, life(home, folder / "run", background=background, before=at_its_step)))
+        if (folder / "log").read_text().count("struck\n") < count:
+            yield f"{name} | {ends[-1][1]} | never struck: {(folder / 'log').read_text()[-1500:]}"
+            return
+    found = verdict(home, folder, calm, background=False)
+    if found != "equal":  # by which of them?
+        yield f"all | {ends} | {found}"
+        yield from (struck(home, home / str(number), calm, *each) for number, each in enumerate(some))
+        return
+    yield from (f"{name} | {status} | equal" for name, status in ends)
 
 
 def warm_up() -> None:
     """What every life would import and compile anew."""
-    import peft  # noqa: F401
+    import peft.tuners.lora.bnb
+    import peft.utils.transformers_weight_conversion  # noqa: F401
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
+
+    import winnow.algos.loss
+    import winnow.algos.terms
+    import winnow.engines.native.memory  # noqa: F401
 
     get_checkpoint_conversion_mapping("qwen2")
 
 
-def main(config: dict[str, Any], some: Sequence[Life]) -> None:
-    """Live the lives, of runs of three steps under these keys, and say what became of each."""
+def main(config: dict[str, Any], some: Sequence[Life], steps: dict[str, int] | None = None) -> None:
+    """Live the lives, of runs under these keys, and say what became of each. With `steps`, one run is struck by all."""
     torch.set_num_threads(1)
     warm_up()
-    chaos.STEPS, chaos.CONFIGS["everything"] = 3, config
+    chaos.STEPS, chaos.CONFIGS["everything"] = max(steps.values()) + 1 if steps else 3, config
     with tempfile.TemporaryDirectory(prefix="winnow-points-") as temporary:
         home = Path(temporary)
         chaos.prepare(home)
@@ -367,10 +419,15 @@ def main(config: dict[str, Any], some: Sequence[Life]) -> None:
         if life(home, home / "calm" / "run", background=False) != 0:
             sys.exit((home / "calm" / "log").read_text())
         calm = chaos.what_is_left(home / "calm" / "run")
-        for number, each in enumerate(some):
-            print(struck(home, home / str(number), calm, *each), flush=True)
+        if steps:
+            lines = struck_in_turn(home, calm, some, steps)
+        else:
+            lines = (struck(home, home / str(number), calm, *each) for number, each in enumerate(some))
+        for line in lines:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
     _, group = sys.argv
-    main({**EVERYTHING, **({"model": {}} if group == "full" else {})}, lives(group))
+    keys = {**EVERYTHING, **({"model": {}} if group == "full" else {})}
+    main(keys, lives(group), FEW if group == "few" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ def settings(output: Path, *, steps: int, **keys: Any) -> dict[str, Any]:
 def half_of_the_tokens(prompt: Any, rollout: Any) -> float:
     """Differs between rollouts, so that every group teaches."""
     return float((rollout.tokens % 2 == 0).mean() + 0.01 * len(rollout.tokens))
+
+
+def broken_off(straight: Path, output: Path, *, steps: int) -> None:
+    """What a run of so many steps, which saves after each, leaves where it ends before its last."""
+    shutil.copytree(straight, output)
+    shutil.rmtree(output / "checkpoints" / f"step-{steps:06}")
 
 
 def check_same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:

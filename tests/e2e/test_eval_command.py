@@ -59,7 +59,7 @@ def long_model(tmp_path, monkeypatch):
 
 def evaluate(*arguments, script="gold", status=0):
     engine = f'--set=rollout.engine={{use="scripted", script="golds.py:{script}"}}'
-    result = CliRunner().invoke(app, ["eval", *map(str, arguments), engine, *QUICK])
+    result = CliRunner().invoke(app, ["eval", *QUICK, engine, *map(str, arguments)])
     assert result.exit_code == status, result.output
     return result
 
@@ -67,7 +67,7 @@ def evaluate(*arguments, script="gold", status=0):
 @pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 @pytest.mark.parametrize(
     "most",
-    [20, pytest.param(10_000, marks=pytest.mark.slow)],  # every gold answer: test_math_golds.py verifies them alone
+    [5, pytest.param(10_000, marks=pytest.mark.slow)],  # every gold answer: test_math_golds.py verifies them alone
 )
 def test_gold_answers_are_right_on_all_six_sets(most, golds, long_model, test_data):
     sets = ",".join(f"{name}={test_data}" for name in SIX)

@@ -18,6 +18,13 @@ from winnow.state.logbook import read_metrics, read_rows
 
 PROMPTS = 2
 UNLUCKY = 3  # of ten rollouts the one with this index
+FAILS = {  # of ten rollouts those with these indices: by which function, and for what cause
+    3: ("raises", "raised"),
+    4: ("hangs", "timeout"),
+    5: ("swallows_memory", "memory"),
+    6: ("talks_nonsense", "malformed"),
+    7: ("returns_nan", "malformed"),
+}
 
 REWARDS = f"""
 import time
@@ -28,8 +35,7 @@ def even(rollout):
     return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))
 
 def hangs(prompt, rollout):
-    time.sleep(600 if rollout.index == UNLUCKY else 0)
-    return even(rollout)
+    time.sleep(600)
 
 def raises(prompt, rollout):
     if rollout.index == UNLUCKY:
@@ -37,15 +43,17 @@ def raises(prompt, rollout):
     return even(rollout)
 
 def swallows_memory(prompt, rollout):
-    if rollout.index == UNLUCKY:
-        bytearray(2**29)
-    return even(rollout)
+    bytearray(2**29)
 
 def talks_nonsense(prompt, rollout):
-    return "excellent" if rollout.index == UNLUCKY else even(rollout)
+    return "excellent"
 
 def returns_nan(prompt, rollout):
-    return float("nan") if rollout.index == UNLUCKY else even(rollout)
+    return float("nan")
+
+def half_fail(prompt, rollout):
+    name = { ({index: name for index, (name, _) in FAILS.items()}) }.get(rollout.index)
+    return globals()[name](prompt, rollout) if name else even(rollout)
 
 def always_raises(prompt, rollout):
     return 1 / len("")
@@ -76,33 +84,28 @@ def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
     return configuration
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("hangs", "timeout"),
-        ("raises", "raised"),
-        ("swallows_memory", "memory"),
-        ("talks_nonsense", "malformed"),
-        ("returns_nan", "malformed"),
-    ],
-)
-def test_a_tenth_that_fails_is_left_out_and_reported(name: str, cause: str, with_reward: Smallest) -> None:
-    result = winnow.train(**with_reward(name))
+def test_what_fails_in_any_way_is_left_out_and_reported(with_reward: Smallest) -> None:
+    limits = {"workers": 1, "timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.6}
+    result = winnow.train(**with_reward("half_fail", steps=1, verify=limits))
     rows = list(read_rows(result.folder))
-    assert len(rows) == 2 * PROMPTS * 10
+    assert len(rows) == PROMPTS * 10
     for row in rows:
-        failed = row["index"] == UNLUCKY
+        failed = row["index"] in FAILS
         assert (row["kind"] == "failed") is failed, row
         if failed:
-            assert (row["cause"], row["reason"]) == (cause, f"failed: {cause}")
-            assert (row["keep"], row["advantage"], row["weight"]) == (False, 0.0, None)
-    for step in (row for row in read_metrics(result.folder) if "outcome/failed" in row):
-        assert step["outcome/failed"] == step[f"outcome/failed/{cause}"] == PROMPTS
-        assert step["outcome/timed_out"] == (PROMPTS if cause == "timeout" else 0)
-        assert step["reward/max"] <= 1.0
+            name, cause = FAILS[row["index"]]
+            assert (row["cause"], row["reason"]) == (cause, f"failed: {cause}"), name
+            assert (row["keep"], row["advantage"], row["weight"]) == (False, 0.0, None), name
+    (step,) = (row for row in read_metrics(result.folder) if "outcome/failed" in row)
+    causes = [cause for _, cause in FAILS.values()]
+    for cause in causes:
+        assert step[f"outcome/failed/{cause}"] == PROMPTS * causes.count(cause), cause
+    assert step["outcome/failed"] == PROMPTS * len(FAILS)
+    assert step["outcome/timed_out"] == PROMPTS
+    assert step["reward/max"] <= 1.0
 
 
-def test_the_same_tenth_stops_a_run_that_allows_a_twentieth(with_reward: Smallest) -> None:
+def test_a_tenth_that_fails_stops_a_run_that_allows_a_twentieth(with_reward: Smallest) -> None:
     """After 20 failures, that is in the third step."""
     limits = {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
     rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 8}

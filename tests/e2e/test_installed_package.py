@@ -1,6 +1,6 @@
 """An installed package brings members: an entry point of the group "winnow" names a module that registers them.
 
-One process sees seven packages, four of them broken in their own way; it lists, trains for a step, and fails.
+One process, a fork, sees seven packages, four of them broken in their own way; it lists, trains for a step, and fails.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import forked
 
 MEMBERS = '''
 """A member of five families; each writes down in which process it was called."""
@@ -89,7 +89,8 @@ evaluate = { problems = 2, rollouts_per_prompt = 2 }
 verify = { workers = 1 }
 """
 SCRIPT = """
-import json, os
+import json, os, sys
+sys.path.insert(0, os.environ["SITE"])
 import early.members  # by the script itself, before winnow looks for packages
 from typer.testing import CliRunner
 from winnow.cli import app
@@ -139,10 +140,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         install(folder / "site", name, text)
     (folder / "config.toml").write_text(CONFIG)
     (folder / "script.py").write_text(SCRIPT)
-    path = os.pathsep.join([str(folder / "site"), str(Path(__file__).parents[2] / "src")])
-    environment = {**os.environ, "PYTHONPATH": path, "CALLED": str(folder / "called"), "COLUMNS": "1000"}
-    script = [sys.executable, "script.py"]
-    done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
+    site = str(folder / "site")
+    path = os.pathsep.join([site, str(Path(__file__).parents[2] / "src")])  # of the worker, a whole interpreter
+    environment = {"SITE": site, "PYTHONPATH": path, "CALLED": str(folder / "called"), "COLUMNS": "1000"}
+    done = forked.python(folder / "script.py", cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     calls = [line.split() for line in (folder / "called").read_text().splitlines()]

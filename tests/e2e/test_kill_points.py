@@ -11,8 +11,8 @@ import pytest
 
 from forked import python
 
-# The few hold one point of each kind. test_life.py and test_background_saves.py have the errors, test_resume.py a model
-# that is trained whole. .ci/run runs the slow groups in turn.
+# The few hold one point of each kind, in one run. test_life.py and test_background_saves.py have the errors,
+# test_resume.py a model that is trained whole. .ci/run runs the slow groups in turn.
 SLOW = pytest.mark.slow
 POINTS = Path(__file__).with_name("kill_points.py")
 KILLED, ERROR, WENT_ON = "-9", "1", "0"
@@ -22,7 +22,7 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
 @pytest.mark.parametrize(
     ("group", "points", "ends"),
     [
-        ("few", 13, {KILLED, ERROR, WENT_ON}),
+        ("few", 10, {KILLED, ERROR, WENT_ON}),
         pytest.param("writes", 32, {KILLED}, marks=SLOW),
         pytest.param("phases", 25, {KILLED}, marks=SLOW),
         pytest.param("under_way", 11, {KILLED, ERROR, WENT_ON}, marks=SLOW),

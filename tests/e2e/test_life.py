@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from winnow.config_file import validate
 from winnow.engines.hf import hf
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.events import Evaluated, Notice
+from winnow.training.events import Evaluated, Notice, Started
 
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
 
@@ -56,27 +57,34 @@ def saved_by(error, steps):
     return re.search(rf"(?<!\d){steps}(?!\d)", note) is not None
 
 
+def begins(events):
+    """The first step of a run that has these events."""
+    (started,) = (event for event in events if isinstance(event, Started))
+    return started.first_step
+
+
 class Trap:
-    """Acts at a chosen moment, once."""
+    """Acts at a chosen moment of a chosen step, once."""
 
-    def __init__(self, moment="", act=None):
-        self.moment, self.act, self.updates = moment, act, -1  # the first call is a check, before anything is loaded
+    def __init__(self, moment="", act=None, at=2):
+        self.moment, self.act, self.at = moment, act, at
+        self.step, self.updates = None, 0  # that has sampled, and its updates
 
-    def pass_by(self, moment):
-        if self.act is not None and moment == self.moment:
+    def pass_by(self, moment, step):
+        if self.act is not None and (moment, step) == (self.moment, self.at):
             act, self.act = self.act, None
             act()
 
 
 def members(trap):
-    """A loss and an engine that come by the trap: in the evaluation before step 2, in the sampling, in the first or
-    second update of step 2, and when the engine takes over the weights after it.
+    """A loss and an engine that come by the trap: in the evaluation before its step, in the sampling, in the first or
+    second update, and when the engine takes over the weights after it.
     """
     from winnow.algos.loss import clip
 
     def loss(out, mb):
         trap.updates += 1
-        trap.pass_by({5: "first update", 6: "second update"}.get(trap.updates))
+        trap.pass_by({1: "first update", 2: "second update"}.get(trap.updates), trap.step)
         return clip(out, mb)
 
     def engine(context):
@@ -84,12 +92,14 @@ def members(trap):
         generate, load = made.generate, made.load
 
         def generated(*request, seed, **more):
-            trap.pass_by({"evaluate": "evaluate", "rollout": "sample"}.get(seed[1]) if made.version == 2 else None)
+            if seed[1] == "rollout":
+                trap.step, trap.updates = made.version, 0
+            trap.pass_by({"evaluate": "evaluate", "rollout": "sample"}.get(seed[1]), made.version)
             return generate(*request, seed=seed, **more)
 
         def loaded(weights, *, version):
             load(weights, version=version)
-            trap.pass_by("sync" if version == 3 else None)
+            trap.pass_by("sync", version - 1)
 
         made.generate, made.load = generated, loaded
         return made
@@ -104,8 +114,8 @@ def trapped_in(smallest_in):
     def in_folder(home):
         smallest = smallest_in(home)
 
-        def configuration(name, moment="", act=None, **changes):
-            loss, engine = members(Trap(moment, act))
+        def configuration(name, moment="", act=None, at=2, **changes):
+            loss, engine = members(Trap(moment, act, at))
             base = {
                 "steps": 4,
                 "output": str(home / name),
@@ -175,7 +185,7 @@ def test_intact_weights_are_saved_before_an_error_and_are_resumed(moment, saved,
         assert f"{folder}/checkpoints/step-00000{saved}" in error.value.__notes__[0]
     begun = []
     resumed = train(trapped("broken"), resume=True, watch=begun.append)
-    assert next(e.step for e in begun if isinstance(e, StepReport)) == (saved or 0)
+    assert begins(begun) == (saved or 0)
     assert_same(whole, resumed)
 
 
@@ -248,34 +258,33 @@ def hangups_are_not_ignored():
 
 
 @pytest.mark.parametrize(
-    ("on_signal", "moment", "done"),
+    ("on_signal", "signals"),  # at a moment of a step, after which so many are done
     [
-        ("step", "evaluate", 2),
-        ("step", "sample", 3),
-        ("step", "second update", 3),
-        ("now", "evaluate", 2),
-        ("now", "sample", 2),
-        ("now", "first update", 2),
-        ("now", "second update", 3),
-        ("now", "sync", 3),
+        ("step", [("evaluate", 2, 2), ("sample", 2, 3), ("second update", 3, 4)]),
+        (
+            "now",
+            [("evaluate", 2, 2), ("sample", 2, 2), ("first update", 2, 2), ("second update", 2, 3), ("sync", 3, 4)],
+        ),
     ],
 )
-def test_a_signal_ends_a_run_at_a_boundary(on_signal, moment, done, trapped, whole):
-    """A run that ends in a sampling or in an update is resumed; the checkpoints of all are those of `whole`."""
-    number = signal.SIGHUP if moment == "sample" else signal.SIGTERM
+def test_a_signal_ends_a_run_at_a_boundary(on_signal, signals, trapped, whole):
+    """One run, resumed after each of them: its checkpoints, and what it is in the end, are those of `whole`."""
     checkpoint = {"checkpoint": {"on_signal": on_signal}}
-    before = signal.getsignal(number)
-    left = train(trapped("left", moment, lambda: os.kill(os.getpid(), number), **checkpoint))
-    assert signal.getsignal(number) is before
-    assert (left.interrupted, left.steps, checkpoints(left.folder)) == (True, done, [f"step-00000{done}"])
-    for name in FILES:
-        assert (left.model / name).read_bytes() == (whole.model.with_name(left.model.name) / name).read_bytes(), name
-    if moment in ("sample", "first update"):
-        begun = []
-        resumed = train(trapped("left", **checkpoint), resume=True, watch=begun.append)
-        assert next(e.step for e in begun if isinstance(e, StepReport)) == done
-        assert not resumed.interrupted
-        assert_same(whole, resumed)
+    for count, (moment, step, done) in enumerate(signals):
+        number = signal.SIGHUP if moment == "sample" else signal.SIGTERM
+        before = signal.getsignal(number)
+        act, begun = partial(os.kill, os.getpid(), number), []
+        left = train(trapped("left", moment, act, at=step, **checkpoint), resume=count > 0, watch=begun.append)
+        assert begins(begun) == (signals[count - 1][2] if count else 0), moment
+        assert signal.getsignal(number) is before, moment
+        assert (left.interrupted, left.steps, left.model.name) == (True, done, f"step-00000{done}"), moment
+        assert checkpoints(left.folder)[-1] == left.model.name
+        for name in FILES:
+            expected = whole.model.with_name(left.model.name) / name
+            assert (left.model / name).read_bytes() == expected.read_bytes(), (moment, name)
+    resumed = train(trapped("left", **checkpoint), resume=True)
+    assert not resumed.interrupted
+    assert_same(whole, resumed)
 
 
 def test_a_signal_in_the_first_step_saves_nothing_and_the_run_resumes(smallest):
@@ -461,16 +470,18 @@ def test_an_edited_input_is_refused_by_name_or_allowed_by_it(lora, smallest, tin
 
     manifest = train(config(1)).folder / "manifest.json"
     assert train(config(2), resume=True).steps == 2, "what was not edited is no change"
-    for done, edit in enumerate((edit_reward, edit_task, edit_model), start=2):
+    keys, before = [], manifest.read_bytes()
+    for edit in (edit_reward, edit_task, edit_model):
         key = edit(tmp_path)
-        before = manifest.read_bytes()
-        with refused(winnow.RunFolderError, key, f"allow-change {key}", code="run_folder.changed"):
-            train(config(done + 1), resume=True)
+        with refused(winnow.RunFolderError, key, f"allow-change {key}", code="run_folder.changed") as error:
+            train(config(3), resume=True, allow_change=keys)  # those before it are allowed
+        assert not any(f"allow-change {other}" in str(error.value) for other in keys)
         assert manifest.read_bytes() == before
-        assert train(config(done + 1), resume=True, allow_change=[key]).steps == done + 1
-        (change,) = (c for c in json.loads(manifest.read_text())["changes"] if c["key"] == key)
-        assert (change["step"], change["was"] != change["now"]) == (done, True)
-    assert train(config(5), resume=True).steps == 5, "what was allowed is what the run now is"
+        keys.append(key)
+    assert train(config(3), resume=True, allow_change=keys).steps == 3
+    changes = {c["key"]: c for c in json.loads(manifest.read_text())["changes"] if c["key"] in keys}
+    assert [(changes[key]["step"], changes[key]["was"] != changes[key]["now"]) for key in keys] == [(2, True)] * 3
+    assert train(config(4), resume=True).steps == 4, "what was allowed is what the run now is"
 
 
 # Updates that cannot be taken -----------------------------------------------------------------------------------------

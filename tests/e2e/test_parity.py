@@ -78,8 +78,8 @@ def test_stale_weights_trip_the_alarm_within_a_step_of_the_first_update(smallest
 
 @pytest.mark.parametrize("engine", ["native", "hf"])
 def test_an_intact_engine_trips_no_alarm(smallest, engine):
-    rows, events = trained(smallest(steps=5, rollout={"engine": engine}))
-    assert [row["policy/parity_alarm"] for row in rows] == [0.0] * 5
+    rows, events = trained(smallest(steps=3, rollout={"engine": engine}))
+    assert [row["policy/parity_alarm"] for row in rows] == [0.0] * 3
     assert {row["policy/ratio_outside"] for row in rows} == {0.0}
     assert alarms(events) == []
 
@@ -100,6 +100,7 @@ def rounded(smallest):
             task={"levels": [2, 3, 4], "size": 1024},
             rollout={"engine": engine, "prompts_per_step": prompts, "rollouts_per_prompt": 16, "max_new_tokens": 48},
             reward={"use": one},
+            evaluate={"problems": 1, "rollouts_per_prompt": 1},
             verify={"workers": 0},
             select={"keep_per_prompt": 16},
             advantage={"use": "raw"},
@@ -123,7 +124,7 @@ def test_the_rarest_tokens_of_reduced_precision_trip_no_alarm(rounded):
 
 @pytest.mark.parametrize(("engine", "steps"), [(stale, 2), (cold, 1)])
 def test_reduced_precision_hides_no_stale_weights_and_no_temperature(rounded, engine, steps):
-    rows, _ = trained(rounded(engine, prompts=4, steps=steps))
+    rows, _ = trained(rounded(engine, prompts=2, steps=steps))
     assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0][-steps:]
 
 

@@ -22,7 +22,7 @@ def test_a_policy_starts_low_in_the_right_format(policy):
     found = winnow.evaluate(
         str(policy),
         task={"use": "arithmetic", **task.options},
-        problems=128,
+        problems=64,
         rollouts_per_prompt=4,
         rollout={"max_new_tokens": 64},
         reward="r1_zero",

@@ -95,7 +95,8 @@ def killed(config, run, *more, step):
 @linux
 @pytest.mark.timeout(900)
 def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config):
-    killed(config, tmp_path / "run", step=0)
+    short = {"steps": 500, "rollout.max_new_tokens": 8, "checkpoint.every": 0}  # steps, of which it does a few
+    killed(config, tmp_path / "run", *(f"--set={key}={value}" for key, value in short.items()), step=0)
 
 
 @linux

@@ -39,6 +39,16 @@ SMALL = (
 )  # fmt: skip
 
 
+SMALLER = 'steps=2, rollout={"prompts_per_step": 4}, evaluate={"problems": 8}'
+
+
+def smaller(code):
+    """The same code with fewer steps, prompts and problems."""
+    found, count = re.subn(r'steps=\d,\s+evaluate=\{"problems": 32\}', SMALLER, code)
+    assert count == 1
+    return found
+
+
 def words(command):
     """What a shell hands to `winnow`: its command, and the arguments of that."""
     _, name, *arguments = shlex.split(command, comments=True)
@@ -70,12 +80,14 @@ def test_every_override_it_names_is_sound(assignment):
 
 
 def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
-    """In order, on the demo's configuration made small: 2 steps for 60, and 3 for 90."""
+    """In order, on the demo's configuration made small: 2 steps for 60, 3 for 90, and 8 problems for 128."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     done = []
     for command in SHOWN:
-        name, arguments = words(command.replace("=60", "=2").replace("=90", "=3").replace("-000090", "-000003"))
+        for was, now in (("=60", "=2"), ("=90", "=3"), ("-000090", "-000003"), ("--problems 128", "--problems 8")):
+            command = command.replace(was, now)
+        name, arguments = words(command)
         if any("gsm8k" in argument for argument in arguments):
             continue  # wants a download
         if "--ranks" in arguments:
@@ -84,6 +96,8 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
             continue  # takes minutes; test_sweep.py reads its file, runs a small one and compares it
         if name == "train":
             arguments += [part for key in SMALL for part in ("--set", key)]
+        if name == "audit":
+            arguments += ["--set", "task.size=64"]  # for 4096
         done.append((name, run(name, arguments)))
     assert [name for name, _ in done] == [
         "train",
@@ -118,19 +132,19 @@ def test_the_configuration_for_problems_of_your_own_trains(tmp_path, monkeypatch
 
 def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    exec(PYTHON[0], {"__name__": "__main__"})
+    exec(smaller(PYTHON[0]), {"__name__": "__main__"})
     assert (tmp_path / "runs" / "short" / "metrics.jsonl").is_file()
     assert capfd.readouterr().out
-    (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 5)
+    (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 2)
     assert last["eval/accuracy_sampled"] > 0
 
 
 def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = {"__name__": "__main__"}
-    exec(PYTHON[1], mine)
+    exec(smaller(PYTHON[1]), mine)
     steps = [row for row in read_metrics(tmp_path / "runs" / "undecided") if "budget/rollouts" in row]
-    assert [row["budget/rollouts"] for row in steps] == [512, 512, 512]
+    assert [row["budget/rollouts"] for row in steps] == [64, 64]
     testing.check_selector(mine["finished"])
     testing.check_allocator(mine["undecided"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -22,16 +23,16 @@ from winnow.training.resolve import resolve_members, with_dtype
 
 ROUNDED = {"dtype": "bfloat16"}
 PURE = {"master_weights": False, "stochastic_rounding": True}
-WAYS = pytest.mark.parametrize("optimizer", [{}, PURE], ids=["masters", "rounded"])
+WAYS = {"masters": {}, "rounded": PURE}
 
 
-def settings(output: Path, *, steps: int = 4, **optimizer: object) -> dict:
+def settings(output: Path, *, steps: int = 2, **optimizer: object) -> dict:
     return low_precision.settings(
         output,
         steps=steps,
         model={"path": "bundled", "dtype": "bfloat16"},
-        evaluate={"problems": 4, "rollouts_per_prompt": 1},
-        checkpoint={"every": 2},
+        evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+        checkpoint={"every": 1, "keep_last": 9},
         optimizer=optimizer,
     )
 
@@ -41,21 +42,25 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.safetensors")}
 
 
-@WAYS
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path, optimizer):
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    winnow.train(**settings(straight, **optimizer))
-    winnow.train(**settings(resumed, steps=2, **optimizer))
-    winnow.train(**settings(resumed, **optimizer), resume=True)
-    one, other = tensors(straight, 4), tensors(resumed, 4)
-    low_precision.check_same_bits(one, other)
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The folder of a run in either way, which several tests read."""
+    folder = tmp_path_factory.mktemp("straight")
+    return functools.cache(lambda way: winnow.train(**settings(folder / way, **WAYS[way])).folder)
 
 
-def test_the_model_folder_is_the_masters_rounded(tmp_path):
-    result = winnow.train(**settings(tmp_path / "run", steps=2))
-    model = AutoModelForCausalLM.from_pretrained(result.model, dtype="auto")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_run_ends_with_the_same_bits(way, straight, tmp_path):
+    low_precision.broken_off(straight(way), tmp_path / "resumed", steps=2)
+    winnow.train(**settings(tmp_path / "resumed", **WAYS[way]), resume=True)
+    low_precision.check_same_bits(tensors(straight(way), 2), tensors(tmp_path / "resumed", 2))
+
+
+def test_the_model_folder_is_the_masters_rounded(straight):
+    run = straight("masters")
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "step-000002", dtype="auto")
     assert model.dtype == torch.bfloat16
-    saved, moved = tensors(tmp_path / "run", 2), 0
+    saved, moved = tensors(run, 2), 0
     before = load_file(Path(winnow.__file__).parent / "models" / "bundled" / "model.safetensors")
     for name, parameter in model.named_parameters():
         master = saved[f"{name}/master"]
@@ -82,7 +87,7 @@ def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(tmp_path, monk
         monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))
         keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}}
         rollout = {**keys["rollout"], "engine": {"use": "native", **options}}
-        evaluate = {"problems": 16, "rollouts_per_prompt": 4}
+        evaluate = {"problems": 8, "rollouts_per_prompt": 4}
         result = winnow.train(**{**keys, "rollout": rollout, "evaluate": evaluate})
         found[name] = [row for row in read_metrics(result.folder) if "eval/accuracy_sampled" in row]
     measured = ("eval/accuracy_sampled", "eval/length_mean", "eval/reward_mean", "eval/accuracy_greedy")

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import forked
 from refusals import check_refusal, refusal_of
 from winnow.cli import app
+from winnow.commands.sweep.run_process import OnThisMachine, ProcessEnd
 from winnow.commands.sweep.sweep_plan import read_plan
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
@@ -41,8 +43,27 @@ def called(*arguments):
     return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
+class Ended:
+    """A run that was trained in a fork."""
+
+    def __init__(self, run, arguments):
+        python, winnow, *command = arguments
+        assert (python, winnow) == ("-m", "winnow")
+        done = forked.winnow(*command)
+        run.log.write_text(done.stdout + done.stderr)
+        self.end = ProcessEnd(done.returncode)
+
+    def poll(self):
+        return self.end
+
+    def wait(self, seconds):
+        return self.end
+
+
 def test_a_sweep_trains_each_configuration_and_is_resumed_once_finished(tmp_path, monkeypatch):
+    """Each run in a fork; test_run_sweep.py starts children as a sweep does."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(OnThisMachine, "start", lambda self, run, arguments: Ended(run, arguments))
     (tmp_path / "small.toml").write_text(SWEEP.replace("CONFIGS", str(CONFIGS)))
     result = called("small.toml")
 

@@ -4,6 +4,7 @@ that holds the value model it lacks.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -46,19 +47,51 @@ def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bits(form, points
     assert len({name for name, _, _ in lines}) == len(lines) == count
 
 
-@pytest.fixture
-def trained(smallest, tmp_path):
-    """trained(FORM, NAME, ...): a run of two steps with a value model of the form, or of none, in tmp_path/NAME."""
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where the runs are that are trained once."""
+    return tmp_path_factory.mktemp("value_models")
 
-    def train(form, name, *, critic=None, resume=False, **changes):
+
+@pytest.fixture(scope="module")
+def trained_in(smallest_in, home):
+    """trained_in(FOLDER, FORM, NAME, ...): a run of two steps with a value model of the form, or of none, there."""
+    smallest = smallest_in(home)
+
+    def train(folder, form, name, *, critic=None, resume=False, **changes):
         section, model = FORMS[form] if form else (None, {})
         own = {"optimizer": {"learning_rate": 1e-2}} if form and form != "shared" else {}
         table = {"critic": {**section, **own, **(critic or {})}} if form else {}
-        base = {"advantage": "gae" if form else "grpo", "output": str(tmp_path / name)}
+        base = {"advantage": "gae" if form else "grpo", "output": str(folder / name)}
         config = smallest(**{**base, "checkpoint": {"every": 1, "keep_last": 9}, "model": model, **table, **changes})
         return winnow.train(**config, resume=resume, watch=lambda event: None)
 
     return train
+
+
+@pytest.fixture(scope="module")
+def whole(trained_in, home):
+    """whole(FORM): such a run, which several tests read."""
+    return functools.cache(lambda form: trained_in(home, form, str(form)))
+
+
+@pytest.fixture
+def trained(trained_in, tmp_path):
+    """trained(FORM, NAME, ...): a run in tmp_path/NAME."""
+    return functools.partial(trained_in, tmp_path)
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """copied(FORM, NAME, STEPS): a copy of a whole run in tmp_path/NAME, which broke off after so many steps."""
+
+    def copy(form, name, steps=2):
+        shutil.copytree(whole(form).folder, tmp_path / name)
+        for step in range(steps + 1, 3):
+            shutil.rmtree(tmp_path / name / "checkpoints" / f"step-{step:06}")
+        return tmp_path / name / "checkpoints" / f"step-{steps:06}"
+
+    return copy
 
 
 def tensors(run, step=2):
@@ -70,16 +103,15 @@ def of_value_model(found):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_run_goes_on_to_the_bits_of_one_that_did_not_stop(form, trained, tmp_path):
-    whole = trained(form, "whole", steps=3)
-    shutil.copytree(whole.folder, tmp_path / "stopped")
-    shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "step-000003")
-    second = trained(form, "stopped", steps=3, resume=True)
+def test_a_run_goes_on_to_the_bits_of_one_that_did_not_stop(form, whole, copied, trained):
+    first = whole(form)
+    copied(form, "stopped", steps=1)
+    second = trained(form, "stopped", resume=True)
     for name in ("model.safetensors", "trainer.safetensors", "trainer.json"):
-        assert (whole.model / name).read_bytes() == (second.model / name).read_bytes(), name
+        assert (first.model / name).read_bytes() == (second.model / name).read_bytes(), name
     for log in ("metrics.jsonl", "rollouts"):
-        assert rows(whole.folder / log) == rows(second.folder / log), log
-    saved, now = (of_value_model(tensors(whole, step)) for step in (2, 3))
+        assert rows(first.folder / log) == rows(second.folder / log), log
+    saved, now = (of_value_model(tensors(first, step)) for step in (1, 2))
     head = [name for name in saved if "value_head" in name]
     assert any(saved[name].any() for name in head), "it has learned"
     assert not all(torch.equal(saved[name], now[name]) for name in head), "and goes on"
@@ -97,25 +129,24 @@ def without_value_model(checkpoint):
 
 
 @pytest.mark.parametrize("form", ["shared", "model"])
-def test_a_checkpoint_without_its_value_model_is_refused(form, trained):
-    run = trained(form, "run", steps=1)
-    without_value_model(run.model)
+def test_a_checkpoint_without_its_value_model_is_refused(form, copied, trained):
+    without_value_model(copied(form, "run"))
     with refused(RunFolderError, code="run_folder.other_model"):
-        trained(form, "run", steps=2, resume=True)
+        trained(form, "run", steps=3, resume=True)
 
 
-def test_a_resume_with_another_value_model_or_none_is_refused_by_the_key(trained):
-    trained("adapter", "run", steps=1)
+def test_a_resume_with_another_value_model_or_none_is_refused_by_the_key(copied, trained):
+    copied("adapter", "run")
     with refused(RunFolderError, "critic.form", "adapter", "model", code="run_folder.changed"):
         trained("adapter", "run", critic={"form": "model"}, resume=True)
-    trained(None, "none", steps=1)
+    copied(None, "none")
     with refused(RunFolderError, "critic", None, code="run_folder.changed"):
         trained("model", "none", resume=True)
 
 
 @pytest.mark.parametrize("form", ["model", "adapter"])
-def test_a_value_model_starts_as_that_of_another_run_without_its_moments(form, trained):
-    before = trained(form, "before")
+def test_a_value_model_starts_as_that_of_another_run_without_its_moments(form, whole, trained):
+    before = whole(form)
     held = {"start": str(before.model), "pretraining_steps": 1, "optimizer": {"learning_rate": 1e-30}}
     after = trained(form, "after", critic=held, steps=1)
     was, now = of_value_model(tensors(before)), of_value_model(tensors(after, 1))
@@ -128,11 +159,11 @@ def test_a_value_model_starts_as_that_of_another_run_without_its_moments(form, t
     assert not any(torch.equal(now[name], was[name]) for name in moments)
 
 
-def test_a_start_from_what_has_no_such_value_model_is_refused(trained, tmp_path):
-    none = trained(None, "none", steps=1)
+def test_a_start_from_what_has_no_such_value_model_is_refused(whole, trained, tmp_path):
+    none = whole(None)
     with refused(ConfigError, none.model, key="critic.start"):
         trained("model", "run", critic={"start": str(none.model)})
-    other = trained("adapter", "other", steps=1)
+    other = whole("adapter")
     with refused(ConfigError, other.model, key="critic.start"):
         trained("model", "run2", critic={"start": str(other.model)})
     with refused(ConfigError, tmp_path, key="critic.start"):

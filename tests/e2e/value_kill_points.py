@@ -8,6 +8,7 @@ Prints what kill_points.py prints, whose lives and points these are.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import kill_points
@@ -48,16 +49,18 @@ WRITES = [written("moments written", "checkpoint:write_tensors", after=True)]
 UNDER_WAY = [phase("beside sampling", "training.step:sample", after=True, landmark="1")]
 
 
-FEW = {"in pretraining, between two of its updates", "it has learned, the policy has not", "beside sampling"}
+# And the steps at which they strike one run.
+FEW = {"in pretraining, between two of its updates": 1, "it has learned, the policy has not": 2, "beside sampling": 3}
 
 
 def lives() -> list[kill_points.Life]:
     """Those of a phase without a save in progress, a save's own, and one beside which a save is in progress."""
-    beside = [(point.name, True, lambda point=point: kill_points.beside(point, kill)) for point in UNDER_WAY]
+    beside = [(point.name, True, partial(kill_points.beside, point, kill)) for point in UNDER_WAY]
     return [*struck_at(PHASES, kill, background=False), *struck_at(WRITES, kill, background=True), *beside]
 
 
 if __name__ == "__main__":
     _, form, points = sys.argv
-    some = [life for life in lives() if points == "all" or life[0] in FEW]
-    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC}}, some)
+    few = FEW if points == "few" else None
+    some = [life for life in lives() if few is None or life[0] in few]
+    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC}}, some, few)
