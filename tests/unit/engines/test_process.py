@@ -1,4 +1,8 @@
-"""An engine in a second process: the interface of any engine, exact weights, and every way in which it can fail."""
+"""An engine in a second process: the interface of any engine, exact weights, and every way in which it can fail.
+
+The `shared` engine, and that of the trainer that is killed, are processes as a run starts them. The others are forks of
+one that has torch imported; `forked_engine` has what differs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +25,8 @@ import pytest
 import torch
 from second_engines import digest
 
+import forked
+from forked_engine import fork_engines
 from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
@@ -91,7 +97,13 @@ def shared() -> Iterator[SecondProcess]:
 
 
 @pytest.fixture
-def engine() -> Iterator[SecondProcess]:
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that a test starts are forks."""
+    fork_engines(monkeypatch)
+
+
+@pytest.fixture
+def engine(forks: None) -> Iterator[SecondProcess]:
     """An engine for a test that ends its process."""
     engine = start_fake()
     yield engine
@@ -253,7 +265,7 @@ def test_an_exception_in_on_rollout_leaves_no_old_rollouts_behind(shared: Second
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        shared.generate([prompt("a")], [4000], SAMPLING, seed=(0,), on_rollout=stop)
+        shared.generate([prompt("a")], [600], SAMPLING, seed=(0,), on_rollout=stop)
     (group,) = generate(shared, "b", count=1)
     assert group.prompt.text == "b"
 
@@ -268,7 +280,7 @@ def test_long_output_of_the_engine_does_not_block_it(shared: SecondProcess) -> N
     assert len(generate(shared, "print", "print", "print")) == 3
 
 
-def test_closing_removes_the_temporary_folder() -> None:
+def test_closing_removes_the_temporary_folder(forks: None) -> None:
     engine = start_fake()
     folder = Path(engine._process.folder)
     engine.load(WEIGHTS, version=1)
@@ -298,10 +310,10 @@ def test_an_engine_that_exits_is_noticed_at_once(
     check_later_requests_fail(engine, pid, error.value)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_engine_ignores_a_signal_to_all_processes_of_a_job(engine: SecondProcess, number: int) -> None:
-    os.killpg(int(identify(engine)[0]), number)
-    assert len(generate(engine, "a")) == 1
+def test_the_engine_ignores_a_signal_to_all_processes_of_a_job(engine: SecondProcess) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # an engine that it ends is an error with its name
+        os.killpg(int(identify(engine)[0]), number)
+        assert len(generate(engine, "a")) == 1
 
 
 def test_an_exception_in_the_engine_ends_it_and_is_reported(engine: SecondProcess) -> None:
@@ -312,7 +324,7 @@ def test_an_exception_in_the_engine_ends_it_and_is_reported(engine: SecondProces
     check_later_requests_fail(engine, pid, error.value)
 
 
-def test_an_engine_that_sends_no_reply_is_killed_after_its_limit() -> None:
+def test_an_engine_that_sends_no_reply_is_killed_after_its_limit(forks: None) -> None:
     engine = start_fake(timeout_seconds=2.5)
     pid, begun = int(identify(engine)[0]), time.monotonic()
     with refused(EngineError, pid, "2.5 seconds", "timeout_seconds", code="engine.failed") as error:
@@ -321,13 +333,13 @@ def test_an_engine_that_sends_no_reply_is_killed_after_its_limit() -> None:
     check_later_requests_fail(engine, pid, error.value)
 
 
-def test_the_error_of_an_engine_s_factory_is_raised_unchanged() -> None:
+def test_the_error_of_an_engine_s_factory_is_raised_unchanged(forks: None) -> None:
     with refused(ConfigError, key="rollout.engine.device", code="config.unsupported") as error:
         start(f"{HERE}/second_engines.py:refusing")
     assert (error.value.problem, error.value.remedy) == ("device = 9", "choose 0")
 
 
-def test_an_engine_that_exits_while_it_is_made_is_reported() -> None:
+def test_an_engine_that_exits_while_it_is_made_is_reported(forks: None) -> None:
     with refused(EngineError, "status 3", code="engine.failed") as error:
         start("second_engines:exiting")
     assert "loading ..." in error.value.__notes__[0]
@@ -339,7 +351,7 @@ def test_a_name_without_an_engine_is_a_config_error(make: str) -> None:
         import_factory(make)
 
 
-def test_an_engine_that_is_not_made_in_time_is_killed() -> None:
+def test_an_engine_that_is_not_made_in_time_is_killed(forks: None) -> None:
     with refused(EngineError, "0.2 seconds", "start_seconds", code="engine.failed"):
         start("second_engines:slow", start_seconds=0.2)
 
@@ -349,7 +361,7 @@ def test_options_that_cannot_be_pickled_are_a_config_error() -> None:
         start("second_engines:fake", {"version": lambda: 0})
 
 
-def test_an_engine_without_references_ends_its_process() -> None:
+def test_an_engine_without_references_ends_its_process(forks: None) -> None:
     engine = start_fake()
     pid = int(identify(engine)[0])
     del engine
@@ -357,27 +369,25 @@ def test_an_engine_without_references_ends_its_process() -> None:
     assert gone(pid)
 
 
-TRAINER = """
-import time
-from winnow.engines.process.engine import second_process
-engine = second_process("second_engines:parental")
-print("ready", flush=True)
-time.sleep(60)
-"""
+def train_until_killed(folder: str) -> None:
+    """A trainer with an engine, in a fork; the engine is a process as a run starts it."""
+    os.environ |= {"WINNOW_TEST_PIDS": f"{folder}/pids", "TMPDIR": folder}
+    tempfile.tempdir = None  # found anew
+    engine = second_process("second_engines:parental")
+    time.sleep(600)
+    engine.close()
 
 
 def test_a_killed_trainer_ends_the_engine_and_what_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    environment = {**os.environ, "WINNOW_TEST_PIDS": str(pids), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
-    ) as trainer:
-        assert trainer.stdout is not None
-        assert trainer.stdout.readline() == "ready\n"
-        engine, other = map(int, pids.read_text().split())
-        assert alive(engine)
-        assert alive(other)
-        trainer.kill()
+    trainer = forked.context().Process(target=train_until_killed, args=(str(tmp_path),))
+    trainer.start()
+    assert eventually(lambda: (pids.is_file() and len(pids.read_text().split()) == 2) or not trainer.is_alive())
+    engine, other = map(int, pids.read_text().split())
+    assert alive(engine)
+    assert alive(other)
+    assert list(tmp_path.glob("winnow-engine-*"))
+    trainer.kill()
     assert eventually(lambda: not alive(engine) and not alive(other))
     assert eventually(lambda: not list(tmp_path.glob("winnow-engine-*")))
 

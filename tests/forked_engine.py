@@ -1,0 +1,107 @@
+"""An engine's process as a fork of the process of forked.py, which has torch imported: a tenth of a second instead of
+two. The fork runs the module that `EngineProcess` starts, with its arguments, environment and descriptors, in a session
+of its own; only the start of an interpreter is left out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import reduction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import forked
+
+
+def fork_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that are started from here on are forks."""
+
+    names = ("DEVNULL", "PIPE", "STDOUT", "TimeoutExpired")
+    others = {name: getattr(subprocess, name) for name in names}
+    monkeypatch.setattr("winnow.engines.process.lifecycle.subprocess", SimpleNamespace(Popen=Fork, **others))
+
+
+class Fork:
+    """What `EngineProcess` uses of `subprocess.Popen`."""
+
+    def __init__(
+        self, command: Sequence[str], *, pass_fds: Iterable[int], env: Mapping[str, str], **same_for_all: Any
+    ) -> None:
+        assert same_for_all == {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "start_new_session": True,
+        }
+        read, write = os.pipe()
+        numbers = {str(number): _Sent(number) for number in pass_fds}
+        module, *arguments = command[command.index("-m") + 1 :]
+        sent = [numbers.get(argument, argument) for argument in arguments]
+        about = (os.getcwd(), dict(env), _Sent(write), module, sent)
+        self._process = forked.context().Process(target=_live, args=about)
+        self._process.start()
+        os.close(write)
+        self.pid: int = self._process.pid
+        self.stdout = os.fdopen(read, "rb")
+        self.returncode: int | None = None
+        with suppress(ProcessLookupError):  # once it has its own session, as a process that was started has
+            while self.poll() is None and os.getpgid(self.pid) != self.pid:
+                time.sleep(0.001)
+
+    def poll(self) -> int | None:
+        self.returncode = self._process.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.poll() is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("a fork", timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+
+class _Sent:
+    """A descriptor; pickled for a fork, it arrives as the number that it has there."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (reduction.DupFd(self.number),)
+
+
+def _arrived(sent: Any) -> int:
+    number: int = sent.detach()
+    return number
+
+
+def _live(cwd: str, env: dict[str, str], output: int, module: str, arguments: list[Any]) -> None:
+    """The whole of a fork."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)
+    import torch
+
+    torch.set_num_threads(1)
+    sys.argv = [module, *map(str, arguments)]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()
