@@ -16,33 +16,30 @@ from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.cli import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
+from winnow.report.drawing import new_figure
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 GSM8K = "".join(
     json.dumps({"question": f"Ann has {i} eggs and buys one. How many has she?", "answer": f"#### {i + 1}"}) + "\n"
     for i in range(40)
 )
-TORCH_FREE = """
-import sys
+# Runs commands one after the other in one interpreter, and prints which of the named modules each has left imported.
+IMPORTS = """
+import json, sys
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 from winnow.cli import app
-for arguments in {calls!r}:
+Figure.savefig = lambda *_, **__: None  # a picture is not painted, which imports no more than was
+calls, names = json.loads(sys.argv[1])
+for arguments in calls:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, (arguments, result.output, result.exception)
-    assert "torch" not in sys.modules, arguments
+    print(json.dumps([arguments, sorted(set(names) & set(sys.modules)), result.output]))
 """
-
-
-CHECK_IS_LIGHT = """
-import sys
-from typer.testing import CliRunner
-from winnow.cli import app
-result = CliRunner().invoke(app, {call!r})
-assert result.exit_code == 0, (result.output, result.exception)
-assert "weights" in result.output, result.output
-heavy = {{"transformers.modeling_utils", "transformers.generation.utils", "peft", "torch._dynamo"}}
-assert heavy.isdisjoint(sys.modules), heavy.intersection(sys.modules)
-"""
+# What computes with a model: to import it would double the time of `check`.
+HEAVY = ["transformers.modeling_utils", "transformers.generation.utils", "peft", "torch._dynamo"]
+FEW = ("--set", "task.size=64", "--set", "evaluate.problems=4")
+FEW_ARITHMETIC = 'task = { use = "arithmetic", size = 64 }\n'  # no more problems than a test reads
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +51,11 @@ def winnow(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def test_reading_commands_start_without_torch(run, tmp_path):
-    curves = tmp_path / "curves.csv"
+@pytest.fixture(scope="module")
+def imports(run, tmp_path_factory):
+    """Of calls of commands, in this order and in one new interpreter: arguments, imported modules, output."""
+    folder = tmp_path_factory.mktemp("imports")
+    curves = folder / "curves.csv"
     curves.write_text("steps,accuracy\n1,0.5\n")
     kinds = ("selectors", "advantages", "weightings", "rewards", "tasks", "allocators", "engines", "keys", "metrics")
     calls = [
@@ -64,20 +64,34 @@ def test_reading_commands_start_without_torch(run, tmp_path):
         ["report", "--help"],
         *(["list", kind] for kind in kinds),
         ["show", str(run)],
-        ["plot", str(run), "-o", str(tmp_path / "plot.png")],
+        ["plot", str(run), "-o", str(folder / "plot.png")],
         ["export", str(run), "--history"],
-        ["compare", str(curves), "-o", str(tmp_path / "compared")],
+        ["compare", str(curves), "-o", str(folder / "compared")],
+        ["check", str(CONFIGS / "arithmetic.toml"), *FEW, "--set", "advantage=gae", "--set", "critic.form=model"],
     ]
-    done = subprocess.run([sys.executable, "-c", TORCH_FREE.format(calls=calls)], capture_output=True, text=True)
+    code = [sys.executable, "-c", IMPORTS, json.dumps([calls, ["torch", *HEAVY]])]
+    done = subprocess.run(code, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_check_imports_nothing_that_computes_with_a_model():
-    """That import would double the time of `check`."""
-    values = ["--set", "advantage=gae", "--set", "critic.form=model"]
-    code = CHECK_IS_LIGHT.format(call=["check", str(CONFIGS / "arithmetic.toml"), *values])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_reading_commands_start_without_torch(imports):
+    *reading, _ = imports
+    assert len(reading) == 23
+    assert [(arguments, modules) for arguments, modules, _ in reading if modules] == []
+
+
+def test_check_imports_nothing_that_computes_with_a_model(imports):
+    arguments, modules, output = imports[-1]
+    assert arguments[0] == "check"
+    assert "weights" in output
+    assert set(modules).isdisjoint(HEAVY)
+
+
+@pytest.fixture
+def no_picture(monkeypatch):
+    """A picture is empty: what is written where does not depend on what is drawn."""
+    monkeypatch.setattr("winnow.report.plot.draw", lambda *_, **__: new_figure(1, 1))
 
 
 def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
@@ -88,7 +102,7 @@ def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
         return reader(path, **options)
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", counted)
-    few = ("--set", "task.size=64", "--set", "evaluate.problems=4", "--set", "verify.workers=0")
+    few = (*FEW, "--set", "verify.workers=0")
     assert winnow("check", CONFIGS / "arithmetic.toml", *few).exit_code == 0
     assert len(read) == 1
     few += (
@@ -155,7 +169,7 @@ def test_plot_without_matplotlib_prints_the_summary_and_the_extra(tmp_path, monk
 
 
 @pytest.mark.parametrize("target", ["mine.txt", "nothing.txt"])
-def test_plot_writes_through_no_link(tmp_path, target):
+def test_plot_writes_through_no_link(tmp_path, no_picture, target):
     run = write_run(tmp_path / "toy")
     (tmp_path / "mine.txt").write_text("mine")
     (run / "plot.png").symlink_to(tmp_path / target)
@@ -166,7 +180,7 @@ def test_plot_writes_through_no_link(tmp_path, target):
     assert winnow("plot", run, "--output", tmp_path / "own.png").exit_code == 0
 
 
-def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path):
+def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path, no_picture):
     run = write_run(tmp_path / "toy")
     (tmp_path / "mine.txt").write_text("mine")
     (run / "plot.png").hardlink_to(tmp_path / "mine.txt")
@@ -187,7 +201,7 @@ def test_export_to_a_file_and_to_standard_output(run, tmp_path):
 
 
 def test_check_prints_the_configuration_the_budget_and_advice(tmp_path):
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\n')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC)
     result = winnow("check", tmp_path / "run.toml", "--set", "update.updates_per_step=5", "--set", "loss.use=clip")
     assert result.exit_code == 0, result.output
     assert "update.updates_per_step = 5\n" in result.output
@@ -220,7 +234,7 @@ def test_a_wrong_configuration_is_one_message_and_exit_code_2(tmp_path, command,
         ("prompt.template=nope", ("prompt.template", "'nope'"), "config.value"),
         ("task.size=0", ("task.size",), "config.value"),
         ("model.path=./nope", ("model.path", "./nope"), "data.missing"),
-        ("rollout.prompts_per_step=3000", ("rollout.prompts_per_step = 3000", 2048), "config.combination"),
+        ("rollout.prompts_per_step=3000", ("rollout.prompts_per_step = 3000", 64), "config.combination"),
         ("prompt.max_prompt_tokens=100000", ("prompt.max_prompt_tokens", 100000), "config.combination"),
         ("reward=mine.py", ("reward", "'mine.py'", "mine.py:function"), "config.unknown_member"),
         ('reward.parts=[{use="boxed"}, {use="nope"}]', ("reward.parts.1", "'nope'"), "config.unknown_member"),
@@ -228,7 +242,7 @@ def test_a_wrong_configuration_is_one_message_and_exit_code_2(tmp_path, command,
     ],
 )
 def test_check_refuses_what_train_would_before_it_reads_a_weight(tmp_path, assignment, named, code):
-    (tmp_path / "run.toml").write_text('task = "arithmetic"')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC)
     result = winnow("check", tmp_path / "run.toml", "--set", assignment)
     check_printed_error(result, *named, code=code)
     assert result.stdout == ""
@@ -266,7 +280,7 @@ def test_check_checks_local_parts_though_others_are_on_the_hub(tmp_path, toml, n
 
 
 def test_check_shows_the_first_prompt_and_where_its_rollouts_end(tmp_path):
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\n[rollout]\nstop = ["</answer>", "<|user|>", "\\n\\n"]\n')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC + '[rollout]\nstop = ["</answer>", "<|user|>", "\\n\\n"]\n')
     shown = winnow("check", tmp_path / "run.toml").stdout
     prompt, stop = re.search(r"\| (<\|user\|>What is .*)\n(stop .*)\n", shown).groups()
     assert prompt.endswith("?<|endoftext|><|assistant|><think>")
@@ -308,7 +322,7 @@ def test_check_warns_where_the_prompt_does_not_request_the_format(tmp_path, monk
     (tmp_path / "model").mkdir()
     path = model if model == "bundled" else make(model, tmp_path / "model")
     (tmp_path / "mine.py").write_text("def own(prompt, rollout):\n    return 1.0\n")
-    (tmp_path / "run.toml").write_text('task = { use = "arithmetic", size = 64 }\n')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC)
     result = winnow("check", tmp_path / "run.toml", "--set", f"model.path={path}", *(f"--set={text}" for text in sets))
     assert result.exit_code == 0, result.output
     about_format = [advice for advice in advice_of(result) if "reward = " in advice and "'" in advice]
@@ -343,7 +357,7 @@ def cached(tmp_path, monkeypatch):
     (model / "refs").mkdir(parents=True)
     (model / "refs" / "main").write_text("1" * 40)
     (model / "snapshots" / ("1" * 40)).mkdir(parents=True)
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\nmodel = "owner/cached"\n')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC + 'model = "owner/cached"\n')
     return make("qwen2.5", model / "snapshots" / ("1" * 40))
 
 
@@ -360,9 +374,9 @@ def test_check_reads_a_model_in_the_cache_of_the_hub(cached, tmp_path):
 def test_check_plans_with_the_settings_alone(cached, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json"):
         (cached / name).unlink()
-    shown = " ".join(winnow("check", tmp_path / "run.toml").stdout.split())
-    assert "weights 498 KiB" in shown
-    (note,) = notes_of(winnow("check", tmp_path / "run.toml"))
+    result = winnow("check", tmp_path / "run.toml")
+    assert "weights 498 KiB" in " ".join(result.stdout.split())
+    (note,) = notes_of(result)
     assert "tokenizer" in note
     assert "model.path = 'owner/cached'" in note
 
@@ -393,7 +407,7 @@ def test_a_path_below_an_existing_folder_is_not_a_hub_id(tmp_path, cached):
 
 def test_a_user_s_file_is_read_from_the_configuration_s_folder(tmp_path):
     (tmp_path / "mine.py").write_text("def half(group, rng):\n    'Half of them.'\n    return group.rewards >= 0\n")
-    (tmp_path / "run.toml").write_text('select = "mine.py:half"\n')
+    (tmp_path / "run.toml").write_text(FEW_ARITHMETIC + 'select = "mine.py:half"\n')
     result = winnow("check", tmp_path / "run.toml")
     assert result.exit_code == 0, result.output
     assert "mine.py:half" in result.stdout
