@@ -279,7 +279,7 @@ def test_no_advice_for_equal_shares_of_prompts_or_uneven_counts():
 
 
 def checked(tmp_path, *arguments):
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\ndevice = "cpu"\n')
+    (tmp_path / "run.toml").write_text('task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n')
     return CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments])
 
 

@@ -258,7 +258,8 @@ def test_a_reward_for_staying_near_takes_a_reference_and_its_pass():
 
 
 def checked(tmp_path, *arguments, critic='form = "model"'):
-    (tmp_path / "run.toml").write_text(f'task = "arithmetic"\ndevice = "cpu"\nadvantage = "gae"\n[critic]\n{critic}\n')
+    few = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n'
+    (tmp_path / "run.toml").write_text(f'{few}advantage = "gae"\n[critic]\n{critic}\n')
     return CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments])
 
 
