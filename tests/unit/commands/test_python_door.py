@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import forked
 import winnow
 from refusals import refused
 from synthetic_run import write_run
@@ -81,8 +82,9 @@ def talks(prompt, rollout):
 
 def test_with_json_progress_only_events_reach_standard_output(tiny_folder, tmp_path):
     (tmp_path / "talks.py").write_text(TALKS)
-    command = [sys.executable, "-c", PRINTS, str(tiny_folder("qwen2")), str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (tmp_path / "prints.py").write_text(PRINTS)
+    done = forked.python(tmp_path / "prints.py", tiny_folder("qwen2"), tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     first, *events, last = done.stdout.splitlines()
     assert (first, last) == ("first", "last")
     assert [event for line in events if (event := json.loads(line)["event"]) in ("started", "step", "ended")] == [
@@ -185,7 +187,8 @@ def test_a_checkpoint_is_only_evaluated_on_its_runs_problems(small, tmp_path, mo
 
 
 def test_an_evaluation_warns_of_a_format_that_the_prompt_does_not_request():
-    (warning,) = winnow.evaluate("bundled", problems=1, rollouts_per_prompt=1, reward="boxed").warnings
+    few = {"task": {"use": "arithmetic", "size": 8}, "problems": 1, "rollouts_per_prompt": 1, "greedy": False}
+    (warning,) = winnow.evaluate("bundled", **few, rollout={"max_new_tokens": 2}, reward="boxed").warnings
     assert "reward = 'boxed'" in warning
     assert r"\boxed" in warning
 

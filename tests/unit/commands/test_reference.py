@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from winnow.commands import config_keys as module
 from winnow.commands.catalog import catalog
 from winnow.commands.config_keys import keys
@@ -22,9 +20,7 @@ REPOSITORY = Path(__file__).parents[3]
 def test_the_page_is_the_generated_one(tmp_path):
     """In another process, as other tests register members here."""
     made, committed = tmp_path / "reference.md", REPOSITORY / "docs" / "reference.md"
-    script = [sys.executable, REPOSITORY / "scripts" / "reference.py", made]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
-    done = subprocess.run(script, capture_output=True, text=True, env=environment)
+    done = forked.python(REPOSITORY / "scripts" / "reference.py", made)
     assert done.returncode == 0, done.stderr
     same = made.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8")
     assert same, "docs/reference.md differs from the code: run `python scripts/reference.py`, and commit the page"
