@@ -52,7 +52,7 @@ def test_audit_of_a_clean_task_and_of_one_that_leaks(tmp_path: Path) -> None:
     for split, numbers in {"train": (3, 4), "test": (5, 6)}.items():
         rows = [{"question": f"{i} plus {i}?", "answer": str(2 * i + 100)} for i in numbers]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sets = [f"--set=task.{split}={tmp_path}/{split}.jsonl" for split in ("train", "test")]
+    sets = ["--set=verify.workers=0", *(f"--set=task.{split}={tmp_path}/{split}.jsonl" for split in ("train", "test"))]
     clean = winnow("audit", "jsonl", "--reward", "gsm8k", *sets)
     assert clean.exit_code == 0, clean.output
     assert clean.stdout.splitlines()[-1] == "clean"

@@ -22,7 +22,7 @@ from synthetic_run import write_run
 from winnow.cli import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
-from winnow.report.drawing import new_figure
+from winnow.report.drawing import new_figure, save_figure
 from winnow.state.output_files import write_output, write_output_folder
 from winnow.state.run_folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
@@ -163,6 +163,12 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("winnow.commands.profile.profiled.measure_in_subprocess", found)
     for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):
         monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
+
+    def empty(panels: Any, outputs: Any, **_: Any) -> None:
+        for path in outputs:
+            save_figure(new_figure(1, 1), path, dpi=10)
+
+    monkeypatch.setattr("winnow.commands.profile.panels.draw", empty)
 
 
 def test_every_command_and_each_of_its_paths_is_called_here() -> None:
