@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+import typer.testing
 
 from cpu_times import CpuTimes
 
 torch.set_num_threads(1)
+# A runner makes the commands from their functions at every call: 30 milliseconds for all of winnow's.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 # No example fails because a machine is slow or busy.
 hypothesis.settings.register_profile("winnow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("winnow")
