@@ -124,7 +124,11 @@ def build_merging(name: str) -> Engine:
     return build(name, tiny("qwen2"), tokens=merging, **options)
 
 
-@pytest.fixture(params=[*ENGINES, "second process"], scope="module")
+# Slow: its start; test_process.py shows that another process answers as an engine does, and every rollout exactly
+SECOND = pytest.param("second process", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[*ENGINES, SECOND], scope="module")
 def merging_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "second process":
         engine = second_process(f"{__file__}:build_merging", {"name": "hf"}, timeout_seconds=60)
