@@ -14,6 +14,7 @@ import torch
 
 from cpu_times import CpuTimes
 
+gc.disable()  # while tests are imported, which leaves little garbage: until pytest_collection_finish
 torch.set_num_threads(1)
 # No example fails because a machine is slow or busy.
 hypothesis.settings.register_profile("winnow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -30,6 +31,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage is to look through it, again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 REPOSITORY = Path(__file__).parents[1]
