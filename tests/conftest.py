@@ -16,6 +16,7 @@ import typer.testing
 
 from cpu_times import CpuTimes
 
+gc.disable()  # while tests are imported, which leaves little garbage: until pytest_collection_finish
 torch.set_num_threads(1)
 # A runner makes the commands from their functions at every call: 30 milliseconds for all of winnow's.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
@@ -34,6 +35,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage is to look through it, again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 REPOSITORY = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ SECONDS = 250.0
 def context() -> Any:
     """The multiprocessing context whose processes are such forks."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["forked_imports"])
+    forks.set_forkserver_preload(["no_collection", "forked_imports"])
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}):
         forkserver.ensure_running()

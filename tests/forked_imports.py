@@ -35,3 +35,4 @@ import winnow.training.fit  # noqa: F401
 
 gc.collect()
 gc.freeze()
+gc.enable()

@@ -1,4 +1,6 @@
-"""The contract of engines, checked for every registered engine on three architectures."""
+"""The contract of engines, checked for every registered engine; what depends on a model's layers, on three
+architectures.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,18 @@ def tiny(architecture: str, seed: int = 0) -> torch.nn.Module:
     return policy
 
 
-@pytest.fixture(params=sorted(ARCHITECTURES))
+def of_every_architecture(test: Any) -> Any:
+    """For a test of what is computed from a model's layers: others read what becomes of it, alike for all."""
+    test.architectures = sorted(ARCHITECTURES)
+    return test
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "policy" in metafunc.fixturenames:
+        metafunc.parametrize("policy", getattr(metafunc.function, "architectures", ["qwen2"]), indirect=True)
+
+
+@pytest.fixture
 def policy(request: pytest.FixtureRequest) -> torch.nn.Module:
     return tiny(request.param)
 
@@ -111,7 +124,11 @@ def build_merging(name: str) -> Engine:
     return build(name, tiny("qwen2"), tokens=merging, **options)
 
 
-@pytest.fixture(params=[*ENGINES, "second process"], scope="module")
+# Slow: its start; test_process.py shows that another process answers as an engine does, and every rollout exactly
+SECOND = pytest.param("second process", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[*ENGINES, SECOND], scope="module")
 def merging_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "second process":
         engine = second_process(f"{__file__}:build_merging", {"name": "hf"}, timeout_seconds=60)
@@ -283,6 +300,7 @@ def test_same_seed_same_rollouts(engine: Engine) -> None:
         np.testing.assert_array_equal(one.logprobs, other.logprobs)
 
 
+@of_every_architecture
 def test_order_and_neighbours_do_not_matter(engine: Engine) -> None:
     groups = engine.generate(PROMPTS, [4, 3, 2, 1, 5], SAMPLING, seed=(3,))
     backwards = engine.generate(PROMPTS[::-1], [5, 1, 2, 3, 4], SAMPLING, seed=(3,))[::-1]
@@ -317,7 +335,8 @@ def test_a_version_must_grow_and_is_stamped(engine: Engine, policy: torch.nn.Mod
 Sampler = tuple[str, Engine, torch.nn.Module]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@of_every_architecture
+@pytest.mark.parametrize("temperature", [0.6, 1.7])  # 1 is that of greedy ones, and of loaded weights
 def test_logprobs_are_the_policy_s(sampler: Sampler, temperature: float) -> None:
     _, engine, model = sampler
     sampling = Sampling(max_new_tokens=12, temperature=temperature)
@@ -329,6 +348,7 @@ def test_logprobs_are_the_policy_s(sampler: Sampler, temperature: float) -> None
             )
 
 
+@of_every_architecture
 def test_a_small_batch_limit_changes_nothing(sampler: Sampler) -> None:
     name, engine, model = sampler
     counts = [5, 3, 0, 6, 4]
@@ -360,6 +380,7 @@ def test_first_tokens_follow_the_policy_s_distribution(sampler: Sampler) -> None
     assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
 
 
+@of_every_architecture
 def test_greedy_takes_the_likeliest_token_with_its_log_prob_at_1(sampler: Sampler) -> None:
     _, engine, model = sampler
     for group in engine.generate(PROMPTS, [2] * 5, Sampling(max_new_tokens=8, temperature=0.0), seed=(0,)):
@@ -392,6 +413,7 @@ def test_logprobs_are_those_after_the_cut(
         np.testing.assert_allclose(np.exp(rollout.logprobs[0]), p[rollout.tokens[0]] / kept(p), atol=1e-5)
 
 
+@of_every_architecture
 def test_sampling_does_not_change_the_policy(sampler: Sampler) -> None:
     _, engine, model = sampler
     before = copy.deepcopy(model.state_dict())
@@ -404,6 +426,7 @@ def test_sampling_does_not_change_the_policy(sampler: Sampler) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@of_every_architecture
 def test_after_a_load_the_engine_samples_with_the_new_weights(sampler: Sampler) -> None:
     _, engine, model = sampler
     with torch.no_grad():
@@ -422,6 +445,7 @@ def test_foreign_weights_are_refused(sampler: Sampler) -> None:
     assert engine.version == 0
 
 
+@of_every_architecture
 def test_engines_agree_token_by_token(policy: torch.nn.Module) -> None:
     one, *others = (build(name, policy).generate(PROMPTS, [6, 5, 0, 8, 3], SAMPLING, seed=(5,)) for name in MODELS_ONLY)
     for other in others:

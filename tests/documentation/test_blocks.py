@@ -6,6 +6,8 @@ README.md has tests of its own (tests/e2e/test_readme.py). The indented blocks o
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import re
 import shlex
@@ -26,7 +28,7 @@ from winnow.training.resolve import resolve_members
 
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BLOCKS = [block for page in PAGES if page not in ("README.md", "docs/design.md") for block in blocks(page)]
+OF_COMMANDS = [page for page in PAGES if page not in ("README.md", "docs/design.md")]
 LANGUAGES = {"", "sh", "toml", "python", "json", "text"}  # "": indented, which are commands; or reference.md's lists
 
 # What is neither winnow nor a file of this repository, and why no test starts it.
@@ -63,21 +65,41 @@ PYTHON = {
 }
 
 
-def shells():
-    for block in BLOCKS:
-        if block.language == "sh" or (not block.language and block.page != "docs/reference.md"):
-            yield from ((block.page, command) for command in block.commands())
+@functools.cache
+def every_block():
+    """Read when a test runs: to read all pages takes a second, and every worker collects all tests."""
+    return [block for page in OF_COMMANDS for block in blocks(page)]
 
 
-COMMAND_LINES = list(shells())
+def shells(page):
+    for block in blocks(page):
+        if block.language == "sh" or (not block.language and page != "docs/reference.md"):
+            yield from block.commands()
+
+
+@contextlib.contextmanager
+def named(text):
+    """An error in the block says which of a page's lines or blocks it is of."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"of: {text}")
+        raise
 
 
 def test_every_block_says_what_it_is():
-    assert not [(block.page, block.first) for block in BLOCKS if block.language not in LANGUAGES]
+    assert len(every_block()) > 100
+    assert not [(block.page, block.first) for block in every_block() if block.language not in LANGUAGES]
 
 
-@pytest.mark.parametrize(("page", "command"), COMMAND_LINES)
-def test_a_command_exists_and_takes_the_options_it_is_shown_with(page, command):
+@pytest.mark.parametrize("page", OF_COMMANDS)
+def test_a_command_exists_and_takes_the_options_it_is_shown_with(page):
+    for command in shells(page):
+        with named(command):
+            check_command(page, command)
+
+
+def check_command(page, command):
     first, *rest = shlex.split(command, comments=True) or ["#SBATCH"]
     if first == "winnow":
         name, arguments = words(command)
@@ -108,32 +130,32 @@ def overrides(command):
     return next((argument for argument in arguments if argument.endswith(".toml")), None), sets
 
 
-@pytest.mark.parametrize(
-    ("page", "command"),
-    [
-        line
-        for line in COMMAND_LINES
-        if re.match(r"winnow (train|check|profile|eval|audit|score) .*(--set|\.toml)", line[1])
-    ],
-)
-def test_the_keys_that_a_command_sets_exist(page, command):
-    file, sets = overrides(command)
-    path = REPOSITORY / (file or "configs/arithmetic.toml")
-    load(path if path.is_file() else REPOSITORY / "configs" / "arithmetic.toml", sets)
+@pytest.mark.parametrize("page", OF_COMMANDS)
+def test_the_keys_that_a_command_sets_exist(page):
+    for command in shells(page):
+        if re.match(r"winnow (train|check|profile|eval|audit|score) .*(--set|\.toml)", command):
+            with named(command):
+                file, sets = overrides(command)
+                path = REPOSITORY / (file or "configs/arithmetic.toml")
+                load(path if path.is_file() else REPOSITORY / "configs" / "arithmetic.toml", sets)
 
 
-@pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.language == "toml"], ids=lambda block: f"{block.page}: {block.first}"
-)
-def test_a_block_of_toml_is_what_winnow_reads(block, tmp_path):
+@pytest.mark.parametrize("page", OF_COMMANDS)
+def test_a_block_of_toml_is_what_winnow_reads(page, tmp_path):
+    for number, block in enumerate(block for block in blocks(page) if block.language == "toml"):
+        with named(block.text):
+            check_toml(block, tmp_path / str(number))
+
+
+def check_toml(block, folder):
     table = tomllib.loads(block.text)
     if "project" in table:
         return  # of a package: tests/e2e/test_extending.py
     if "seeds" in table:
-        (tmp_path / "configs").mkdir()
-        (tmp_path / "arithmetic.toml").symlink_to(REPOSITORY / "configs" / "arithmetic.toml")
-        (tmp_path / "configs" / "sweep.toml").write_text(block.text)
-        assert read_sweep_file(tmp_path / "configs" / "sweep.toml")
+        (folder / "configs").mkdir(parents=True)
+        (folder / "arithmetic.toml").symlink_to(REPOSITORY / "configs" / "arithmetic.toml")
+        (folder / "configs" / "sweep.toml").write_text(block.text)
+        assert read_sweep_file(folder / "configs" / "sweep.toml")
         return
     config = validate(table, source=block.page, text=block.text)
     if ".py:" not in block.text and "vllm" not in block.text:
@@ -141,10 +163,10 @@ def test_a_block_of_toml_is_what_winnow_reads(block, tmp_path):
 
 
 def test_every_block_of_python_is_run_by_a_test_that_is_named_or_says_why_not():
-    there = {(block.page, block.first) for block in BLOCKS if block.language == "python"}
-    named = {(page, first): test for page, tests in PYTHON.items() for first, test in tests.items()}
-    assert there == set(named)
-    for test in named.values():
+    there = {(block.page, block.first) for block in every_block() if block.language == "python"}
+    said = {(page, first): test for page, tests in PYTHON.items() for first, test in tests.items()}
+    assert there == set(said)
+    for test in said.values():
         assert (REPOSITORY / test.split()[0]).is_file() or f"def {test}(" in every_test(), test
 
 

@@ -30,29 +30,32 @@ def tables(page):
             yield from (dict(zip(head, row, strict=True)) for row in rows)
 
 
-ROWS = [(page, row) for page in PEERS for row in tables(page)]
+ROWS = {page: list(tables(page)) for page in PEERS}
 
 
-@pytest.mark.parametrize(("page", "row"), ROWS)
-def test_what_it_became_here_exists(page, row):
-    named = re.findall("`([^`]+)`", row["winnow"])
-    assert named or row["winnow"] == "none" or "verifier" in row["winnow"] or "process" in row["winnow"]
-    for name in named:
-        if name.startswith("winnow "):
-            _, command, *options = name.split()
-            assert set(options) <= options_of(COMMANDS[command])
-        elif " = " in name:  # weighting = "token", advantage = { use = "grpo" }
-            assert set(re.findall('"(.*?)"', name)) <= OURS
-            assert name.partition(" = ")[0] in KEYS
-        else:
-            assert name.split(".")[0] in ("prompt", "rollout") or name.replace("[]", "") in KEYS
+@pytest.mark.parametrize("page", PEERS)
+def test_what_it_became_here_exists(page):
+    for row in ROWS[page]:
+        named = re.findall("`([^`]+)`", row["winnow"])
+        assert named or row["winnow"] == "none" or "verifier" in row["winnow"] or "process" in row["winnow"], row
+        for name in named:
+            if name.startswith("winnow "):
+                _, command, *options = name.split()
+                assert set(options) <= options_of(COMMANDS[command]), row
+            elif " = " in name:  # weighting = "token", advantage = { use = "grpo" }
+                assert set(re.findall('"(.*?)"', name)) <= OURS, row
+                assert name.partition(" = ")[0] in KEYS, row
+            else:
+                assert name.split(".")[0] in ("prompt", "rollout") or name.replace("[]", "") in KEYS, row
+
+
+DEFAULTS = {key.name: key.default for key in keys()}
 
 
 def defaults_of(name):
     """What a key, or an option of whichever member has it, is by default; None where it is absent."""
-    for key in keys():
-        if key.name == name:
-            return [value(key.default or "none")]
+    if name in DEFAULTS:
+        return [value(DEFAULTS[name] or "none")]
     family = next(family for family in FAMILIES.values() if name.startswith(f"{family.key}."))
     option = name.removeprefix(f"{family.key}.")
     return [entry.defaults[option] for entry in members(family.name).values() if option in entry.defaults]
@@ -63,14 +66,15 @@ def value(text):
     return None if text in ("none", "off", "[]", "{}") else json.loads(text)
 
 
-@pytest.mark.parametrize(("page", "row"), [(page, row) for page, row in ROWS if row.get("default here")])
-def test_the_default_here_is_the_default(page, row):
-    names = re.findall("`([^`]+)`", row["winnow"])
-    cells = re.findall(r"\[.*?\]|[^, ]+", row["default here"].partition(":")[0])
-    off = cells == ["off"]
-    for name, cell in zip(names, cells * len(names) if off else cells, strict=True):
-        wanted = [None, False, 0, 1.0] if off else [value(cell)]
-        assert any(default in wanted for default in defaults_of(name))
+@pytest.mark.parametrize("page", PEERS)
+def test_the_default_here_is_the_default(page):
+    for row in (row for row in ROWS[page] if row.get("default here")):
+        names = re.findall("`([^`]+)`", row["winnow"])
+        cells = re.findall(r"\[.*?\]|[^, ]+", row["default here"].partition(":")[0])
+        off = cells == ["off"]
+        for name, cell in zip(names, cells * len(names) if off else cells, strict=True):
+            wanted = [None, False, 0, 1.0] if off else [value(cell)]
+            assert any(default in wanted for default in defaults_of(name)), row
 
 
 @pytest.mark.parametrize("page", PEERS)
@@ -89,4 +93,4 @@ def test_the_reward_of_the_page_is_a_reward(page):
 
 
 def test_the_pages_are_read():
-    assert len(ROWS) > 90
+    assert sum(map(len, ROWS.values())) > 90

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import low_precision
@@ -13,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 import winnow
 
-pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
+# Found, not imported: to import it takes a second, and every worker collects this file
+pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (winnow-rl[bnb])")
 
 QLORA = {"lora": {"rank": 32}, "quantization": "nf4"}
 

@@ -46,8 +46,7 @@ def probability(model: torch.nn.Module, tokens: tuple[int, ...], temperature: fl
     return float(logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum().exp())
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("engine", [native, hf], ids=["native", "hf"])
+@pytest.mark.parametrize(("engine", "temperature"), [(native, 1.0), (native, 0.7), (hf, 0.7)])
 def test_whole_rollouts_are_drawn_with_their_probability(engine, temperature: float) -> None:
     c = context()
     every = completions()

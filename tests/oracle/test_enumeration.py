@@ -52,41 +52,62 @@ EXACT = (P * REWARDS) @ SCORES  # d E[reward]
 PASS_RATE = float(P @ REWARDS)
 
 
-def weights_of(weighting, kept, members, pass_rate=np.nan):
+def weights_of(weighting, kept, correct, pass_rate=np.nan):
     shape = KeptRollouts(
         planned=1,
         lengths=np.full(kept.sum(), 3),
         group=np.zeros(kept.sum(), dtype=int),
-        correct=CORRECT[list(members)][kept],
-        generated=np.array([len(members)]),
-        valid=np.array([len(members)]),
-        accepted=np.array([CORRECT[list(members)].sum()]),
+        correct=correct[kept],
+        generated=np.array([len(correct)]),
+        valid=np.array([len(correct)]),
+        accepted=np.array([correct.sum()]),
         pass_rate=np.array([pass_rate]),
         max_new_tokens=3,
     )
     return weighting(shape)
 
 
-def pipeline_gradient(members, advantage, weighting, *, keep=None, pass_rate=np.nan, values=None):
-    """What selection, credit and weighting make of one group: minus the gradient of the loss, flat [39]."""
-    group = group_of(REWARDS[list(members)], lengths=[3] * len(members))
+def coefficients(rewards, advantage, weighting, *, keep=None, pass_rate=np.nan, values=None):
+    """What selection, credit and weighting multiply the scores of one group's tokens by, [N, 3]."""
+    group = group_of(rewards, lengths=[3] * len(rewards))
     if values is not None:
-        group = group.fill(values=tuple(values[i] for i in members))
-    kept = np.ones(len(members), bool) if keep is None else max_variance(group, Rng(("x",)), keep_per_prompt=keep)
+        group = group.fill(values=tuple(values))
+    kept = np.ones(len(rewards), bool) if keep is None else max_variance(group, Rng(("x",)), keep_per_prompt=keep)
     (credit,) = advantage([group.fill(keep=kept)])
-    weights = np.zeros(len(members))
-    weights[kept] = weights_of(weighting, kept, members, pass_rate)
-    if isinstance(credit, tuple):  # per token
-        return np.einsum("n,nt,ntp->p", weights, np.array(credit), TOKEN_SCORES[list(members)])
-    return (weights * credit) @ SCORES[list(members)]
+    weights = np.zeros(len(rewards))
+    weights[kept] = weights_of(weighting, kept, rewards > 0, pass_rate)
+    credit = np.array(credit)  # per token, or per rollout
+    return weights[:, None] * (credit if credit.ndim == 2 else np.repeat(credit[:, None], 3, axis=1))
+
+
+def gradients(members, advantage, weighting, *, values=None, **options):
+    """Minus the gradient of the loss of each group, flat [groups, 39]; who is in a group: members [groups, N].
+
+    The pipeline is given rewards and values, never who a rollout is, so it runs once for each group that differs in
+    these.
+    """
+    seen = REWARDS.astype(int) if values is None else np.arange(len(ROLLOUTS))
+    _, firsts, which = np.unique(seen[members], axis=0, return_index=True, return_inverse=True)
+    found = [
+        coefficients(REWARDS[group], advantage, weighting, values=None if values is None else values[group], **options)
+        for group in members[firsts]
+    ]
+    return sum(
+        np.array(found)[which.reshape(-1), place, t, None] * TOKEN_SCORES[members[:, place], t]
+        for place in range(members.shape[1])
+        for t in range(3)
+    )
+
+
+def groups_of(n):
+    """All 27^n groups, in every order: a selector's ties are broken by who a rollout is. And their probabilities."""
+    members = np.array(list(itertools.product(range(27), repeat=n)))
+    return members, P[members].prod(axis=1)
 
 
 def expectation(n, advantage, weighting, **options):
-    """Over all 27^n groups, in every order: a selector's ties are broken by who a rollout is."""
-    total = np.zeros(SCORES.shape[1])
-    for members in itertools.product(range(27), repeat=n):
-        total += np.prod(P[list(members)]) * pipeline_gradient(members, advantage, weighting, **options)
-    return total
+    members, chances = groups_of(n)
+    return chances @ gradients(members, advantage, weighting, **options)
 
 
 def ratio_and_angle(gradient):
@@ -171,9 +192,9 @@ DOCUMENTED = {
 
 
 def test_a_token_mean_is_the_constant_one_when_lengths_are_equal():
-    members = (3, 11, 20)
-    mean = pipeline_gradient(members, raw, token)
-    assert mean == pytest.approx(pipeline_gradient(members, raw, constant))
+    members = np.array([[3, 11, 20]])
+    mean = gradients(members, raw, token)
+    assert mean == pytest.approx(gradients(members, raw, constant))
 
 
 # Two prompts of one rollout each; what is kept is what is correct (`threshold`), so a batch may hold one of them.
@@ -258,10 +279,8 @@ def test_gae_at_lambda_1_is_exact_with_any_values():
 
 def variance(n, advantage, **options):
     """Of the pipeline's estimate of d E[reward], summed over the 39 logits, by enumeration of all 27^n groups."""
-    second = 0.0
-    for members in itertools.product(range(27), repeat=n):
-        gradient = 3 * pipeline_gradient(members, advantage, constant, **options)
-        second += np.prod(P[list(members)]) * (gradient @ gradient)
+    members, chances = groups_of(n)
+    second = chances @ ((3 * gradients(members, advantage, constant, **options)) ** 2).sum(axis=1)
     return second - EXACT @ EXACT
 
 

@@ -21,22 +21,20 @@ from transformers import AutoModelForCausalLM
 
 CASE = "run_cases:ran"
 LIMIT = 1e-10  # in float64
-LAST = Path("checkpoints") / "step-000004"
+STEPS = {"full": 3}  # its reference moves once before the save, at the second step; other kinds have two steps
 SLOW = pytest.mark.slow  # covered by those that are not: by other pairs of ranks, or by the other learner
 
 PROBE = {"every": 1, "rollouts_per_prompt": 2, "outer_reset": "reference"}  # the reference moves before the save
-FULL: dict[str, Any] = {
-    "terms": [{"use": "kl", "coefficient": 0.05}],
-    "allocate": {"use": "gvm"},
-    "probe": PROBE,
+LITTLE: dict[str, Any] = {
     "rollout": {"rollouts_per_prompt": 4},
     "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
 }
-VALUES: dict[str, Any] = {"advantage": "gae", "evaluate": FULL["evaluate"]}
+FULL = {**LITTLE, "terms": [{"use": "kl", "coefficient": 0.05}], "allocate": {"use": "gvm"}, "probe": PROBE}
+VALUES = {**LITTLE, "advantage": "gae"}
 KINDS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "lora": {**FULL, "model": {"lora": {"rank": 4}}},
-    "bfloat16": {"model": {"dtype": "bfloat16"}},
+    "bfloat16": {**LITTLE, "model": {"dtype": "bfloat16"}},
     "value model": {**VALUES, "critic": {"form": "model", "optimizer": {"learning_rate": 1e-2}}},
     "value adapter": {**VALUES, "critic": {"form": "adapter"}, "model": {"lora": {"rank": 4}}},
     "value head": {**VALUES, "critic": {"form": "shared"}},
@@ -46,8 +44,13 @@ ONE, REPLICATED, SHARDED = (1, "replicated"), (2, "replicated"), (2, "sharded")
 FOUR_REPLICATED, FOUR_SHARDED = (4, "replicated"), (4, "sharded")
 
 
+def last(kind: str) -> Path:
+    """The checkpoint at the end, in a run's folder."""
+    return Path("checkpoints") / f"step-{STEPS.get(kind, 2):06}"
+
+
 class Runs:
-    """Four steps of each kind by some ranks, saved after the second and at the end: made once, copied to go on."""
+    """A few steps of each kind by some ranks, saved before the last and after it: made once, copied to go on."""
 
     def __init__(self, folder: Path, policy: Path, group_of: Callable[[int], Group]) -> None:
         self._folder, self._policy, self._group_of = folder, policy, group_of
@@ -60,23 +63,27 @@ class Runs:
         return folder
 
     def resumed(self, kind: str, saved_by: By, resumed_by: By, folder: Path) -> Path:
-        """The folder of a run that went on from the second step."""
+        """The folder of a run that went on to its last step."""
         shutil.copytree(self.whole(kind, saved_by), folder)
-        shutil.rmtree(folder / LAST)
+        shutil.rmtree(folder / last(kind))
         self._run(kind, resumed_by, folder, resume=True)
         return folder
 
     def _run(self, kind: str, by: By, folder: Path, *, resume: bool = False) -> None:
-        count, learner = by
-        config = runs.small(self._folder, self._policy, **KINDS[kind])
-        config |= {"output": str(folder), "ranks": {"learner": learner}, "checkpoint": {"every": 2, "keep_last": 9}}
+        (count, learner), steps = by, STEPS.get(kind, 2)
+        config = runs.small(self._folder, self._policy, steps=steps, **KINDS[kind])
+        config |= {
+            "output": str(folder),
+            "ranks": {"learner": learner},
+            "checkpoint": {"every": steps - 1, "keep_last": 9},
+        }
         if count == 1:
             answers = [ranked.alone(CASE, config, resume=resume)]
         else:
             answers = self._group_of(count).run(CASE, config, resume=resume)
-        assert {answer.steps for answer in answers} == {4}
+        assert {answer.steps for answer in answers} == {steps}
         models = 2 if config.get("critic", {}).get("form", "shared") != "shared" else 1  # that learn in a step
-        assert len(answers[0].gradients) == (2 if resume else 4) * models
+        assert len(answers[0].gradients) == (1 if resume else steps) * models
 
 
 @pytest.fixture(scope="session")
@@ -86,11 +93,11 @@ def made(model_folder, tmp_path_factory: pytest.TempPathFactory, request: pytest
     return Runs(folder, model_folder("qwen2"), lambda count: request.getfixturevalue(names[count]))
 
 
-def state(folder: Path) -> dict[str, np.ndarray]:
-    """Weights, moments, masters and reference of a run's last checkpoint."""
+def state(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Weights, moments, masters and reference."""
     return {
-        f"{path.relative_to(folder)}: {name}": tensor.to(torch.float64).numpy()
-        for path in sorted((folder / LAST).rglob("*.safetensors"))
+        f"{path.relative_to(checkpoint)}: {name}": tensor.to(torch.float64).numpy()
+        for path in sorted(checkpoint.rglob("*.safetensors"))
         for name, tensor in load_file(path).items()
     }
 
@@ -128,11 +135,12 @@ def state(folder: Path) -> dict[str, np.ndarray]:
 )
 def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, made: Runs, tmp_path: Path) -> None:
     expected, found = made.whole(kind, ONE), made.resumed(kind, saved_by, resumed_by, tmp_path / "resumed")
-    apart = runs.distances(Found.of(found, found / LAST), Found.of(expected, expected / LAST))
-    apart["state"] = relative(state(found), state(expected))
+    end = last(kind)
+    apart = runs.distances(Found.of(found, found / end), Found.of(expected, expected / end))
+    apart["state"] = relative(state(found / end), state(expected / end))
     say(max(saved_by[0], resumed_by[0]), f"{saved_by} to {resumed_by}", kind, apart)
     beside = ": critic/" if "critic" in KINDS[kind] else ": reference/"
-    assert any(beside in name for name in state(expected))
+    assert any(beside in name for name in state(expected / end))
     assert all(distance <= LIMIT for distance in (apart["weights"], apart["state"])), apart
     assert apart["metrics"] <= 1e-9
 
@@ -152,15 +160,16 @@ def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, ma
 )
 def test_as_many_ranks_go_on_to_the_same_bits(kind: str, by: By, made: Runs, tmp_path: Path) -> None:
     expected, found = made.whole(kind, by), made.resumed(kind, by, by, tmp_path / "resumed")
-    names = sorted(path.relative_to(expected) for path in (expected / LAST).rglob("*.safetensors"))
+    end = last(kind)
+    names = sorted(path.relative_to(expected) for path in (expected / end).rglob("*.safetensors"))
     assert len(names) == (3 if kind == "lora" else 2)
     for name in names:
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
-    ours, theirs = (Found.of(folder, folder / LAST) for folder in (found, expected))
+    ours, theirs = (Found.of(folder, folder / end) for folder in (found, expected))
     assert ours.tokens == theirs.tokens
     np.testing.assert_equal(ours.metrics, theirs.metrics)
     if kind == "bfloat16":
-        kept = load_file(expected / LAST / "trainer.safetensors")
+        kept = load_file(expected / end / "trainer.safetensors")
         masters = {tensor.dtype for name, tensor in kept.items() if name.endswith("/master")}
         assert masters == {torch.float32}
 
@@ -169,7 +178,8 @@ def test_as_many_ranks_go_on_to_the_same_bits(kind: str, by: By, made: Runs, tmp
 def test_what_shares_were_saved_into_is_a_model_for_transformers(kind: str, made: Runs) -> None:
     """Weights that are tied are one matrix; and it computes what the model of one process computes."""
     ours, theirs = (
-        AutoModelForCausalLM.from_pretrained(made.whole(kind, by) / LAST, dtype=torch.float64) for by in (SHARDED, ONE)
+        AutoModelForCausalLM.from_pretrained(made.whole(kind, by) / last(kind), dtype=torch.float64)
+        for by in (SHARDED, ONE)
     )
     assert ours.get_output_embeddings().weight is ours.get_input_embeddings().weight
     tokens = torch.arange(3, 40)[None]

@@ -56,22 +56,46 @@ def check(found: dict[str, float]) -> None:
     assert all(found[what] <= limit for what, limit in LIMITS.items()), found
 
 
+def parts_of(laws: Any, name: str = "") -> set[str]:
+    """Everything that laws are made of and ranks could compute otherwise: switches, members, and what is in use."""
+    if isinstance(laws, dict):
+        return {part for key, law in laws.items() for part in parts_of(law, f"{name}.{key}")}
+    if isinstance(laws, list) and any(isinstance(law, dict) for law in laws):
+        return {part for law in laws for part in parts_of(law, name)}
+    return {f"{name} = {laws}" if isinstance(laws, str | bool) or name.endswith("updates_per_step") else name}
+
+
+def policy_of(path: Path) -> str:
+    return "llama" if path.stem == "pods_c" else "qwen2"
+
+
+def few() -> set[Path]:
+    """Configurations that have together every part of all: always the one that adds most, the first of equals."""
+    parts = {path: parts_of(runs.laws_of(path)) | {policy_of(path)} for path in PUBLISHED}
+    missing, chosen = set[str]().union(*parts.values()), set[Path]()
+    while missing:
+        best = max(PUBLISHED, key=lambda path: len(parts[path] & missing))
+        chosen.add(best)
+        missing -= parts[best]
+    return chosen
+
+
 def once() -> list[Any]:
-    """Every configuration with each learner. What is slow is the other learner, or laws that stood before."""
-    seen, made = list[str](), []
+    """Every configuration with each learner. What is slow is the other learner, or has only parts of those that are
+    not.
+    """
+    chosen, made = few(), list[Any]()
     for path in PUBLISHED:
-        laws = repr(runs.laws_of(path))
-        mine = "" if laws in seen else LEARNERS[len(seen) % 2]
-        seen += [laws] if mine else []
+        mine = LEARNERS[sum(other in chosen for other in PUBLISHED[: PUBLISHED.index(path)]) % 2]
         for learner in LEARNERS:
-            made.append(pytest.param(path, learner, id=f"{path.stem}-{learner}", marks=[] if learner == mine else SLOW))
+            slow = path not in chosen or learner != mine
+            made.append(pytest.param(path, learner, id=f"{path.stem}-{learner}", marks=SLOW if slow else []))
     return made
 
 
 @pytest.mark.parametrize(("path", "learner"), once())
 def test_every_published_configuration(path, learner, several: Group, model_folder, tmp_path: Path) -> None:
-    policy = model_folder("llama" if path.stem == "pods_c" else "qwen2")
-    config = runs.small(tmp_path, policy, **runs.laws_of(path))
+    config = runs.small(tmp_path, model_folder(policy_of(path)), **runs.laws_of(path))
     found = compare(several, learner, config, tmp_path)
     say(several.count, learner, path.stem, found)
     check(found)
@@ -83,6 +107,7 @@ KL = [{"use": "kl", "coefficient": 0.05}]
 def uneven(folder: Path) -> dict[str, Any]:
     """GVM's counts, of which one is 0, and a prompt with more than all others have at 4 ranks; four updates a step."""
     return {
+        "steps": 2,
         "allocate": {"use": f"{folder}/laws.py:uneven"},
         "terms": KL,
         "update": {"epochs": 2, "updates_per_step": 2},
@@ -94,6 +119,7 @@ def uneven(folder: Path) -> dict[str, Any]:
 def refill(folder: Path) -> dict[str, Any]:
     """Rewards that are rare: a step asks for more prompts, and some ranks keep nothing of theirs."""
     return {
+        "steps": 2,
         "reward": {"use": f"{folder}/laws.py:rarely"},
         "rollout": {"dynamic_sampling_rounds": 2, "rollouts_per_prompt": 4},
         "model": {"lora": {"rank": 4}},
@@ -104,7 +130,7 @@ def refill(folder: Path) -> dict[str, Any]:
 def windows(folder: Path) -> dict[str, Any]:
     """Two probes, each of which resets moments and reference."""
     probe = {"every": 2, "rollouts_per_prompt": 4, "outer_reset": "both", "gradient_norm": "output_head"}
-    return {"allocate": {"use": "gvm"}, "probe": probe, "terms": KL}
+    return {"steps": 3, "allocate": {"use": "gvm"}, "probe": probe, "terms": KL}
 
 
 def adapted_windows(folder: Path) -> dict[str, Any]:
@@ -115,7 +141,7 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "learner"),
     [
-        pytest.param(uneven, "replicated", id="uneven-replicated"),
+        pytest.param(uneven, "replicated", id="uneven-replicated", marks=SLOW),
         pytest.param(uneven, "sharded", id="uneven-sharded"),
         pytest.param(refill, "replicated", id="refill-replicated"),
         pytest.param(refill, "sharded", id="refill-sharded", marks=SLOW),
@@ -125,13 +151,13 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
         pytest.param(adapted_windows, "sharded", id="adapted windows-sharded", marks=SLOW),
     ],
 )
-def test_four_steps(changes, learner, several: Group, model_folder, tmp_path: Path) -> None:
+def test_steps_after_steps(changes, learner, several: Group, model_folder, tmp_path: Path) -> None:
     config = runs.small(tmp_path, model_folder("qwen2"), **changes(tmp_path))
     found = compare(several, learner, config, tmp_path)
     say(several.count, learner, changes.__name__, found)
     check(found)
     rows = [row for row in read_metrics(tmp_path / "many") if "budget/rollouts" in row]
-    assert len(rows) == 4
+    assert len(rows) == config["steps"]
     assert all(row["budget/updates"] > 0 for row in rows)
     assert {row["ranks/count"] for row in rows} == {several.count}
     if changes is refill:
@@ -152,7 +178,7 @@ def test_in_float32_rollouts_differ_only_at_boundaries_of_tokens(
 ) -> None:
     """In both runs a token's interval contains its random number, so tokens that differ have a boundary near it."""
     policy = model_folder("qwen2")
-    config = runs.small(tmp_path, policy, steps=1, model={"dtype": "float32"}, **uneven(tmp_path))
+    config = runs.small(tmp_path, policy, **{**uneven(tmp_path), "steps": 1, "model": {"dtype": "float32"}})
     ranked.alone(CASE, {**config, "output": str(tmp_path / "one")})
     several.run(CASE, {**config, "output": str(tmp_path / "many"), "ranks": {"learner": learner}})
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64)

@@ -34,7 +34,7 @@ def case(
     arch: str = "qwen2",
     **more: Any,
 ) -> list[Any]:
-    """One for each learner; those that are not named are slow."""
+    """One for each learner; those that are not named are slow: beside them, what covers them in the suite."""
     settings = {"name": name, "arch": arch, "model": model, "counts": counts, "longest": longest, "more": more}
     return [
         pytest.param(settings, learner, id=f"{name}-{learner}", marks=() if learner in learners else SLOW)
@@ -50,9 +50,9 @@ PACKED = {"layout": "packed"}
 F64, F32 = {"dtype": "float64"}, {"dtype": "float32"}
 CASES = [
     *case("tied, kl", F64, *LEARNERS, **KL),
-    *case("untied, kl", F64, "sharded", arch="untied", **KL),
-    *case("llama", F64, arch="llama"),
-    *case("lora, kl", {**F64, **LORA}, "sharded", **KL),
+    *case("untied, kl", F64, arch="untied", **KL),  # by "full" of the same policy, and by "tied, kl"
+    *case("llama", F64, arch="llama"),  # by test_rank_runs.py: pods_c
+    *case("lora, kl", {**F64, **LORA}, **KL),  # by "packed, full, lora", and by "float32, lora, kl"
     *case("selective", checkpointed("selective"), "sharded"),
     *case("full", checkpointed("full"), "sharded", arch="untied"),
     *case("packed", F64, "replicated", update=PACKED),
@@ -60,10 +60,10 @@ CASES = [
     *case("7 against 1", F64, "replicated", counts=(7, 1)),
     *case("one has nothing", F64, *LEARNERS, counts=(1,), **KL),
     *case("one that is long", F64, "sharded", counts=(1, 1), longest=40),
-    *case("gspo", F64, loss={"use": "gspo"}),
-    *case("float32, shared, kl", F32, *LEARNERS, **KL),
-    *case("float32, shared, one has nothing", F32, "sharded", counts=(0, 1)),
-    *case("float32, packed, untied", F32, arch="untied", update=PACKED),
+    *case("gspo", F64, loss={"use": "gspo"}),  # by the other losses of test_rank_runs.py
+    *case("float32, shared, kl", F32, "sharded", **KL),
+    *case("float32, shared, one has nothing", F32, counts=(0, 1)),  # by "one has nothing"
+    *case("float32, packed, untied", F32, arch="untied", update=PACKED),  # by "packed" and "full"
     *case("float32, lora, kl", {**F32, **LORA}, "replicated", **KL),
 ]
 

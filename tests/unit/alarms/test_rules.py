@@ -70,9 +70,12 @@ def test_an_alarm_is_raised_on_its_symptom(name, rows, steps):
     assert raised(rows)[name] == steps
 
 
-@pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
-def test_an_alarm_can_be_switched_off(name, rows, steps):
-    assert name not in raised(rows, off=(name,))
+SHORTEST = {name: rows for name, rows, _ in sorted(ILL, key=lambda ill: -len(ill[1]))}  # of each alarm
+
+
+@pytest.mark.parametrize("name", SHORTEST)
+def test_an_alarm_can_be_switched_off(name):
+    assert name not in raised(SHORTEST[name], off=(name,))
 
 
 def test_every_alarm_has_rows_that_raise_it():
@@ -309,7 +312,7 @@ def test_a_gain_on_held_out_problems_is_learning():
 
 
 @pytest.mark.parametrize("prompts", [4, 32, 256])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_noise_of_a_run_that_learns_slowly_raises_nothing(seed, prompts):
     """1 to 3 points an evaluation, as a model of 1.5 billion parameters does; prompts all right or all wrong."""
     assert raised(learning(300, start=0.3, end=0.5, seed=seed, prompts=prompts, every=25)) == {}

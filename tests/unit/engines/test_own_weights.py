@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
 from transformers import (
     DiffLlamaConfig,
@@ -85,6 +84,8 @@ def test_native_refuses_copies() -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft reads it
 def test_a_lora_policy_decodes_with_its_adapters() -> None:
+    from peft import LoraConfig, get_peft_model  # with bitsandbytes: not while tests are collected
+
     c = context()
     adapted = get_peft_model(c.model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
     c = dataclasses.replace(c, model=adapted)

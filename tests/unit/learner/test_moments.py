@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from winnow.errors import RunFolderError
 from winnow.learner.optimizer import Optimizer
 from winnow.memory.footprint import optimizer_bytes
 
-pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
+# Found, not imported: to import it takes a second, and every worker collects this file
+pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (winnow-rl[bnb])")
 
 RATE = 1e-3
 B1, B2 = 0.9, 0.95

@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ from winnow.models.meta import meta_model, weight_bytes
 from winnow.models.save import write_model_folder
 from winnow.records import Prompt, Rollout, TrainingSequence
 
-pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
+# Found, not imported: to import it takes a second, and every worker collects this file
+pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes (winnow-rl[bnb])")
 
 LORA = {"rank": 4, "alpha": 8.0, "targets": "all-linear", "seed": 0}
 TOKENS = torch.arange(3, 15)[None]

@@ -7,7 +7,6 @@ import resource
 import signal
 import time
 
-import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -252,6 +251,8 @@ def test_a_full_model_resumes_bit_by_bit_from_its_folder(tmp_path, dtype, tied):
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks transformers
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_lora_model_is_saved_merged_and_as_a_separate_adapter(tmp_path, dtype):
+    import peft  # with bitsandbytes, which takes a second: not while tests are collected
+
     settings = peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", task_type="CAUSAL_LM")
     model = peft.get_peft_model(tiny(dtype), settings)
     with torch.no_grad():

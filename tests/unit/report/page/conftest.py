@@ -57,29 +57,45 @@ def context(browser: Any) -> Iterator[Any]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def empty_pages(context: Any) -> list[Any]:
+    """Pages that tests before have left: a new one is a process."""
+    return []
+
+
 @pytest.fixture
-def watched(context: Any) -> Iterator[Callable[..., Opened]]:
+def watched(context: Any, empty_pages: list[Any]) -> Iterator[Callable[..., Opened]]:
     """watched(width=390): an empty page of that width. Afterwards no page may have had an error."""
-    all_opened: list[Opened] = []
+    all_opened: list[tuple[Opened, dict[str, Callable[[Any], Any]]]] = []
 
     def watch(width: int = 1280) -> Opened:
-        page = context.new_page()
+        page = empty_pages.pop() if empty_pages else context.new_page()
         page.set_viewport_size({"width": width, "height": 900})
         page.set_default_timeout(10_000)
         opened = Opened(page)
-        page.on("console", lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: opened.wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (opened.wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: opened.requests.append(request.url))
-        all_opened.append(opened)
+        listeners: dict[str, Callable[[Any], Any]] = {
+            "console": lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None,
+            "pageerror": lambda error: opened.wrong.append(str(error)),
+            "dialog": lambda dialog: (opened.wrong.append(dialog.message), dialog.dismiss()),
+            "request": lambda request: opened.requests.append(request.url),
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        all_opened.append((opened, listeners))
         return opened
 
     yield watch
-    for opened in all_opened:
-        opened.page.close()
-    for opened in all_opened:
+    for opened, listeners in all_opened:
+        opened.page.unroute_all()
+        opened.page.emulate_media(color_scheme="light")
+        opened.page.goto("about:blank")
+        for event, listener in listeners.items():
+            opened.page.remove_listener(event, listener)
+        empty_pages.append(opened.page)
+    for opened, _ in all_opened:
         assert opened.wrong == []
-        assert {request.split("#")[0] for request in opened.requests if opened.own} <= {opened.own}
+        seen = {request.split("#")[0] for request in opened.requests if opened.own}
+        assert seen <= {opened.own, "about:blank"}
 
 
 @pytest.fixture
