@@ -221,30 +221,33 @@ def test_a_worker_that_was_slow_once_loses_nothing():
 # nonsense in a worker's socket
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nonsense", "null", "[]", "7", "{}", '{"reward": 1.0}', '"\\ud800"', "[" * 100_000, "1" * 5000, "\0" * 9,
-        '{"reward": "1", "correct": true, "kind": "correct"}',
-        '{"reward": 1e999, "correct": true, "kind": "correct"}',
-        '{"reward": 1, "correct": 1, "kind": "correct"}',
-        '{"reward": 1, "correct": true, "kind": "correct", "parts": [1]}',
-        '{"reward": 1, "correct": true, "kind": "correct", "parts": {"a": "b"}}',
-        '{"reward": 1, "correct": true, "kind": "correct", "detail": 5}',
-        '{"reward": 0, "correct": null, "kind": "failed", "cause": "crash"}',
-        '{"reward": NaN, "correct": null, "kind": "failed", "cause": "boredom"}',
-        '{"reward": 1, "correct": true, "kind": ["correct"]}',
-        '{"reward": 1, "correct": true, "kind": "correct", "surprise": 1}',
-    ],
-)  # fmt: skip
-def test_a_line_that_a_reward_writes_into_its_socket_fails_one_task(line: str, tmp_path: Path):
+LINES = [
+    "nonsense", "null", "[]", "7", "{}", '{"reward": 1.0}', '"\\ud800"', "[" * 100_000, "1" * 5000, "\0" * 9,
+    '{"reward": "1", "correct": true, "kind": "correct"}',
+    '{"reward": 1e999, "correct": true, "kind": "correct"}',
+    '{"reward": 1, "correct": 1, "kind": "correct"}',
+    '{"reward": 1, "correct": true, "kind": "correct", "parts": [1]}',
+    '{"reward": 1, "correct": true, "kind": "correct", "parts": {"a": "b"}}',
+    '{"reward": 1, "correct": true, "kind": "correct", "detail": 5}',
+    '{"reward": 0, "correct": null, "kind": "failed", "cause": "crash"}',
+    '{"reward": NaN, "correct": null, "kind": "failed", "cause": "boredom"}',
+    '{"reward": 1, "correct": true, "kind": ["correct"]}',
+    '{"reward": 1, "correct": true, "kind": "correct", "surprise": 1}',
+]  # fmt: skip
+
+
+def test_a_line_that_a_reward_writes_into_its_socket_fails_one_task(tmp_path: Path):
     """The line has the right ticket, so that the fork server forwards it as a verdict."""
-    (tmp_path / "line").write_text(line)
+    texts = ["4"]
+    for number, line in enumerate(LINES):
+        (tmp_path / f"line {number}").write_text(line)
+        texts += [f"forge 1 {tmp_path / f'line {number}'}", "4"]
     with verifiers(timeout_seconds=LONG) as room:
-        first, forged, last = judged(room, "4", f"forge 1 {tmp_path / 'line'}", "4")
-    assert (first.kind, last.kind) == ("correct", "correct")
-    assert forged.cause == "crash"
-    assert SOCKET_HINT in forged.detail
+        first, *others = judged(room, *texts)
+    assert first.kind == "correct"
+    for line, forged, last in zip(LINES, others[::2], others[1::2], strict=True):
+        assert (forged.cause, last.kind) == ("crash", "correct"), line
+        assert SOCKET_HINT in forged.detail, line
 
 
 def test_a_reward_that_writes_without_end_fills_no_memory_but_its_worker_s():
