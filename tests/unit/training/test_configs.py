@@ -29,6 +29,7 @@ SHRUNK = {
     "rollout.rollouts_per_prompt": 8,
     "evaluate.problems": 2,
     "evaluate.every": 0,
+    "evaluate.greedy": False,
     "verify.workers": 0,
 }
 PROBED = {"probe.rollouts_per_prompt": 4, "probe.every": 2}
