@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,18 @@ FILES: dict[str, tuple[str, int, Load]] = {  # reward, problems
 }
 
 
+@pytest.fixture(scope="module")
+def verifiers_of() -> Iterator[Callable[[str], Verifiers]]:
+    """One worker for each reward, for all files: what it imports takes a second."""
+    with ExitStack() as stack:
+        limits = {"timeout_seconds": 5.0, "memory_mb": 2048, "max_failure_share": 1.0}
+        yield functools.cache(lambda reward: stack.enter_context(Verifiers({"use": reward}, workers=1, **limits)))
+
+
 @pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 @pytest.mark.parametrize("name", FILES)
-def test_golds_verify_against_themselves(name: str, test_data: Path) -> None:
+def test_golds_verify_against_themselves(name: str, test_data: Path, verifiers_of: Callable[[str], Verifiers]) -> None:
     reward, number, load = FILES[name]
     problems = load(test_data)
     assert len(problems) == number
-    limits = {"timeout_seconds": 5.0, "memory_mb": 2048, "max_failure_share": 1.0}
-    with Verifiers({"use": reward}, workers=1, **limits) as verifiers:
-        assert failing_golds(problems, phrasing(resolve("reward", reward)), verifiers) == ([], 1.0)
+    assert failing_golds(problems, phrasing(resolve("reward", reward)), verifiers_of(reward)) == ([], 1.0)
