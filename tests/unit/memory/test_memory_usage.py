@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import forked
 from winnow.algos.objective import Objective
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
@@ -264,29 +264,39 @@ def test_a_gauge_has_each_phase_s_own_peak():
     assert seen["memory/sync/cuda0/reserved"] >= 64
 
 
-def print_growth() -> None:
-    """In a process of its own: MiB by which three updates exceed a small one."""
-    mallopt = ctypes.CDLL(None).mallopt  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD: freed memory returns to the system
-    assert all(mallopt(which, 65536) for which in (-3, -1))
+PEAK = """
+import sys
+import torch
+from winnow.memory.usage import Gauge
+from winnow.learner.policy import Policy
+from winnow.models.load import load
 
-    def peak(of: Policy, count: int, length: int, prompt: int) -> float:
-        (mb,) = of.micro_batches(rows(count, prompt=prompt, length=length))
-        of.forward(mb).logprobs.sum().backward()
-        gauge = Gauge()
-        gauge.read("update")
-        return gauge.metrics()["memory/update/cpu/peak_resident"]
+sys.path.insert(0, {folder!r})
+from test_memory_usage import rows
 
-    ways = ("full", "selective", "none")  # the largest one last: the peak is that of the process
-    policies = [policy(load("bundled").model, gradient_checkpointing=how) for how in ways]
-    before = peak(policies[0], 1, 4, 4)
-    for of in policies:
-        print(peak(of, 8, 64, 449) - before)
+torch.set_num_threads(1)
+
+def peak(policy, count, prompt, length):
+    (mb,) = policy.micro_batches(rows(count, prompt=prompt, length=length))
+    policy.forward(mb).logprobs.sum().backward()
+    gauge = Gauge()
+    gauge.read("update")
+    return gauge.metrics()["memory/update/cpu/peak_resident"]
+
+for checkpointing in ("full", "selective", "none"):  # the largest one last: the peak is that of the process
+    policy = Policy(load("bundled").model, temperature=1.0, pad_token=0, tokens_per_micro_batch=10**6,
+                    gradient_checkpointing=checkpointing)
+    before = peak(policy, 1, 4, 4) if checkpointing == "full" else before
+    print(peak(policy, 8, 449, 64) - before)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's settings for returning memory at once")
 def test_a_process_grows_by_the_estimate_of_an_update():
     """Where memory that is freed goes back to the system; by default the C library keeps some."""
-    done = forked.run(print_growth)
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    code = [sys.executable, "-c", PEAK.format(folder=str(Path(__file__).parent))]
+    done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **at_once})
     assert done.returncode == 0, done.stderr
     _, drawn = bundled()
     estimate = [

@@ -71,7 +71,7 @@ def watched(context: Any, empty_pages: list[Any]) -> Iterator[Callable[..., Open
     def watch(width: int = 1280) -> Opened:
         page = empty_pages.pop() if empty_pages else context.new_page()
         page.set_viewport_size({"width": width, "height": 900})
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)
         opened = Opened(page)
         listeners: dict[str, Callable[[Any], Any]] = {
             "console": lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None,
