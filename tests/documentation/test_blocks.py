@@ -162,7 +162,7 @@ def check_toml(block, folder):
         resolve_members(config, base=REPOSITORY / "configs")
 
 
-def test_every_block_of_python_is_run_by_a_test_that_is_named_or_says_why_not():
+def test_every_block_of_python_names_the_test_that_runs_it_or_a_reason():
     there = {(block.page, block.first) for block in every_block() if block.language == "python"}
     said = {(page, first): test for page, tests in PYTHON.items() for first, test in tests.items()}
     assert there == set(said)

@@ -88,7 +88,7 @@ def test_figures_are_those_of_the_result_that_is_cited(name):
     assert [(page, text) for page, text in expected if not is_in(text, PAGES[page])] == []
 
 
-def test_every_page_whose_figures_are_checked_cites_the_result_and_every_cited_result_is_checked():
+def test_checked_pages_cite_their_results_and_cited_results_are_checked():
     """But for those listed as unchecked, each with the reason."""
     pages = {page: text for page, text in PAGES.items() if page != "docs/results.md"}  # made whole: test_results.py
     cited = {(page, name) for page, text in pages.items() for name in CITED.findall(text)}
