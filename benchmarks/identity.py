@@ -64,13 +64,14 @@ class Variant:
 
     config: str
     sets: tuple[str, ...] = ()
-    acts: str = "policy/grad_norm"  # suffix of a metric that must be nonzero, so that the variant has an effect
+    acts: str = "policy/grad_norm"  # part of the name of a value that must be nonzero: the variant has an effect
     resumes: str = ""  # the variant that this one repeats, with an interruption and a resume
     ends: int = 0  # the number of steps before the interruption
 
 
 SECOND = ("use=tests/e2e/second_engine.py:second", "folder=src/winnow/models/bundled", "timeout_seconds=600.0")
 KL = 'terms=[{use="kl",coefficient=0.05}]'
+NORMS = "history.probed."  # of a prompt: its verified and correct rollouts, and last its gradient norm
 PROBED = ("allocate=gvm", "probe.every=2", "task.size=32")  # two windows
 MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a window, with a moved reference
 PLAIN = ("grpo", "dr_grpo", "raft", "raft_plus_plus", "pods", "arithmetic")
@@ -79,9 +80,9 @@ VARIANTS: dict[str, Variant] = {
     **{name: Variant(name) for name in PLAIN},
     "gvm_grpo": Variant("gvm_grpo", ("probe.every=2",), "budget/probe_rollouts"),
     "gvm_raft_plus_plus": Variant("gvm_raft_plus_plus", ("probe.every=2",), "budget/probe_rollouts"),
-    "gvm_pods": Variant("gvm_pods", ("task.size=16",), "gradient_norm"),  # visits every prompt twice
-    "probe_embedding": Variant("arithmetic", (*PROBED, "probe.gradient_norm=embedding"), "gradient_norm"),
-    "probe_output_head": Variant("arithmetic", (*PROBED, "probe.gradient_norm=output_head"), "gradient_norm"),
+    "gvm_pods": Variant("gvm_pods", ("task.size=16",), NORMS),  # visits every prompt twice
+    "probe_embedding": Variant("arithmetic", (*PROBED, "probe.gradient_norm=embedding"), NORMS),
+    "probe_output_head": Variant("arithmetic", (*PROBED, "probe.gradient_norm=output_head"), NORMS),
     "outer_reset": Variant(
         "gvm_grpo", ("probe.every=2", "probe.outer_reset=both", KL, *MOVED), "reference/model.embed_tokens.weight"
     ),
@@ -227,12 +228,13 @@ def _at_the_resume(name: str, before: Tree, resumed: Mapping[str, Any]) -> Itera
 def _check_acts(name: str, facts: Mapping[str, Any]) -> None:
     """Raise if the variant's metric is 0: a variant without an effect would be equal in any two trees."""
     end = VARIANTS[name].acts
-    if not any(_is_nonzero(value) for fact, value in facts.items() if fact.endswith(end)):
+    if not any(_is_nonzero(value) for fact, value in facts.items() if end in fact):
         raise FailedError(f"no value of {end} is other than 0, so this variant shows nothing: change its settings")
 
 
 def _is_nonzero(value: Any) -> bool:
-    return bool(value.any()) if isinstance(value, Tensor) else bool(value)
+    """Of a list, its last item."""
+    return bool(value.any()) if isinstance(value, Tensor) else bool(value[-1] if isinstance(value, list) else value)
 
 
 def _tree(path: Path, runs: Path) -> Tree:
