@@ -80,7 +80,7 @@ VARIANTS: dict[str, Variant] = {
     **{name: Variant(name) for name in PLAIN},
     "gvm_grpo": Variant("gvm_grpo", ("probe.every=2",), "budget/probe_rollouts"),
     "gvm_raft_plus_plus": Variant("gvm_raft_plus_plus", ("probe.every=2",), "budget/probe_rollouts"),
-    "gvm_pods": Variant("gvm_pods", ("task.size=16",), NORMS),  # visits every prompt twice
+    "gvm_pods": Variant("gvm_pods", ("task.size=16",), "history.seen."),  # visits every prompt twice
     "probe_embedding": Variant("arithmetic", (*PROBED, "probe.gradient_norm=embedding"), NORMS),
     "probe_output_head": Variant("arithmetic", (*PROBED, "probe.gradient_norm=output_head"), NORMS),
     "outer_reset": Variant(
