@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,12 +82,8 @@ def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
 
     def curve(name: str) -> CostCurve:
         of = data[name]
-        if not isinstance(mixed := of.get("mixed_lengths", False), bool):
-            raise DataError(
-                f"{path}: {name}: mixed_lengths is {mixed!r}", remedy="write true or false", code="data.malformed"
-            )
-        measured = _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}")
-        return dataclasses.replace(measured, mixed_lengths=mixed)
+        mixed = of.get("mixed_lengths", False)
+        return _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}", mixed=mixed)
 
     def number(name: str) -> float:
         return _seconds([data.get(name, 0.0)], f"{path}: {name}").item()
@@ -126,7 +121,9 @@ def costs_of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
     return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=source)
 
 
-def _curve(rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str) -> CostCurve:
+def _curve(
+    rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str, *, mixed: bool = False
+) -> CostCurve:
     x, y = np.asarray(rollouts, dtype=np.float64), _seconds(seconds, where)
     if x.ndim != 1 or x.shape != y.shape or not len(x):
         raise DataError(
@@ -146,7 +143,9 @@ def _curve(rollouts: Sequence[float], seconds: Sequence[float], length: float | 
             remedy="write a number above 0, or null",
             code="data.malformed",
         )
-    return CostCurve(x, y, None if length is None else float(length))
+    if not isinstance(mixed, bool):
+        raise DataError(f"{where}: mixed_lengths is {mixed!r}", remedy="write true or false", code="data.malformed")
+    return CostCurve(x, y, None if length is None else float(length), mixed)
 
 
 def _seconds(values: Sequence[float], where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
