@@ -120,7 +120,8 @@ def chosen(names: Sequence[str], *, since: str | None = None, most: int | None =
         mutants = [one for one in mutants if one.file_in(REPOSITORY).relative_to(REPOSITORY).as_posix() in changed]
     if most is not None and len(mutants) > most:
         mutants = random.Random(git("rev-parse", "HEAD")).sample(mutants, most)
-    mutants += [one for name, one in sorted(known.items()) if not names and one not in mutants and why_not(one)]
+    if not names:
+        mutants += [one for _, one in sorted(known.items()) if one not in mutants and why_not(one)]
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     return [Mutant(CONTROL, "", tuple(tests)), *mutants] if mutants else []
 
