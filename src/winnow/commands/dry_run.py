@@ -71,8 +71,8 @@ def _critic_folder(path: str) -> Path | None:
     return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
 
 
-def _about_data(is_hub_id: str | None) -> list[str]:
-    return [f"{is_hub_id} is not on this machine, so no problem was checked"] if is_hub_id else []
+def _about_data(hub_id: str | None) -> list[str]:
+    return [f"{hub_id} is not on this machine, so no problem was checked"] if hub_id else []
 
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:

@@ -196,12 +196,12 @@ def _reason(row: Row) -> str:
 def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
     """[L] log-probs of each row in float32. Those of a rollout that is not kept have float16's precision and range."""
     lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
-    is_flat, offsets = _flat(lists, np.float32)
+    flat, offsets = _flat(lists, np.float32)
     rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
     most = np.finfo(np.float16).max
-    some = is_flat[rounded]
-    is_flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
-    return _list_array(is_flat, offsets, bare)
+    some = flat[rounded]
+    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
+    return _list_array(flat, offsets, bare)
 
 
 def _where_read(lists: Sequence[FloatArray | None], bare: BoolArray) -> pa.Array:
@@ -229,10 +229,10 @@ def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
     return np.concatenate(lists, dtype=kind, casting="unsafe"), offsets
 
 
-def _list_array(is_flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
+def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
     mask = None if absent is None or not absent.any() else pa.array(absent)
     return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(is_flat), _each(pa.from_numpy_dtype(is_flat.dtype)), mask=mask
+        pa.array(offsets), pa.array(flat), _each(pa.from_numpy_dtype(flat.dtype)), mask=mask
     )
 
 

@@ -73,7 +73,7 @@ def manifest_of(run: Path) -> Manifest:
 
 
 def run_of(model: str) -> Path | None:
-    """The run folder that a checkpoint lies in, by winnow's folder names; None for any other model."""
+    """The run folder that contains a checkpoint, by winnow's folder names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
     return run if is_checkpoint_path(path) and (run / MANIFEST).is_file() else None

@@ -31,10 +31,7 @@ class RunPrompts(NamedTuple):
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        return max(
-            longest(render_prompts.prompts)
-            for render_prompts in (self.training, *(task.prompts for task in self.held_out))
-        )
+        return max(longest(rendered.prompts) for rendered in (self.training, *(task.prompts for task in self.held_out)))
 
 
 def run_prompts(members: Members) -> RunPrompts:
@@ -44,7 +41,7 @@ def run_prompts(members: Members) -> RunPrompts:
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
-    return RunPrompts(first, tuple(HeldOut(name, render_prompts) for name, render_prompts in named), tokenizer)
+    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer)
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:

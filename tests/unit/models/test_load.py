@@ -375,7 +375,7 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "model_stop_tokens", "pad"),
+    ("name", "ends", "pad"),
     [
         ("qwen2.5", ["<|endoftext|>"], "<|endoftext|>"),
         ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
@@ -385,9 +385,9 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
         ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
     ],
 )
-def test_published_models_stop_and_pad(tmp_path: Path, name: str, model_stop_tokens: list[str], pad: str) -> None:
+def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str], pad: str) -> None:
     loaded = load(str(make(name, tmp_path)))
-    assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == model_stop_tokens
+    assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == ends
     assert loaded.tokenizer.convert_ids_to_tokens(padding(loaded.tokenizer)) == pad
     assert loaded.tokenizer.tokenize("</answer>\n")[-1] == ">Ċ"
     assert (

@@ -11,8 +11,7 @@ from winnow.commands.evaluation.sampling_run import PreparedTask, describe
 from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.report.evaluations.compared_folders import settings_notes
-from winnow.report.evaluations.comparison import Comparison, Models
-from winnow.report.evaluations.comparison import compare_models as compared_rows
+from winnow.report.evaluations.comparison import Comparison, Models, compare_models
 from winnow.report.evaluations.saved_evaluation import SavedTask, damaged_error, read_settings, read_tasks
 
 
@@ -27,7 +26,7 @@ def compare_results(
             continue
         against = by_name[one.name]
         models = Models(other=against.config.model.path, model=one.config.model.path)
-        of_task, of_task_notes = compared_rows(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
+        of_task, of_task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
         comparisons += of_task
         notes += of_task_notes
     return comparisons, notes

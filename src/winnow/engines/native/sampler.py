@@ -57,7 +57,7 @@ class Native:
         self._rounds = in_dtype not in (None, self._trained_dtype)
         self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
-        self._put_back = 0
+        self._preemptions = 0
         self._graphs = graphs and self._model.device.type == "cuda"
         self._pack = packed_weights if packed else contextlib.nullcontext
         self._at_once = context.max_rollouts_at_once
@@ -71,7 +71,7 @@ class Native:
     @property
     def preemptions(self) -> int:
         """Preemptions in all requests: a rollout waited because older ones needed its memory, and continued later."""
-        return self._put_back
+        return self._preemptions
 
     def generate(
         self,
@@ -103,7 +103,7 @@ class Native:
         except BaseException:
             self._decoder = None  # its cache may contain NaN, and attention with a weight of 0 would still give NaN
             raise
-        self._put_back += scheduler.preemptions
+        self._preemptions += scheduler.preemptions
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
