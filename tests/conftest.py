@@ -57,10 +57,13 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
     def folder(arch: str) -> Path:
         if arch not in made:
+            from transformers.utils.logging import disable_progress_bar
+
             from winnow.testing import tiny
 
             loaded = tiny(arch)
             made[arch] = tmp_path_factory.mktemp(arch)
+            disable_progress_bar()  # else it is in what the test that needs the folder first prints
             loaded.model.save_pretrained(made[arch])
             loaded.tokenizer.save_pretrained(made[arch])
         return made[arch]
