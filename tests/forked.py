@@ -73,19 +73,27 @@ def run(
 def _live(
     folder: str, cwd: str, env: dict[str, str], function: Callable[..., None], arguments: tuple[str, ...]
 ) -> None:
-    """The whole of a fork: where it stands, what it writes to, the function, and what Python does at an end."""
+    """The whole of a fork that writes its output to files."""
+    out, err = (os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("out", "err"))
+    live(cwd, env, out, err, lambda: function(*arguments))
+
+
+def live(cwd: str, env: Mapping[str, str], out: int, err: int, act: Callable[[], object]) -> None:
+    """Act as a process with this folder, environment and output (two descriptors, which may be one), and then do what
+    Python does at an exit.
+    """
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    for number, name in ((1, "out"), (2, "err")):
-        file = os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, file in ((1, out), (2, err)):
         os.dup2(file, number)
+    for file in {out, err}:
         os.close(file)
     import torch
 
     torch.set_num_threads(1)
     try:
-        function(*arguments)
+        act()
     finally:
         atexit._run_exitfuncs()
 

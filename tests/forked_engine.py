@@ -5,7 +5,6 @@ of its own; only the start of an interpreter is left out.
 
 from __future__ import annotations
 
-import atexit
 import os
 import runpy
 import subprocess
@@ -88,20 +87,8 @@ def _arrived(sent: Any) -> int:
 def _live(cwd: str, env: dict[str, str], output: int, module: str, arguments: list[Any]) -> None:
     """The whole of a fork."""
     os.setsid()
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
     sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.close(output)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=True)
-    import torch
-
-    torch.set_num_threads(1)
     sys.argv = [module, *map(str, arguments)]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:
-        atexit._run_exitfuncs()
+    forked.live(cwd, env, output, output, lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
