@@ -35,7 +35,7 @@ from scale import LENGTHS, PER_PROMPT, Recorded, batches, metrics, per_token, re
 from winnow.algos.advantage import grpo
 from winnow.algos.selection import max_variance
 from winnow.errors import ConfigError
-from winnow.memory import shares
+from winnow.memory import footprint
 from winnow.models.load import load_tokenizer
 from winnow.models.meta import meta_model
 from winnow.records import Group
@@ -170,13 +170,13 @@ def all_reduced(model: Any, ranks: int) -> float:
 
 def gathered(model: Any, ranks: int) -> int:
     """Total bytes gathered in a forward and a backward pass: the layers twice, and the other parameters once."""
-    root = shares.gathered_root_bytes(model, ranks)
-    return 2 * (shares.frozen_share_bytes(model, ranks) * ranks) - root
+    root = footprint.gathered_root_bytes(model, ranks)
+    return 2 * (footprint.frozen_share_bytes(model, ranks) * ranks) - root
 
 
 def scattered_once(model: Any, ranks: int) -> int:
     """Total bytes scattered in a backward pass, in float32."""
-    return ranks * shares.gradient_share_bytes(model, ranks)
+    return ranks * footprint.gradient_share_bytes(model, ranks)
 
 
 def numbers(model: Any) -> int:
@@ -211,7 +211,7 @@ def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
             "GB given by a sharded rank": {
                 "weights gathered by passes": gigabytes(ring * passes * gathered(model, GPUS)),
                 "gradients": gigabytes(ring * passes * scattered_once(model, GPUS)),
-                "weights to its engine": gigabytes(ring * GPUS * shares.frozen_share_bytes(model, GPUS)),
+                "weights to its engine": gigabytes(ring * GPUS * footprint.frozen_share_bytes(model, GPUS)),
             },
             "GB of a checkpoint": gigabytes(plan(members, torch.device("cuda")).checkpoint),
             "memory": plans,
@@ -230,7 +230,7 @@ def in_words(plan: Any) -> dict[str, Any]:
 
 
 def parse_bytes(text: str) -> int:
-    from winnow.memory.sizes import parse_bytes
+    from winnow.memory.plan import parse_bytes
 
     return parse_bytes(text)
 

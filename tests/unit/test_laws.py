@@ -19,6 +19,7 @@ SOURCE = Path(winnow.__file__).parent
 WORDS = [
     "version",
     "installed",
+    "control_groups",
     "errors",
     "ranks",
     "seeds",

@@ -113,7 +113,7 @@ def profile(
     """
     from winnow.commands.profile.points import ProfileRequest, parse_counts
     from winnow.commands.profile.profiled import prepare_profile
-    from winnow.memory.sizes import parse_bytes
+    from winnow.memory.plan import parse_bytes
     from winnow.state.output_files import check_new
 
     of_plan = {

@@ -10,7 +10,7 @@ from winnow.commands.dry_run import dry_run
 from winnow.commands.run_settings import format_toml
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError
-from winnow.memory.sizes import parse_bytes
+from winnow.memory.plan import parse_bytes
 from winnow.report.text import sanitize, wrap
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import budget

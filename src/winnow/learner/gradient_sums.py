@@ -10,7 +10,8 @@ import torch.distributed
 from torch import Tensor
 
 from winnow import ranks
-from winnow.memory.shares import BUCKET
+
+BUCKET = 2**25  # numbers that are summed at once; the gradients of several parameters are copied for it
 
 
 class HasGradient(Protocol):

@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from winnow.memory import footprint
+
+CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
+CHUNK_LOGITS = 2**26  # maximum number of logits at once: 441 tokens of a vocabulary of 151,936
+
 _Outputs = tuple[Tensor, ...]  # log-probs, and the entropy where it is requested
+
+
+def default_chunk_tokens(model: nn.Module) -> int:
+    """Number of tokens whose logits exist at once, when log-probs or gradient norms are computed."""
+    return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // footprint.head(model).shape[0]))
 
 
 def token_logprobs(

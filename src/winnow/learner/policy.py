@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.gradient_norms import Matrix, gradient_norms
-from winnow.learner.logprobs import token_logprobs
+from winnow.learner.logprobs import default_chunk_tokens, token_logprobs
 from winnow.learner.model_input import AnySequence, targets
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import GatheredWeights
-from winnow.memory import footprint
+from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import trained_parameters
 from winnow.records import FloatArray, MicroBatch, PolicyOutput
 
@@ -24,7 +24,7 @@ class Policy(SequenceModel):
     value head on its backbone it also computes values.
 
     Logits are divided by `temperature`, which is part of the distribution. They exist for `chunk_tokens` tokens at a
-    time, by default `footprint.chunk_tokens(model)`. A value head is "trained" with the policy's parameters, or
+    time, by default `default_chunk_tokens(model)`. A value head is "trained" with the policy's parameters, or
     "lent" to a value model that has its own adapter (value_model.py).
     """
 
@@ -36,7 +36,7 @@ class Policy(SequenceModel):
         pad_token: int,
         tokens_per_micro_batch: int,
         chunk_tokens: int | None = None,
-        gradient_checkpointing: footprint.Checkpointing = "none",
+        gradient_checkpointing: Checkpointing = "none",
         max_importance: float = 0.0,
         packed: bool = False,
         value_head: Literal["trained", "lent"] | None = None,
@@ -53,7 +53,7 @@ class Policy(SequenceModel):
             max_importance=max_importance,
         )
         self._temperature = temperature
-        self._chunk_tokens = footprint.chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens
+        self._chunk_tokens = default_chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens
         self._trains_head = value_head == "trained"
         self._computes_in: torch.dtype | None = None  # set where a rank's shares have higher precision
 

@@ -3,10 +3,17 @@
 Masters, gradients and moments are exact. The memory of a micro-batch is an estimate for decoders like Llama's and
 Qwen2's (norm, attention, norm, gated MLP) whose attention kernel never allocates a [tokens, tokens] matrix. Other
 architectures have another factor before their largest matrices, and get the same estimate.
+
+With a number of `ranks`, the memory is that of a rank of a model that is sharded by FSDP2: its shares of all
+parameters, and shares that it gathers. See Zhao et al. 2023 (arXiv 2304.11277), sections 3.2 and 3.3, and torch's
+`fully_shard`. Parameters are gathered and scattered in groups: one per layer, and one of all others (embedding, last
+norm, output layer), which stays gathered for a whole pass. A share is a number of rows, rounded up, so the first rank
+has most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -18,8 +25,6 @@ from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
 
-CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
-CHUNK_LOGITS = 2**26  # maximum number of logits at once: 441 tokens of a vocabulary of 151,936
 EXACT_BYTES = 4  # per float32 number: the precision of masters, gradient sums and logits
 PACKED = torch.uint8  # contains two 4-bit numbers
 ROUNDING_COPIES = 5  # float32 copies of a parameter during stochastic rounding
@@ -27,11 +32,7 @@ STEP_BYTES = 4  # AdamW counts updates per parameter, in float32
 LOGIT_COPIES = 3  # in a chunk's backward: log-probs, their gradient, and the logits' gradient
 ENTROPY_COPIES = 5  # as LOGIT_COPIES, with p and p log p
 FORWARD_COPIES = 2  # without backward: logits and log-probs
-
-
-def chunk_tokens(model: nn.Module) -> int:
-    """Number of tokens whose logits exist at once, when log-probs or gradient norms are computed."""
-    return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // head(model).shape[0]))
+AT_ONCE = 2  # layers gathered at a time: the one that computes, and the next
 
 
 def parameter_bytes(model: nn.Module) -> int:
@@ -52,13 +53,21 @@ def gradient_bytes(model: nn.Module) -> int:
 
 
 def master_bytes(model: nn.Module) -> int:
-    """Bytes of a float32 copy of every trained 16-bit parameter."""
-    return sum(p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model))
-
-
-def exact_bytes(model: nn.Module) -> int:
-    """Bytes of every trained parameter in float32."""
+    """Bytes of the float32 masters of a model that has some: one of every trained parameter, in 16 bits or not."""
     return sum(p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad)
+
+
+def bucket_bytes(model: nn.Module, bucket: int) -> int:
+    """Bytes of the largest flat copy in which the gradients of replicated learners are summed, at most `bucket` numbers
+    of several gradients at a time.
+    """
+    most = parts = numbers = 0
+    for parameter in _trained(model.parameters()):
+        if numbers + parameter.numel() > bucket:
+            parts = numbers = 0
+        parts, numbers = parts + 1, numbers + parameter.numel()
+        most = max(most, numbers * _exact(parameter) if parts > 1 else 0)
+    return most
 
 
 def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
@@ -84,15 +93,6 @@ def rounding_bytes(model: nn.Module) -> int:
     return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
-def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
-    """Bytes of a checkpoint: all parameters once, the optimizer's moments, and with `masters` the masters.
-
-    An adapter is saved twice: alone, and merged into the base.
-    """
-    saved = parameter_bytes(model) + optimizer_bytes(model, eight_bit=eight_bit)
-    return saved + (master_bytes(model) if masters else 0)
-
-
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
     """Bytes that forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden
     states.
@@ -116,17 +116,6 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
     return forward_bytes(model, tokens) + round(tokens * max(0.0, whole - kept))
-
-
-def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
-    """Whether the norm of the head's gradient, for a rollout of `tokens` completion tokens, is computed from that
-    gradient, and not from inner products of all pairs of chunks.
-
-    That is so where it takes fewer multiplications. Both counts leave out their common factor V.
-    """
-    chunks = -(-tokens // chunk)
-    same, other = min(tokens, chunk) ** 2, chunk * (hidden + chunk)  # of a chunk with itself, and with another
-    return tokens * hidden < chunks * same + chunks * (chunks - 1) // 2 * other
 
 
 def head_gradient_bytes(model: nn.Module) -> int:
@@ -171,10 +160,106 @@ def value_input_bytes(model: nn.Module, tokens: int) -> int:
     return tokens * sizes.hidden * EXACT_BYTES if sizes.item < EXACT_BYTES else 0
 
 
+def share_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the parameters' share, trained ones in float32 or float64, frozen ones as they are; and of all buffers,
+    whole.
+    """
+    tables = sum(b.numel() * b.element_size() for b in model.buffers())
+    return tables + _sum(model.parameters(), ranks, lambda p: _exact(p) if p.requires_grad else p.element_size())
+
+
+def frozen_share_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the share of a second policy that is not trained, each parameter in its own precision."""
+    return _sum(model.parameters(), ranks, lambda p: p.element_size())
+
+
+def gradient_share_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the share's gradients: one number per trained number, in float32 or float64."""
+    return _sum(_trained(model.parameters()), ranks, _exact)
+
+
+def moment_share_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of AdamW's two moments of the share, and of its update counts per parameter."""
+    counts = STEP_BYTES * len(_trained(model.parameters()))
+    return 2 * gradient_share_bytes(model, ranks) + counts
+
+
+def gathered_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the gathered parameters: those outside the layers, and the AT_ONCE largest layers, in the computing
+    precision.
+    """
+    root, layers = _groups(model)
+    whole = sorted((_whole(layer, ranks, lambda p: p.element_size()) for layer in layers), reverse=True)
+    return _whole(root, ranks, lambda p: p.element_size()) + sum(whole[:AT_ONCE])
+
+
+def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the gathered parameters outside the layers."""
+    return _whole(_groups(model)[0], ranks, lambda p: p.element_size())
+
+
+def unscattered_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the largest layer's gradients while backward is in it, as computed and as summed."""
+    _, layers = _groups(model)
+    return max((_scattered(layer, ranks) for layer in layers), default=0)
+
+
+def waiting_bytes(model: nn.Module) -> int:
+    """Bytes of the output layer's gradient as computed, which is kept until the embedding's is computed too."""
+    weight = head(model)
+    return weight.numel() * weight.element_size() if weight.requires_grad else 0
+
+
+def unscattered_root_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes, at the end of backward, of the gradients of parameters outside the layers, as computed and as summed."""
+    return _scattered(_groups(model)[0], ranks)
+
+
 def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
     weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
     return weight
+
+
+def _scattered(group: Iterable[nn.Parameter], ranks: int) -> int:
+    """Bytes of a group's gradients in the computing precision, of all of them in the precision of the sums, and of the
+    share.
+    """
+    trained = _trained(group)
+    computed = sum(p.numel() * p.element_size() for p in trained)
+    return computed + _whole(trained, ranks, _exact) + _sum(trained, ranks, _exact)
+
+
+def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[list[nn.Parameter]]]:
+    """The parameters outside the layers, and those of each layer. A parameter that several parts share appears once."""
+    count = plain_model(model).config.get_text_config().num_hidden_layers
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+    layers = [list(layer.parameters()) for layer in lists[0]] if lists else []
+    inside = {id(p) for layer in layers for p in layer}
+    return [p for p in model.parameters() if id(p) not in inside], layers
+
+
+def _trained(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return [p for p in parameters if p.requires_grad]
+
+
+def _exact(parameter: nn.Parameter) -> int:
+    return max(EXACT_BYTES, parameter.element_size())
+
+
+def _sum(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
+    return sum(_share(p, ranks) * item(p) for p in parameters)
+
+
+def _whole(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
+    """Bytes of `ranks` shares: the rows that rounding up adds are gathered too."""
+    return ranks * _sum(parameters, ranks, item)
+
+
+def _share(parameter: nn.Parameter, ranks: int) -> int:
+    """Number of a parameter's numbers that the first rank has."""
+    rows = parameter.shape[0] if parameter.ndim else 1
+    return -(-rows // ranks) * (parameter.numel() // max(1, rows))
 
 
 def _trained_in_16_bits(model: nn.Module) -> list[nn.Parameter]:

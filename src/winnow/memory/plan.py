@@ -1,7 +1,8 @@
-"""The memory plan of a run, part by part: displayed in a few lines, and refused where a device has less."""
+"""The memory plan of a run, part by part: displayed in a few lines, refused where a device has less."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +10,6 @@ from typing import Literal
 import torch
 
 from winnow.errors import ConfigError
-from winnow.memory.sizes import format_bytes
 from winnow.memory.usage import free_bytes
 
 Phase = Literal[
@@ -27,6 +27,7 @@ PHASES: dict[Phase, str] = {
     "norms": "for gradient norms",
     "generate": "while sampling",
 }
+UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 FreeBytes = Callable[[str], int | None]  # device ("cpu", "cuda", "cuda:1") -> free bytes; None where unknown
 
 
@@ -167,3 +168,23 @@ class MemoryPlan:
 
 def _listed(parts: list[MemoryPart]) -> str:
     return ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
+
+
+def format_bytes(size: int) -> str:
+    """A size in a readable unit: "3.9 MiB", "12.3 GiB"."""
+    for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= of:
+            return f"{size / of:.1f} {unit}" if size < 100 * of else f"{size / of:.0f} {unit}"
+    return f"{size} bytes"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size that a user wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for other text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in UNITS:
+        raise ConfigError(
+            f"{text!r} is no size",
+            remedy="write a number and a unit, GiB, GB, MiB or MB, for example 80GiB",
+            code="config.value",
+        )
+    return int(float(match[1]) * UNITS[match[2]])

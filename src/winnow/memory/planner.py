@@ -15,12 +15,11 @@ import torch
 
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
-from winnow.memory.passes import pass_parts
+from winnow.memory.parts import policy_parts, value_model_parts
+from winnow.memory.passes import policy_passes, value_model_passes
 from winnow.memory.plan import MemoryPart, MemoryPlan
-from winnow.memory.policy_parts import policy_parts
 from winnow.memory.usage import capacity
-from winnow.memory.value_parts import describe_learners, value_checkpoint_bytes, value_parts
-from winnow.models.precision import describe_precision, keeps_masters
+from winnow.models.precision import describe_precision
 
 SHARE = 0.8  # of a device that a run may fill; the rest is for allocators, kernels and other programs
 
@@ -59,10 +58,11 @@ def _make_plan(
     engine_parts: Callable[[Demand], Iterable[MemoryPart]],
 ) -> MemoryPlan:
     """The plan for a demand, with exact evaluations or without."""
-    ours = (*policy_parts(demand, needs), *value_parts(demand), *pass_parts(demand, needs))
-    parts = (*ours, *engine_parts(demand))
+    models = (*policy_parts(demand, needs), *value_model_parts(demand))
+    passes = (*value_model_passes(demand), *policy_passes(demand, needs))
+    parts = (*models, *passes, *engine_parts(demand))
     workers = demand.config.verify.workers
-    policy = f"{describe_learners(demand)} on {demand.device} in {describe_precision(demand.config, demand.device)}"
+    policy = f"{_trained_models(demand)} on {demand.device} in {describe_precision(demand.config, demand.device)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
@@ -99,11 +99,35 @@ def _fit_part(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -
 
 
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
-    """Bytes of a checkpoint: weights, adapters and optimizer; a reference that a reset can change; a value model."""
-    reset = demand.config.probe.outer_reset in ("reference", "both")
-    reference = footprint.parameter_bytes(demand.model)
-    if demand.config.model.lora:
-        reference = footprint.gradient_bytes(demand.model)
-    eight_bit = demand.config.optimizer.moments == "8bit"
-    saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config), eight_bit=eight_bit)
-    return saved + ("ref_logprobs" in needs and reset) * reference + value_checkpoint_bytes(demand)
+    """Bytes of a checkpoint: weights, adapters and optimizer; a reference that a reset can change; a value model.
+
+    The policy's adapter is saved twice: alone, and merged into the base.
+    """
+    policy = demand.policy
+    saved = footprint.parameter_bytes(demand.model) + policy.master_bytes + policy.moment_bytes
+    if "ref_logprobs" in needs and demand.config.probe.outer_reset in ("reference", "both"):
+        measure = footprint.gradient_bytes if demand.config.model.lora else footprint.parameter_bytes
+        saved += measure(demand.model)
+    return saved + _value_checkpoint_bytes(demand)
+
+
+def _value_checkpoint_bytes(demand: Demand) -> int:
+    """Bytes of a value model in a checkpoint: trained parameters, masters or both, and moments; no frozen base."""
+    model = demand.value_model
+    if model is None:
+        return 0
+    state = model.master_bytes + model.moment_bytes
+    if model.masters and model.holds_layers:  # its parameters are not saved, as they are rounded from the masters
+        return state
+    return sum(p.numel() * p.element_size() for p in model.held.parameters() if p.requires_grad) + state
+
+
+def _trained_models(demand: Demand) -> str:
+    """Description of the trained models for the display's line about devices."""
+    form = None if demand.config.critic is None else demand.config.critic.form
+    return {
+        None: "policy",
+        "shared": "policy with a value head",
+        "adapter": "policy with a value model's adapter",
+        "model": "policy and value model",
+    }[form]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from winnow.memory.control_groups import control_groups
+from winnow.control_groups import control_groups
 
 MIB = 2**20
 UNLIMITED = 2**60  # bytes; a control group without a limit reports more

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from winnow import ranks
-from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
+from winnow.config import trained_tokens
+from winnow.learner.gradient_sums import BUCKET
+from winnow.learner.head_gradient import sums_head_gradient
+from winnow.learner.logprobs import default_chunk_tokens
+from winnow.memory.demand import Demand, measured_rollouts, sampling_requests, value_model
+from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
-from winnow.memory.value_shapes import value_shapes
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members
@@ -46,7 +50,7 @@ def plan_devices(
     )
     if lora is not None:
         model = cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
-    engine = members.engine
+    engine, chunk = members.engine, default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
     demand = Demand(
         config=config,
@@ -57,7 +61,10 @@ def plan_devices(
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
         measured=measured_rollouts(config, members.source, count),
-        value_model=value_shapes(config, model),
+        value_model=value_model(config, model),
+        chunk_tokens=chunk,
+        bucket=BUCKET,
+        sums_head_gradient=sums_head_gradient(trained_tokens(config), chunk=chunk, hidden=head(model).shape[1]),
         ranks=count,
         ranks_here=here,
     )

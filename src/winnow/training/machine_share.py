@@ -8,7 +8,7 @@ import os
 import torch
 
 from winnow import ranks
-from winnow.memory.control_groups import cpu_quota
+from winnow.control_groups import cpu_quota
 
 
 def threads_of_rank(wanted: int) -> int:

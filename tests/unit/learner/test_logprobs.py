@@ -8,9 +8,8 @@ import torch
 from test_policy import V, batch, micro, policy, rows_of_many_lengths, scalar, tiny
 from torch import nn
 
-from winnow.learner.logprobs import token_logprobs
+from winnow.learner.logprobs import CHUNK_LOGITS, default_chunk_tokens, token_logprobs
 from winnow.learner.old_logprobs import compute_logprobs
-from winnow.memory.footprint import CHUNK_LOGITS, chunk_tokens
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 
@@ -37,12 +36,14 @@ def test_logits_exist_for_a_chunk_at_a_time() -> None:
 def test_a_chunk_is_bounded_by_its_logits(vocabulary: int, tokens: int) -> None:
     model = nn.Module()
     model.get_output_embeddings = lambda: nn.Linear(2, vocabulary, device="meta")
-    assert chunk_tokens(model) == tokens
+    assert default_chunk_tokens(model) == tokens
     assert tokens == 1 or tokens * vocabulary <= CHUNK_LOGITS
 
 
 def test_the_policy_s_chunk_is_the_one_that_is_planned_for() -> None:
-    assert policy(tiny(), chunk_tokens=None)._chunk_tokens == chunk_tokens(meta_model("bundled", dtype="float32"))
+    assert policy(tiny(), chunk_tokens=None)._chunk_tokens == default_chunk_tokens(
+        meta_model("bundled", dtype="float32")
+    )
 
 
 @pytest.mark.parametrize("with_entropy", [False, True])

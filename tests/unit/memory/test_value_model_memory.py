@@ -55,7 +55,7 @@ def trained_by(run):
     state = (run.learner if run.critic is None else run.critic)._optimizer.state()
     own = {name: t for name, t in state.items() if name.rpartition("/")[0] in trained(run)}
     masters = size(t for name, t in own.items() if name.endswith(f"/{MASTER}"))
-    return {"value model moments": size(own.values()) - masters, "value model master weights": masters}
+    return {"value model optimizer": size(own.values()) - masters, "value model master weights": masters}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import winnow
-from winnow.memory.control_groups import ROOT, cpu_quota
+from winnow.control_groups import ROOT, cpu_quota
 from winnow.version import __version__
 
 # Flags of /proc/cpuinfo by which torch and winnow choose how to multiply matrices. avx512_bf16, amx_bf16 and bf16

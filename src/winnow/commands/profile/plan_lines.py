@@ -12,7 +12,7 @@ from winnow.commands.profile.run_statistics import RunStatistics
 from winnow.commands.profile.step_plan import Candidate, StepPlan
 from winnow.commands.profile.step_seconds import StepClock
 from winnow.config import dump
-from winnow.memory.sizes import format_bytes
+from winnow.memory.plan import format_bytes
 from winnow.report.comparison.key_differences import differing, keys_of, within
 from winnow.report.text import format_percent
 from winnow.state.cost_file import as_json

@@ -13,7 +13,7 @@ from winnow.commands.profile.curves import GAIN, Step, measured, memory_bound, p
 from winnow.commands.profile.points import WAYS, PointResult, Way
 from winnow.commands.profile.profiled import Profile
 from winnow.config import dump
-from winnow.memory.sizes import format_bytes
+from winnow.memory.plan import format_bytes
 from winnow.models.precision import describe_precision
 from winnow.report.text import format_count, sanitize, shorten
 from winnow.state.output_files import write_output

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from winnow.memory.control_groups import control_groups, cpu_quota
+from winnow.control_groups import control_groups, cpu_quota
 
 
 def test_the_tightest_quota_of_the_control_groups_counts(tmp_path):

@@ -1,4 +1,4 @@
-"""Free and used memory of this machine, and the estimated memory of a model against the memory that it uses."""
+"""Estimated memory of a model against the memory that it uses, and the shares of a rank."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from winnow.algos.objective import Objective
+from winnow.learner.gradient_sums import _buckets
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
+from winnow.memory import footprint
 from winnow.memory.footprint import (
     activation_bytes,
     forward_bytes,
@@ -23,15 +27,13 @@ from winnow.memory.footprint import (
     master_bytes,
     optimizer_bytes,
 )
-from winnow.memory.usage import MIB, Gauge, capacity, free_bytes, left_in_groups
-from winnow.metrics import check
+from winnow.memory.usage import MIB
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.meta import meta_model, weight_bytes
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
 
 LORA = {"rank": 4, "alpha": 8.0, "targets": "all-linear", "seed": 0}
-CPU = torch.device("cpu")
 
 
 def sized(tensors):
@@ -186,84 +188,6 @@ def test_a_model_without_weights_takes_no_memory():
     assert {p.device.type for p in meta_model("bundled", dtype="float32").parameters()} == {"meta"}
 
 
-def test_this_machine_has_some_memory_and_not_all_of_it_is_free():
-    assert 0 < free_bytes(CPU) < capacity(CPU)
-
-
-def test_a_missing_device_has_no_memory():
-    assert free_bytes(torch.device("cuda:77")) is None
-    assert capacity(torch.device("cuda:77")) is None
-
-
-def group(folder, **files):
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-    return folder
-
-
-def test_a_control_group_leaves_its_limit_less_what_cannot_give_way(tmp_path):
-    second = group(
-        tmp_path / "v2", memory__max="1000\n", memory__current="700\n", memory__stat="anon 500\ninactive_file 150\n"
-    )
-    first = group(
-        tmp_path / "v1",
-        memory__limit_in_bytes="2000\n",
-        memory__usage_in_bytes="2500\n",
-        memory__stat="total_inactive_file 100\n",
-    )
-    unlimited = group(tmp_path / "max", memory__max="max\n", memory__current="7\n", memory__stat="inactive_file 1\n")
-    endless = group(
-        tmp_path / "v1max",
-        memory__limit_in_bytes="9223372036854771712\n",
-        memory__usage_in_bytes="7\n",
-        memory__stat="total_inactive_file 1\n",
-    )
-    assert list(left_in_groups([second, first, unlimited, endless, tmp_path / "gone"])) == [1000 - 700 + 150, 0]
-
-
-def test_a_gauge_measures_memory_that_a_phase_leaves():
-    gauge = Gauge()
-    gauge.start()
-    gauge.read("generate")
-    held = np.ones(32 * MIB, dtype=np.uint8)
-    gauge.read("update")
-    seen = gauge.metrics()
-    check(seen)
-    grown = seen["memory/update/cpu/resident"] - seen["memory/generate/cpu/resident"]
-    assert grown == pytest.approx(held.nbytes / MIB, abs=8)
-    assert seen["memory/update/cpu/peak_resident"] >= seen["memory/update/cpu/resident"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read")
-def test_a_gauge_is_cheap(monkeypatch):
-    """One small file a reading, and nothing at the start of a phase: some 50 microseconds."""
-    read, read_text = [], Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path: read.append(str(path)) or read_text(path))
-    gauge = Gauge()
-    for _ in range(3):
-        gauge.start()
-        gauge.read("update")
-    assert read == ["/proc/self/status"] * 3
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gauge_has_each_phase_s_own_peak():
-    torch.zeros(1, device="cuda")
-    gauge = Gauge()
-    gauge.start()
-    torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda").sum()
-    gauge.read("update")
-    gauge.start()
-    gauge.read("sync")
-    seen = gauge.metrics()
-    check(seen)
-    assert seen["memory/update/cuda0/peak"] >= seen["memory/update/cuda0/allocated"] + 64
-    assert seen["memory/sync/cuda0/peak"] < seen["memory/update/cuda0/peak"]
-    assert seen["memory/sync/cuda0/reserved"] >= 64
-
-
 PEAK = """
 import sys
 import torch
@@ -272,7 +196,7 @@ from winnow.learner.policy import Policy
 from winnow.models.load import load
 
 sys.path.insert(0, {folder!r})
-from test_memory_usage import rows
+from test_footprint import rows
 
 torch.set_num_threads(1)
 
@@ -308,3 +232,60 @@ def test_a_process_grows_by_the_estimate_of_an_update():
     assert grown == [pytest.approx(most / MIB, abs=16) for most in estimate]
     assert estimate[2] - estimate[1] > 20 * MIB
     assert estimate[1] - estimate[0] > 20 * MIB
+
+
+class Tiny(nn.Module):
+    """An embedding of 10 x 4, two layers of 6 x 4 and 6 numbers, a table of 3 and an output layer of its own."""
+
+    def __init__(self, *, dtype=torch.bfloat16, tied=False):
+        super().__init__()
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(num_hidden_layers=2))
+        self.embedding = nn.Embedding(10, 4, dtype=dtype)
+        self.layers = nn.ModuleList(nn.Linear(4, 6, dtype=dtype) for _ in range(2))
+        self.head = nn.Linear(4, 10, bias=False, dtype=dtype)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.register_buffer("table", torch.zeros(3))
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+# Rows are rounded up: of 4 ranks the first has 3 of 10 rows and 2 of 6.
+ROOT, LAYER = 2 * 3 * 4, 2 * 4 + 2
+
+
+def test_a_share_is_of_rows_and_trained_in_float32():
+    model, numbers = Tiny(), ROOT + 2 * LAYER
+    assert footprint.share_bytes(model, 4) == 4 * numbers + 3 * 4
+    assert footprint.gradient_share_bytes(model, 4) == 4 * numbers
+    assert footprint.moment_share_bytes(model, 4) == 2 * 4 * numbers + 4 * 6
+    assert footprint.frozen_share_bytes(model, 4) == 2 * numbers
+    model.embedding.weight.requires_grad_(False)  # as it is, and never updated
+    assert footprint.share_bytes(model, 4) == 2 * 12 + 4 * (numbers - 12) + 3 * 4
+    assert footprint.gradient_share_bytes(model, 4) == 4 * (numbers - 12)
+
+
+def test_the_root_and_two_layers_are_gathered_in_the_computing_precision():
+    assert footprint.gathered_bytes(Tiny(), 4) == 2 * 4 * (ROOT + 2 * LAYER)
+    assert footprint.gathered_bytes(Tiny(dtype=torch.float32), 4) == 4 * 4 * (ROOT + 2 * LAYER)
+    assert footprint.gathered_root_bytes(Tiny(), 4) == 2 * 4 * ROOT
+    assert footprint.gathered_root_bytes(Tiny(tied=True), 4) == 2 * 4 * ROOT // 2
+
+
+def test_gradients_before_they_are_scattered():
+    """As computed, as they are summed with rows rounded up, and the share; the output layer's waits, as computed."""
+    layer, root = 30 * 2 + 4 * LAYER * 4 + LAYER * 4, 80 * 2 + 4 * ROOT * 4 + ROOT * 4
+    assert footprint.unscattered_bytes(Tiny(), 4) == layer
+    assert footprint.waiting_bytes(Tiny()) == 40 * 2
+    assert footprint.unscattered_root_bytes(Tiny(), 4) == root
+
+
+@pytest.mark.parametrize(("most", "numbers"), [(1000, 140), (70, 70), (69, 64), (40, 30), (29, 0)])
+def test_a_bucket_is_a_copy_of_several_gradients(most, numbers, monkeypatch):
+    """40, 24, 6, 24, 6 and 40 numbers in their order; one that is alone is summed in place."""
+    monkeypatch.setattr("winnow.learner.gradient_sums.BUCKET", most)
+    model = Tiny()
+    buckets = _buckets([torch.zeros(p.shape) for p in model.parameters()])
+    assert footprint.bucket_bytes(model, most) == 4 * numbers
+    assert numbers == max(sum(g.numel() for g in bucket) if len(bucket) > 1 else 0 for bucket in buckets)
