@@ -74,6 +74,7 @@ KL = 'terms=[{use="kl",coefficient=0.05}]'
 NORMS = "history.probed."  # of a prompt: its verified and correct rollouts, and last its gradient norm
 PROBED = ("allocate=gvm", "probe.every=2", "task.size=32")  # two windows
 MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a window, with a moved reference
+VALUES = ("advantage=gae", "critic.train_on=all", "critic.epochs=2")  # of a separate value model
 PLAIN = ("grpo", "dr_grpo", "raft", "raft_plus_plus", "pods", "arithmetic")
 
 VARIANTS: dict[str, Variant] = {
@@ -119,6 +120,15 @@ VARIANTS: dict[str, Variant] = {
         ("update.max_importance=2.0", "rollout.engine.use=native", "rollout.engine.dtype=bfloat16"),
         "policy/logprob_gap_mean",
     ),
+    "value_head": Variant("arithmetic", ("advantage=gae", "critic.form=shared"), "critic/loss"),
+    "value_adapter": Variant(
+        "arithmetic", (*VALUES, "critic.form=adapter", "model.lora.rank=4", "critic.lora.rank=2"), "critic/grad_norm"
+    ),
+    "value_model": Variant(
+        "arithmetic",
+        (*VALUES, "critic.form=model", "critic.pretraining_steps=1", "critic.lam=0.95"),
+        "critic/grad_norm",
+    ),
     "second_process": Variant("arithmetic", tuple(f"rollout.engine.{option}" for option in SECOND)),
     "hf": Variant("arithmetic", ("rollout.engine=hf",)),
     "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=full",)),
@@ -127,7 +137,13 @@ VARIANTS: dict[str, Variant] = {
 }
 VARIANTS |= {
     f"resume_{name}": replace(VARIANTS[name], resumes=name, ends=ends)
-    for name, ends in {"arithmetic": 2, "gvm_pods": 2, "outer_reset": 3, "lora_outer_reset": 3}.items()
+    for name, ends in {
+        "arithmetic": 2,
+        "gvm_pods": 2,
+        "outer_reset": 3,
+        "lora_outer_reset": 3,
+        "value_model": 2,
+    }.items()
 }
 
 

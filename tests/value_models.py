@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from winnow import ranks
 from winnow.algos.objective import Value, ValueLoss
 from winnow.config_file import validate
-from winnow.learner.critic import Critic, shard_critic
 from winnow.learner.learner import Learner, make_learner, shard_learner
+from winnow.learner.value_model import Critic, shard_critic
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
-from winnow.training.build import load_model
-from winnow.training.build_critic import make_separate_critic
+from winnow.training.build import load_model, make_separate_critic
 from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}

@@ -297,32 +297,49 @@ class OptimizerSection(Section):
 
 
 class CriticSection(Section):
-    form: Literal["shared", "adapter", "model"] = "model"
-    """A value head on the policy's backbone ("shared"), on its base with an adapter, or on a separate model."""
-    path: str | None = None
-    """The critic's model for form "model": a folder or a hub id with the policy's vocabulary; absent: model.path."""
-    lora: LoraSection | None = None
-    """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
-    start: str | None = None
-    """A checkpoint with the value model to start from; absent: the weights of its model, and a head of zeros."""
-    train_on: Literal["kept", "all"] = "kept"
-    """The rollouts on which it is trained: the kept ones, or all verified ones."""
+    """The keys of every form of a value model; `critic.form` selects one of the sections below."""
+
+    form: Literal["shared", "adapter", "model"]
     gamma: float = Field(1.0, gt=0, le=1)
     """The discount per token of its target returns, and of the advantage."""
     lam: float = Field(1.0, ge=0, le=1)
     """Lambda of its target returns; 1: Monte-Carlo returns."""
     clip_range: float = Field(0.2, ge=0)
     """An update gains nothing from moving a value farther than this; 0: no clipping."""
+
+
+class SharedCritic(CriticSection):
+    form: Literal["shared"]
+    """A value head on the policy's backbone ("shared"), on its base with an adapter, or on a separate model."""
     coefficient: float = Field(0.5, gt=0)
-    """Factor of the value loss, which is added to the policy's loss; only with form "shared"."""
+    """Factor of the value loss, which is added to the policy's loss."""
+
+
+class SeparateCritic(CriticSection):
+    lora: LoraSection | None = None
+    """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
+    start: str | None = None
+    """A checkpoint with the value model to start from; absent: the weights of its model, and a head of zeros."""
+    train_on: Literal["kept", "all"] = "kept"
+    """The rollouts on which it is trained: the kept ones, or all verified ones."""
     epochs: Positive = 1
-    """Passes over its rollouts of a step; not with form "shared"."""
+    """Passes over its rollouts of a step."""
     updates_per_step: Positive = 1
-    """Its optimizer updates per epoch; not with form "shared"."""
+    """Its optimizer updates per epoch."""
     pretraining_steps: NonNegative = 0
-    """First steps, in which only it is trained, on Monte-Carlo returns; not with form "shared"."""
+    """First steps, in which only it is trained, on Monte-Carlo returns."""
     optimizer: OptimizerSection = OptimizerSection()
-    """Optimizer of a separate critic (adapter or model)."""
+    """Its optimizer."""
+
+
+class AdapterCritic(SeparateCritic):
+    form: Literal["adapter"]
+
+
+class ModelCritic(SeparateCritic):
+    form: Literal["model"] = "model"
+    path: str | None = None
+    """The critic's model: a folder or a hub id with the policy's vocabulary; absent: model.path."""
 
 
 class EvaluateSection(Section):
@@ -494,7 +511,7 @@ class Config(Section):
     """The policy loss."""
     terms: tuple[TermSection, ...] = ()
     """Terms that are added to the loss: KL to a reference, entropy."""
-    critic: CriticSection | None = None
+    critic: Annotated[SharedCritic | AdapterCritic | ModelCritic, Field(discriminator="form")] | None = None
     """A value model that is trained in addition to the policy; absent: none."""
     probe: ProbeSection = ProbeSection()
     update: UpdateSection = UpdateSection()
@@ -534,7 +551,14 @@ class Config(Section):
         return self
 
 
+FORM = "form"  # the key that selects one of a table's sections, where there are several
 SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
+
+
+def optimizers(config: Config) -> dict[str, OptimizerSection]:
+    """The optimizer of each model that a run trains, by its key."""
+    separate = {"critic.optimizer": config.critic.optimizer} if isinstance(config.critic, SeparateCritic) else {}
+    return {"optimizer": config.optimizer, **separate}
 
 
 def trained_tokens(config: Config) -> int:
@@ -578,7 +602,7 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
     """Expand shorthands (`tables`) and fill in learning rates.
 
     A single selector, tracker or task becomes a tuple of one, and an array a tuple. A table with options alone gets the
-    default member, where there is one.
+    default member, where there is one, and a value model the default form.
     """
     out = tables(data)
     for key in SHORTHANDS:
@@ -588,6 +612,8 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("select", "track"):
         if key in out:
             out[key] = _members(out[key])
+    if isinstance(out.get("critic"), Mapping):
+        out["critic"] = {"form": ModelCritic.model_fields["form"].default, **out["critic"]}
     _fill_learning_rates(out)
     evaluate = out.get("evaluate")
     if isinstance(evaluate, Mapping) and "tasks" in evaluate:
@@ -608,7 +634,7 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
     bundled = model.get("path", "bundled") == "bundled"
     on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
-    if isinstance(critic, Mapping) and critic.get("form", CriticSection.model_fields["form"].default) != "shared":
+    if isinstance(critic, Mapping) and critic["form"] != "shared":
         path = critic.get("path") or model.get("path", "bundled")
         rate = 1e-4 if path == "bundled" else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}
@@ -674,3 +700,9 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation):
         for argument in typing.get_args(annotation):
             yield from sections_in(argument)
+
+
+def form_of(section: type[BaseModel]) -> str:
+    """The value of `form` that selects this section."""
+    (form,) = typing.get_args(section.model_fields[FORM].annotation)
+    return str(form)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pydantic
 
-from winnow.config import SHORTHANDS, Config, RefusedValue, key_of, leaves, sections_in, tables
+from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, form_of, key_of, leaves, sections_in, tables
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.other_names import own_name
 
@@ -25,6 +25,7 @@ EXPECTED = {
     "tuple_type": "a list, [...]",
     "dict_type": "a table",
     "model_type": "a table",
+    "model_attributes_type": "a table",
     "bool_type": "true or false",
 }
 
@@ -186,21 +187,26 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
 
 def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigError:
     """One mistake from pydantic, as a ConfigError with its place and its remedy."""
-    section = [str(p) for p in error["loc"] if not _is_union_arm(p)]
+    section, form = _keys_and_form(error["loc"])
     refused = error.get("ctx", {}).get("error")
     path = [*section, *refused.key.split(".")] if isinstance(refused, RefusedValue) and refused.key else section
+    path = [*path, FORM] if error["type"] == "union_tag_invalid" else path
     key = ".".join(path)
     line = _line_of(text, path) or _line_of(text, section)
     where = _set_of(key, sets) or (f"{source}, line {line}" if line else _set_below(path, sets) or source)
     match error["type"]:
         case "extra_forbidden":
-            mistake = _unknown(path, error["input"])
+            mistake = _of_another_form(path, form) or _unknown(path, error["input"])
         case "missing":
             mistake = _missing(key)
         case "value_error" if isinstance(refused, RefusedValue):
             mistake = ConfigError(f"{key}: {refused.problem}", remedy=refused.remedy, key=key, code=refused.code)
+        case "union_tag_invalid":
+            forms = " or ".join(error["ctx"]["expected_tags"].rsplit(", ", 1))
+            problem = f"{key!r} is {error['ctx']['tag']!r}"
+            mistake = ConfigError(problem, remedy=f"set it to {forms}", key=key, code="config.value")
         case kind:
-            table = _table_for(key, error["input"]) if kind == "model_type" else ""
+            table = _table_for(key, error["input"]) if EXPECTED.get(kind) == "a table" else ""
             expected = f"set it to {EXPECTED[kind]}" if kind in EXPECTED else accepted_value(error["msg"])
             problem = f"{key!r} is {error['input']!r}"
             mistake = ConfigError(problem, remedy=table or expected, key=key, code="config.value")
@@ -223,6 +229,20 @@ def _unknown(path: Sequence[str], value: Any) -> ConfigError:
     """
     written, remedy = _suggestion(path, value)
     return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
+
+
+def _of_another_form(path: Sequence[str], form: str | None) -> ConfigError | None:
+    """The error about a key that a section has in other forms than the configured one; None for any other key."""
+    table, key = ".".join(path[:-1]), ".".join(path)
+    having = [form_of(section) for section in _sections_at(path[:-1]) if path[-1] in section.model_fields]
+    if form is None or not having:
+        return None
+    return ConfigError(
+        f"unknown key {key!r} under {table}.{FORM} = {form!r}",
+        remedy=f"remove it, or set {table}.{FORM} = {' or '.join(map(repr, having))}",
+        key=key,
+        code="config.unknown_key",
+    )
 
 
 def _suggestion(path: Sequence[str], value: Any) -> tuple[str, str]:
@@ -248,13 +268,13 @@ def _table_for(key: str, value: Any) -> str:
     return f"write {key} = {{}} for its defaults" if value else f"remove it: it is off unless {key} is set"
 
 
-def _all_keys(section: type[pydantic.BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+def _all_keys(path: tuple[str, ...] = ()) -> Iterator[str]:
     """Every key, except those of tables in lists."""
-    for name, field in section.model_fields.items():
-        yield prefix + name
-        inner = next(sections_in(field.annotation), None)
-        if inner is not None and typing.get_origin(field.annotation) is not tuple:
-            yield from _all_keys(inner, f"{prefix}{name}.")
+    for name in _fields_at(path):
+        yield ".".join((*path, name))
+        fields = [section.model_fields[name] for section in _sections_at(path) if name in section.model_fields]
+        if not any(typing.get_origin(field.annotation) is tuple for field in fields):
+            yield from _all_keys((*path, name))
 
 
 def _set_of(key: str, sets: Sequence[str]) -> str | None:
@@ -279,15 +299,30 @@ def _is_union_arm(part: Any) -> bool:
     )
 
 
+def _keys_and_form(location: Sequence[Any]) -> tuple[list[str], str | None]:
+    """The keys of pydantic's location, and the form of the innermost section that has several, whose keys follow it."""
+    keys, form, parts = list[str](), None, [str(part) for part in location if not _is_union_arm(part)]
+    for place, part in enumerate(parts):
+        if len(_sections_at(parts[:place])) > 1:
+            form = part
+        else:
+            keys.append(part)
+    return keys, form
+
+
 def _fields_at(path: Sequence[str]) -> list[str]:
-    section: Any = Config
+    """Keys of the table at `path`, in any of its forms."""
+    return list(dict.fromkeys(name for section in _sections_at(path) for name in section.model_fields))
+
+
+def _sections_at(path: Sequence[str]) -> list[type[pydantic.BaseModel]]:
+    """The forms of the table at `path`: one for most tables, none for a key that is no table."""
+    sections: list[type[pydantic.BaseModel]] = [Config]
     for name in path:
-        if name.isdigit():
-            continue
-        section = next(sections_in(section.model_fields[name].annotation), None)
-        if section is None:
-            return []
-    return list(section.model_fields)
+        if not name.isdigit():
+            fields = [section.model_fields[name] for section in sections if name in section.model_fields]
+            sections = list(dict.fromkeys(inner for field in fields for inner in sections_in(field.annotation)))
+    return sections
 
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:

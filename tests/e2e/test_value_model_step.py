@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 import winnow
-from winnow.learner.critic import Critic
 from winnow.learner.learner import Learner
+from winnow.learner.value_model import Critic
 
 MOMENTS = [
     (Critic, "values"),

@@ -11,7 +11,7 @@ import winnow
 from winnow.report.show import Choice, show
 from winnow.report.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.training.critic_metrics import describe_values
+from winnow.training.critic import describe_values
 from winnow.training.events import Notice
 
 

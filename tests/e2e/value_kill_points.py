@@ -38,10 +38,10 @@ CRITIC = {
 }
 
 PHASES = [
-    phase("in pretraining, between two of its updates", "learner.critic:Critic.step", landmark="1", after=True),
+    phase("in pretraining, between two of its updates", "learner.value_model:Critic.step", landmark="1", after=True),
     phase("in pretraining, it has learned", "training.step:train_critic", landmark="1", after=True),
     phase("values read", "training.step:fill_values", after=True),
-    phase("between two of its updates", "learner.critic:Critic.step", call=2, after=True),
+    phase("between two of its updates", "learner.value_model:Critic.step", call=2, after=True),
     phase("it has learned, the policy has not", "training.step:train_critic", after=True),
     phase("the policy has learned", "learner.learner:Learner.step", after=True),
 ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from winnow.commands.run_settings import format_toml
-from winnow.config import Config, Member, RewardSection, sections_in
+from winnow.config import FORM, Config, Member, RewardSection, form_of, sections_in
 
 _WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -31,26 +31,34 @@ class Key:
 def keys() -> Iterator[Key]:
     """All keys, in the order of config.py. Raises ValueError for a key without a docstring there."""
     whole = format_toml(Config.model_validate({"model": {"lora": {}}}))
-    yield from _keys(Config, "", dict(line.split(" = ", 1) for line in whole.splitlines()))
+    yield from _keys([Config], "", dict(line.split(" = ", 1) for line in whole.splitlines()))
 
 
-def _keys(section: type[BaseModel], prefix: str, defaults: dict[str, str]) -> Iterator[Key]:
-    for field_name, field in section.model_fields.items():
+def _keys(forms: list[type[BaseModel]], prefix: str, defaults: dict[str, str]) -> Iterator[Key]:
+    """Keys of a table, which has one section or several forms."""
+    for field_name in dict.fromkeys(name for form in forms for name in form.model_fields):
+        having = [form for form in forms if field_name in form.model_fields]
+        fields = [form.model_fields[field_name] for form in having]
         name = prefix + field_name
-        inner = next(sections_in(field.annotation), None)
-        if inner is None or issubclass(inner, (Member, RewardSection)) or field.default is None:
-            default = defaults.get(name) or defaults.get(f"{name}.use") or _default(field)
-            yield _key(name, field, default)
-        if inner is not None and inner is not Member:
-            listed = typing.get_origin(field.annotation) is tuple
+        inner = list(sections_in(fields[0].annotation))
+        is_member = any(issubclass(section, (Member, RewardSection)) for section in inner)
+        if not inner or is_member or fields[0].default is None:
+            default = defaults.get(name) or defaults.get(f"{name}.use") or next(filter(None, map(_default, fields)), "")
+            own = " or ".join(json.dumps(form_of(form)) for form in having) if having != forms else ""
+            only = f" Only with {FORM} {own}." if own else ""
+            yield _key(name, fields, default, only)
+        if inner and inner != [Member]:
+            listed = typing.get_origin(fields[0].annotation) is tuple
             yield from _keys(inner, f"{name}{'[]' if listed else ''}.", defaults)
 
 
-def _key(name: str, field: FieldInfo, default: str) -> Key:
-    if not field.description:
+def _key(name: str, fields: list[FieldInfo], default: str, only: str) -> Key:
+    """The key of a table's forms: `fields` are those of the forms that have it."""
+    meaning = next((field.description for field in fields if field.description), None)
+    if not meaning:
         raise ValueError(f"{name} has no meaning: write it in winnow/config.py, as a docstring under the field")
-    meaning = " ".join(field.description.split())  # a row of a table
-    return Key(name=name, type=_type(field.annotation, field.metadata), default=default, meaning=meaning)
+    types = dict.fromkeys(_type(field.annotation, field.metadata) for field in fields)
+    return Key(name=name, type=" or ".join(types), default=default, meaning=" ".join(meaning.split()) + only)
 
 
 def _default(field: FieldInfo) -> str:
@@ -70,7 +78,8 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
     if origin is dict:
         return f"table of {_type(arguments[1])}"
     if arguments:  # a union. None means that the key is absent, and TOML has no functions
-        return " or ".join(_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
+        own = (_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
+        return " or ".join(dict.fromkeys(own))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "member" if issubclass(annotation, (Member, RewardSection)) else "table"
     within = (f"{sign} {getattr(b, name)}" for b in bounds for name, sign in _BOUNDS.items() if hasattr(b, name))

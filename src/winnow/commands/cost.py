@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from winnow.config import Config, trained_tokens
+from winnow.config import Config, SeparateCritic, trained_tokens
 from winnow.report.text import format_count, format_percent, quote
 from winnow.training.budget import Budget, per_update
 from winnow.training.first_prompt import FirstPrompt
@@ -48,10 +48,10 @@ def _about_values(config: Config) -> Iterator[str]:
     critic = config.critic
     if critic is None:
         return
-    read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
-    if critic.form == "shared":
-        yield f"{read} a head that is trained in the policy's updates"
+    if not isinstance(critic, SeparateCritic):
+        yield "values       of the kept rollouts, by a head that is trained in the policy's updates"
         return
+    read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
     form = "an adapter on the policy's base" if critic.form == "adapter" else "a separate model"
     epochs, each, steps = critic.epochs, critic.epochs * critic.updates_per_step, critic.pretraining_steps
     alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} only it is trained" if steps else ""

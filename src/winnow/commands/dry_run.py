@@ -6,13 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.config import Section
+from winnow.config import ModelCritic, Section
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer
 from winnow.models.model_folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
-from winnow.training.critic_folders import check_start, check_value_model
+from winnow.training.combinations import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
@@ -40,7 +40,8 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
     folder = _folder(path)
     readable = folder is not None and (not is_hub_id(path) or has_tokenizer(folder))
-    critic_folder = folder if critic is None or critic.path is None else _critic_folder(critic.path)
+    critic_path = critic.path if isinstance(critic, ModelCritic) else None
+    critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
     members = _with_folders(members, folder, critic_folder)
@@ -51,8 +52,8 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     if folder is not None and critic_folder is not None:
         plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
-    if critic is not None and critic.path is not None and critic_folder is None:
-        notes += (f"critic.path = {critic.path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
+    if critic_path is not None and critic_folder is None:
+        notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     return DryRun(first, plan, free_on_device if memory is None else assume_free(memory, device.type), notes)
 
 
@@ -86,7 +87,7 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
     if folder is not None and is_hub_id(config.model.path):
         changed["model"] = config.model.model_copy(update={"path": str(folder)})
     critic = config.critic
-    if critic is not None and critic.path is not None and critic_folder is not None and is_hub_id(critic.path):
+    if isinstance(critic, ModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
         changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 

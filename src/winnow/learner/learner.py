@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.config import Config
+from winnow.config import Config, SeparateCritic
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.model_input import AnySequence
 from winnow.learner.old_logprobs import compute_logprobs, logprobs
@@ -178,7 +178,8 @@ def _optimizer(
     config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
 ) -> Optimizer:
     per_step = config.update.epochs * config.update.updates_per_step
-    pretraining = 0 if config.critic is None else config.critic.pretraining_steps  # steps without a policy update
+    critic = config.critic
+    pretraining = critic.pretraining_steps if isinstance(critic, SeparateCritic) else 0  # steps without a policy update
     return make_optimizer(
         config,
         config.optimizer,

@@ -1,4 +1,4 @@
-"""A separate value model: it predicts the return before each token is sampled.
+"""A separate value model (critic) and its optimizer: it predicts the return before each token is sampled.
 
 Its backbone is another model, or the policy's frozen base with a second adapter. Its head is that of a `PolicyModule`.
 A head on the policy's trained backbone is part of the policy (policy.py).
@@ -6,16 +6,26 @@ A head on the policy's trained backbone is part of the policy (policy.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
+from winnow.config import Config, SeparateCritic
+from winnow.learner.adamw import MASTER
+from winnow.learner.learner import Learner
+from winnow.learner.optimizer import Optimizer
+from winnow.learner.per_token import PerSequence, per_token
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
-from winnow.models.adapter import VALUES, adapter_on, trained_parameters, value_adapter
-from winnow.records import MicroBatch
+from winnow.learner.trained import VALUE_MODEL, Trained, check_saved, make_optimizer, set_parameters, split
+from winnow.models.adapter import VALUES, adapter_on, add_value_adapter, trained_parameters, value_adapter
+from winnow.models.load import Loaded, padding
+from winnow.records import MicroBatch, TrainingSequence
+
+PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor's name, after VALUE_MODEL
 
 
 class ValueModel(SequenceModel):
@@ -58,3 +68,118 @@ class ValueModel(SequenceModel):
             return
         with adapter_on(self.model, VALUES):
             yield
+
+
+class Critic(Trained[ValueModel]):
+    """A value model with its optimizer. A step computes values before any update, and updates this model before the
+    policy.
+    """
+
+    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
+        """Values [L] of each sequence by its key, under the present weights."""
+        (values,) = per_token(self.model, [sequences], self.model.forward, what="values")
+        return values
+
+    def forward(self, mb: MicroBatch) -> Tensor:
+        """Values [T] before each completion token is sampled."""
+        return self.model.forward(mb)
+
+    def backward(self, scalar: Tensor) -> None:
+        """See `Trained`."""
+        with self.model.active():
+            super().backward(scalar)
+
+    def state(self) -> dict[str, Tensor]:
+        """Trained parameters and moments by name, for safetensors. Parameters that are rounded from masters are
+        omitted.
+
+        The tensors are not copied, and may be this rank's shares: write them before the next `step`.
+        """
+        rounded = self._optimizer.saves_masters
+        parameters = {} if rounded else {f"{PARAMETER}{name}": p.detach() for name, p in self.parameters.items()}
+        moments = {f"{MOMENT}{name}": value for name, value in self._optimizer.state().items()}
+        return {f"{VALUE_MODEL}{name}": tensor for name, tensor in {**parameters, **moments}.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
+        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
+        self._set(_exact(tensors))
+        moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
+        self._optimizer.load_state(moments, counts)
+
+    def start(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the value model of another run's checkpoint, without its moments. Raises RunFolderError like `restore`.
+
+        Float32 masters of that run are read as float32, whatever precision it computed in.
+        """
+        exact = _exact(tensors)
+        self._set(exact)
+        self._optimizer.set_masters(exact)
+
+    def _set(self, exact: Mapping[str, Tensor]) -> None:
+        check_saved(exact, self.parameters)
+        set_parameters(self.parameters, exact)
+
+
+def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters of a saved value model by name. Their masters replace them where the state contains any."""
+    parameters, _ = split(tensors, f"{VALUE_MODEL}{PARAMETER}")
+    moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
+    masters = {name.removesuffix(f"/{MASTER}"): value for name, value in moments.items() if name.endswith(f"/{MASTER}")}
+    return {**parameters, **masters}
+
+
+def make_critic(config: Config, critic: SeparateCritic, learner: Learner, loaded: Loaded) -> Critic:
+    """The separate value model beside a learner. `loaded` is its model: a separate one, or the policy's, to whose base
+    a second adapter is added.
+    """
+    policy = learner.model
+    if critic.form == "adapter":
+        lora = critic.lora or config.model.lora
+        assert lora is not None, "check_combinations refuses a run without it"
+        add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
+    module = policy.module if critic.form == "adapter" else _critic_module(config, loaded)
+    model = ValueModel(
+        module,
+        pad_token=padding(loaded.tokenizer, config.model.pad_token),
+        tokens_per_micro_batch=config.update.tokens_per_micro_batch,
+        on_policy=critic.form == "adapter",
+    )
+    return Critic(model, _optimizer(config, critic, model, {} if critic.form == "adapter" else loaded.masters))
+
+
+def shard_critic(critic: Critic, config: Config, loaded: Loaded) -> None:
+    """Divide the value model and its optimizer among the ranks. An adapter's base has been divided with the policy."""
+    assert isinstance(config.critic, SeparateCritic), "there is no separate value model without its table"
+    section, masters = config.critic, {} if critic.model.on_policy else loaded.masters
+    critic.shard(masters, lambda model: _optimizer(config, section, model, {}, saves_masters=bool(masters)))
+
+
+def _critic_module(config: Config, loaded: Loaded) -> PolicyModule:
+    module = PolicyModule(
+        loaded.model,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        packed=config.update.layout == "packed",
+        value_head=True,
+    )
+    module.drop_head()
+    return module
+
+
+def _optimizer(
+    config: Config,
+    critic: SeparateCritic,
+    model: ValueModel,
+    masters: Mapping[str, Tensor],
+    *,
+    saves_masters: bool = False,
+) -> Optimizer:
+    return make_optimizer(
+        config,
+        critic.optimizer,
+        model.parameters,
+        masters,
+        updates_per_step=critic.epochs * critic.updates_per_step,
+        steps=config.steps,
+        saves_masters=saves_masters,
+        seed="critic rounding",
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from winnow.config import Config, CriticSection, OptimizerSection
+from winnow.config import AdapterCritic, Config, ModelCritic, OptimizerSection, SharedCritic
 from winnow.memory import footprint
 from winnow.memory.plan import Phase
 from winnow.models.adapter import add_lora, plain_model
@@ -169,7 +169,7 @@ def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
     critic = config.critic
     if critic is None:
         return None
-    if critic.form == "shared":
+    if isinstance(critic, SharedCritic):
         return TrainedModel(
             name="value model ",
             reads=policy,
@@ -178,8 +178,12 @@ def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
             optimizer=config.optimizer,
             masters=keeps_value_masters(config),
         )
-    on_policy = critic.form == "adapter"
-    reads = _with_value_adapter(config, critic, policy) if on_policy else _separate_model(config, critic)
+    on_policy = isinstance(critic, AdapterCritic)
+    reads = (
+        _with_value_adapter(config, critic, policy)
+        if isinstance(critic, AdapterCritic)
+        else _separate_model(config, critic)
+    )
     own = nn.ParameterList(p for p in reads.parameters() if p.requires_grad) if on_policy else reads
     can_adapt = not on_policy and critic.lora is None
     return TrainedModel(
@@ -197,7 +201,7 @@ def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
     )
 
 
-def _with_value_adapter(config: Config, critic: CriticSection, policy: MetaModel) -> MetaModel:
+def _with_value_adapter(config: Config, critic: AdapterCritic, policy: MetaModel) -> MetaModel:
     """The policy with the value model's adapter, on the same layers. With the same rank it also has the same shapes."""
     lora = config.model.lora
     assert lora is not None, "check_combinations refuses a run without it"
@@ -209,7 +213,7 @@ def _with_value_adapter(config: Config, critic: CriticSection, policy: MetaModel
     return cast("MetaModel", add_lora(base, **{**lora.model_dump(), "rank": rank}, seed=0))
 
 
-def _separate_model(config: Config, critic: CriticSection) -> MetaModel:
+def _separate_model(config: Config, critic: ModelCritic) -> MetaModel:
     """A separate model without its output layer, unless the embedding is the same matrix."""
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from winnow.config import AdapterCritic
 from winnow.memory import footprint
 from winnow.memory.demand import Demand, TrainedModel
 from winnow.memory.plan import MemoryPart
@@ -91,8 +92,7 @@ def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
     if model is None:
         return
     yield from parts(model, demand)
-    critic = demand.config.critic
-    if demand.sharded and critic is not None and critic.form == "adapter":  # checkpoints are written from a copy
+    if demand.sharded and isinstance(demand.config.critic, AdapterCritic):  # checkpoints are written from a copy
         yield MemoryPart("value model's adapter in that copy", weight_bytes(model.held), "always", "cpu", writer=True)
 
 

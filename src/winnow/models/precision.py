@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from winnow.config import Config
+from winnow.config import Config, ModelCritic, SharedCritic
 from winnow.errors import ConfigError
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
@@ -27,10 +27,10 @@ def keeps_value_masters(config: Config) -> bool:
     master too.
     """
     critic = config.critic
-    if critic is None or critic.form == "adapter":
-        return False
-    if critic.form == "shared":
+    if isinstance(critic, SharedCritic):
         return keeps_masters(config)
+    if not isinstance(critic, ModelCritic):
+        return False
     return config.model.dtype == "bfloat16" and critic.lora is None and critic.optimizer.master_weights
 
 

@@ -15,30 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
 from winnow.alarms import Alarms
-from winnow.config import Config, dump
+from winnow.config import Config, ModelCritic, SeparateCritic, dump
 from winnow.engines.base import Engine, EngineContext, make_engine
-from winnow.learner.critic import Critic, shard_critic
+from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.trained import VALUE_MODEL
+from winnow.learner.value_model import Critic, make_critic, shard_critic
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.load import Loaded, load
-from winnow.models.precision import keeps_masters
+from winnow.models.model_folder import relabel_errors
+from winnow.models.precision import keeps_masters, keeps_value_masters
 from winnow.models.save import ADAPTER
 from winnow.records import FloatArray, Group, Sampling
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.checkpoint_names import TENSORS
 from winnow.state.input_digests import digests
 from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.build_critic import load_start, make_separate_critic
 from winnow.training.clock import TrainingClock
-from winnow.training.critic_folders import check_start, check_value_model
+from winnow.training.combinations import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import sync_weights
 from winnow.training.machine_share import workers_of_rank
@@ -230,6 +233,59 @@ def load_model(
     if saved is not None:
         load_adapter(model, saved.path / ADAPTER)
     return dataclasses.replace(loaded, model=model)
+
+
+def make_separate_critic(
+    config: Config, learner: Learner, policy: Loaded, device: torch.device
+) -> tuple[Loaded, Critic | None]:
+    """The loaded model of a separate critic, and the critic; the policy's and None where none is configured."""
+    critic = config.critic
+    if not isinstance(critic, SeparateCritic):
+        return policy, None
+    loaded = _load_critic(config, critic, device, policy.tokenizer) if isinstance(critic, ModelCritic) else policy
+    return loaded, make_critic(config, critic, learner, loaded)
+
+
+def load_start(critic: Critic, config: Config) -> None:
+    """Initialise a new run's value model from another run's checkpoint, if `critic.start` names one."""
+    if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
+        return
+    path = Path(config.critic.start).expanduser() / TENSORS
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"critic.start: {path} cannot be read: {error}",
+            remedy="name another checkpoint",
+            key="critic.start",
+            code="config.value",
+        ) from error
+    try:
+        critic.start(tensors)
+    except RunFolderError as error:
+        raise ConfigError(
+            f"critic.start = {config.critic.start!r}: {error.problem}",
+            remedy=error.remedy,
+            key="critic.start",
+            code="config.value",
+        ) from error
+
+
+def _load_critic(config: Config, critic: ModelCritic, device: torch.device, tokenizer: Any) -> Loaded:
+    """A model of the critic alone, with an adapter where one is trained."""
+    with relabel_errors("critic.path" if critic.path else "model.path"):
+        loaded = load(
+            critic.path or config.model.path,
+            dtype=config.model.dtype,
+            device=str(device),
+            tokenizer=tokenizer,
+            masters=keeps_value_masters(config),
+            quantization=config.model.quantization if critic.lora is not None else None,
+        )
+    if critic.lora is None:
+        return loaded
+    return dataclasses.replace(loaded, model=add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed))
 
 
 def engine_context(

@@ -1,17 +1,20 @@
-"""Members and keys that are each valid, in combinations that are refused."""
+"""Members, keys and models that are each valid, in combinations that are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from winnow import ranks
 from winnow.alarms import check as check_alarms
-from winnow.config import Config
+from winnow.config import AdapterCritic, Config, ModelCritic, SeparateCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import Source
+from winnow.models.load import describe, load_tokenizer
+from winnow.models.model_folder import relabel_errors
 from winnow.registry import PRESUMING, Entry
-from winnow.training.critic_combinations import check_critic
+from winnow.state.checkpoint_names import TENSORS
 from winnow.training.members import Members
 from winnow.training.rounding import check_rounding
 
@@ -39,7 +42,8 @@ def check_combinations(members: Members) -> None:
         _check_probe,
         _check_keep,
         _check_chunks,
-        check_critic,
+        _check_values,
+        _check_critic,
         _check_limits,
         _check_reset,
     ):
@@ -55,7 +59,7 @@ def check_ranks(config: Config, count: int) -> None:
     """Raise ConfigError for settings that cannot be sharded over `count` ranks. One rank shards nothing."""
     if count == 1 or config.ranks.learner != "sharded":
         return
-    critic = config.critic
+    sections = optimizers(config).values()
     for key, value, configured, why, remedy in (
         (
             "model.quantization",
@@ -67,14 +71,14 @@ def check_ranks(config: Config, count: int) -> None:
         (
             "optimizer.moments",
             " = '8bit'",
-            config.optimizer.moments == "8bit" or (critic is not None and critic.optimizer.moments == "8bit"),
+            any(optimizer.moments == "8bit" for optimizer in sections),
             "blocks of 8-bit moments would cross the ends of the shares",
             "remove it, as a rank keeps only a share of the moments",
         ),
         (
             "optimizer.stochastic_rounding",
             "",
-            config.optimizer.stochastic_rounding or (critic is not None and critic.optimizer.stochastic_rounding),
+            any(optimizer.stochastic_rounding for optimizer in sections),
             "the shares are float32, so that nothing is rounded",
             "remove it and optimizer.master_weights",
         ),
@@ -89,16 +93,18 @@ def check_ranks(config: Config, count: int) -> None:
 
 
 def _check_precision(members: Members) -> None:
-    config = members.config
+    config, critic = members.config, members.config.critic
     check_rounding(config.optimizer, "optimizer", dtype=config.model.dtype, adapter=config.model.lora is not None)
+    if isinstance(critic, SeparateCritic):
+        adapter = isinstance(critic, AdapterCritic) or critic.lora is not None
+        check_rounding(critic.optimizer, "critic.optimizer", dtype=config.model.dtype, adapter=adapter)
 
 
 def _check_bits(members: Members) -> None:
     """8-bit moments need float32 parameters, and only weights that are not trained can have 4 bits."""
-    config, critic = members.config, members.config.critic
+    config = members.config
     for key, value, configured in (
-        ("optimizer.moments", "8bit", config.optimizer.moments == "8bit"),
-        ("critic.optimizer.moments", "8bit", critic is not None and critic.optimizer.moments == "8bit"),
+        *((f"{key}.moments", "8bit", of.moments == "8bit") for key, of in optimizers(config).items()),
         ("model.quantization", "nf4", config.model.quantization is not None),
     ):
         if configured and config.model.dtype == "float64":
@@ -216,4 +222,138 @@ def _check_reset(members: Members) -> None:
             remedy=f"add a KL term, or use {'optimizer' if reset == 'both' else 'none'!r}",
             key="probe.outer_reset",
             code="config.combination",
+        )
+
+
+def _check_values(members: Members) -> None:
+    """An advantage that needs values has a source of them, and the options of an advantage have an effect."""
+    config, critic, needs = members.config, members.config.critic, members.advantage.traits.needs
+    if config.advantage.kl_reward and "token_rewards" not in needs:
+        raise ConfigError(
+            f"advantage.kl_reward = {config.advantage.kl_reward} has no effect: {members.advantage.name!r} reads one "
+            f"reward per rollout",
+            remedy="add the term kl instead, or choose advantage = 'gae'",
+            key="advantage.kl_reward",
+            code="config.no_effect",
+        )
+    options = members.advantage.options
+    if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
+        raise ConfigError(
+            f"advantage.alpha = {options['alpha']} has an effect under lam = 'length' alone, and advantage.lam = "
+            f"{options['lam']}",
+            remedy="remove it, or set advantage.lam = 'length'",
+            key="advantage.alpha",
+            code="config.no_effect",
+        )
+    if "values" in needs and critic is None and members.critic is None:
+        raise ConfigError(
+            f"advantage = {members.advantage.name!r} needs values, and there is no value model",
+            remedy="add a table [critic], give a function from Python (winnow.train(critic=...)), or choose an "
+            "advantage with another baseline",
+            key="advantage",
+            code="config.combination",
+        )
+
+
+def _check_critic(members: Members) -> None:
+    """The keys of a value model that is trained, with each other and with those of the run."""
+    config, critic, needs = members.config, members.config.critic, members.advantage.traits.needs
+    if critic is None:
+        return
+    if members.critic is not None:
+        raise ConfigError(
+            "there are two sources of values: the table [critic] and the function critic=",
+            remedy="remove one of them",
+            key="critic",
+            code="config.combination",
+        )
+    if "values" not in needs:
+        raise ConfigError(
+            f"[critic] trains a value model that nothing reads: advantage = {members.advantage.name!r} needs no values",
+            remedy="choose advantage = 'gae', or remove the table",
+            key="critic",
+            code="config.no_effect",
+        )
+    if isinstance(critic, AdapterCritic) and config.model.lora is None:
+        raise ConfigError(
+            "critic.form = 'adapter' puts an adapter on the policy's frozen base, and without model.lora that base is "
+            "trained",
+            remedy="set model.lora, or critic.form = 'model', which may have a critic.lora",
+            key="critic.form",
+            code="config.combination",
+        )
+    lora = config.model.lora
+    if isinstance(critic, AdapterCritic) and lora and critic.lora and critic.lora.targets != lora.targets:
+        raise ConfigError(
+            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters must be on "
+            f"the same layers",
+            remedy="set it to the value of model.lora.targets",
+            key="critic.lora.targets",
+            code="config.combination",
+        )
+    gamma = members.advantage.options.get("gamma", critic.gamma)
+    if gamma != critic.gamma:  # values that are trained on one discount are no baseline for returns of another
+        raise ConfigError(
+            f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would predict other returns than "
+            f"the advantage uses",
+            remedy="set both to the same value",
+            key="critic.gamma",
+            code="config.combination",
+        )
+    if config.update.max_trained_tokens is not None:
+        raise ConfigError(
+            "update.max_trained_tokens cannot be combined with [critic]: a token's advantage depends on all values "
+            "after it, to the end of the rollout",
+            remedy="remove one of them",
+            key="update.max_trained_tokens",
+            code="config.combination",
+        )
+
+
+def check_value_model(config: Config, tokenizer: Any) -> None:
+    """Raise ConfigError or DataError where `critic.path` does not fit the policy. Reads no weights."""
+    critic = config.critic
+    if isinstance(critic, ModelCritic) and critic.path is not None:
+        with relabel_errors("critic.path"):
+            critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
+        if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
+                f"policy's tokens",
+                remedy="name a model of the same family, or remove the key",
+                key="critic.path",
+                code="config.combination",
+            )
+        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
+        # Padded embeddings count: the policy can sample an id that its tokenizer has no token for
+        most = describe(config.model.path).vocabulary
+        if described.vocabulary < most:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
+                f"samples from {most}",
+                remedy="name a model whose vocab_size is no smaller, or remove the key",
+                key="critic.path",
+                code="config.combination",
+            )
+        if described.context < longest:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
+                f"rollout.max_new_tokens = {longest}",
+                remedy="name another model, or lower one of them",
+                key="critic.path",
+                code="config.combination",
+            )
+
+
+def check_start(config: Config) -> None:
+    """Raise ConfigError where `critic.start` is not a checkpoint."""
+    critic = config.critic
+    if not isinstance(critic, SeparateCritic) or critic.start is None:
+        return
+    if not (Path(critic.start).expanduser() / TENSORS).is_file():
+        raise ConfigError(
+            f"critic.start = {critic.start!r} is not a checkpoint: there is no {TENSORS} in it",
+            remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",
+            key="critic.start",
+            code="config.value",
         )

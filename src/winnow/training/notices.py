@@ -14,7 +14,7 @@ from winnow.state.checkpoint import Checkpoint
 from winnow.state.logbook import METRICS
 from winnow.state.run_folder import RunFolder
 from winnow.training.build import Run
-from winnow.training.step_values import is_pretraining
+from winnow.training.critic import is_pretraining
 
 
 def start_notices(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:

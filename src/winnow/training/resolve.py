@@ -16,7 +16,7 @@ from winnow import ranks
 from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.selection import chain
-from winnow.config import Config, Member
+from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
@@ -159,10 +159,8 @@ def check_installed(members: Members) -> None:
             key="rollout.engine",
             code="config.not_installed",
         )
-    critic = members.config.critic
     few_bits = {
-        "optimizer.moments": members.config.optimizer.moments == "8bit",
-        "critic.optimizer.moments": critic is not None and critic.optimizer.moments == "8bit",
+        **{f"{key}.moments": of.moments == "8bit" for key, of in optimizers(members.config).items()},
         "model.quantization": members.config.model.quantization is not None,
     }
     for key, configured in few_bits.items():
@@ -238,7 +236,7 @@ def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) ->
 
 def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> Objective:
     names = distinct([term.name for term in terms], taken=(*RATIOS, *VALUE_LOSSES))
-    shared = config.critic if config.critic is not None and config.critic.form == "shared" else None
+    shared = config.critic if isinstance(config.critic, SharedCritic) else None
     return Objective(
         loss=loss.call,
         value_loss=None if shared is None else ValueLoss(shared.clip_range, shared.coefficient),
@@ -260,7 +258,7 @@ def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTr
     member declares are then added only to correct for the engine (`update.max_importance`).
     """
     declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
-    if config.critic is not None and config.critic.form == "shared":
+    if isinstance(config.critic, SharedCritic):
         declared |= {"values"}
     single = config.update.epochs * config.update.updates_per_step == 1
     return declared if single and not config.update.max_importance else declared | {"old_logprobs"}

@@ -20,10 +20,8 @@ from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 from winnow.training.build import Run
 from winnow.training.collect import collect
-from winnow.training.critic_tally import CriticTally
-from winnow.training.hand_over import sync_weights
-from winnow.training.step_metrics import Clock, Tally, describe
-from winnow.training.step_values import (
+from winnow.training.critic import (
+    CriticTally,
     fill_returns,
     fill_token_rewards,
     fill_values,
@@ -31,6 +29,8 @@ from winnow.training.step_values import (
     train_critic,
     values_metrics,
 )
+from winnow.training.hand_over import sync_weights
+from winnow.training.step_metrics import Clock, Tally, describe
 
 
 def train_step(run: Run, step: int) -> StepReport:

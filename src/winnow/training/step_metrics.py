@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -19,9 +19,8 @@ from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
-from winnow.metrics import VALUE_LOSSES
+from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
-from winnow.training.critic_tally import of_value_loss
 from winnow.training.running_mean import Mean, merged
 
 Metrics = dict[str, float]
@@ -335,3 +334,9 @@ def _kept_advantages(group: Group) -> list[float]:
 
 def _join(arrays: Sequence[FloatArray]) -> FloatArray:
     return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+def of_value_loss(seen: Mapping[str, Mean]) -> Metrics:
+    """Means of the value loss's diagnostics, by metric name; empty without a value loss."""
+    names = {VALUE_LOSS: "critic/loss", VALUE_CLIP: "critic/clip_fraction"}
+    return {metric: seen[name].value for name, metric in names.items() if name in seen}

@@ -7,7 +7,7 @@ import pytest
 
 from winnow.metrics import check
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.training.critic_metrics import describe_values
+from winnow.training.critic import describe_values
 
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct")
 WRONG = Outcome(reward=0.0, correct=False, kind="wrong")

@@ -1,4 +1,4 @@
-"""The part of a step that uses a value model, or a user's critic function: values, their targets, and updates.
+"""The part of a step that uses a value model, or a user's critic function: values, their targets, updates and metrics.
 
 The `fill_` functions return the groups unchanged where nothing of their kind is configured.
 """
@@ -6,19 +6,32 @@ The `fill_` functions return the groups unchanged where nothing of their kind is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from winnow.algos.gae import check_values, trainable, value_targets, with_kl
-from winnow.algos.objective import ValueLoss
+from winnow import ranks
+from winnow.algos.gae import (
+    check_values,
+    explained_variance,
+    monte_carlo_returns,
+    token_rewards,
+    trainable,
+    value_targets,
+    values_of,
+    with_kl,
+)
+from winnow.algos.objective import Value, ValueLoss
+from winnow.config import SeparateCritic
 from winnow.errors import UpdateError
+from winnow.learner.optimizer import UpdateResult
 from winnow.learner.per_token import PerSequence
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.training.build import Run
-from winnow.training.critic_metrics import describe_kl, describe_values
-from winnow.training.critic_tally import CriticTally, Metrics
+from winnow.training.running_mean import Mean, merged
+from winnow.training.step_metrics import Metrics, of_value_loss
 
 
 def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
@@ -72,18 +85,47 @@ def fill_returns(run: Run, groups: Sequence[Group], step: int) -> list[Group]:
 
 def is_pretraining(run: Run, step: int) -> bool:
     """Whether this step updates only the value model (`critic.pretraining_steps`)."""
-    return run.config.critic is not None and step < run.config.critic.pretraining_steps
+    critic = run.config.critic
+    return isinstance(critic, SeparateCritic) and step < critic.pretraining_steps
+
+
+@dataclass
+class CriticTally:
+    """The measurements of this rank's share. `metrics` combines all ranks, and is empty where there was no update."""
+
+    seen: dict[str, Mean] = field(default_factory=dict)
+    results: list[UpdateResult] = field(default_factory=list)
+
+    def add(self, value: Value) -> None:
+        """Add one micro-batch of the current update."""
+        for name, numbers in value.diagnostics.items():
+            self.seen.setdefault(name, Mean()).add(numbers)
+
+    def close(self, result: UpdateResult) -> None:
+        """Add the result of the update that the added micro-batches belong to."""
+        self.results.append(result)
+
+    def metrics(self) -> Metrics:
+        if not self.results:
+            return {}
+        taken = [r for r in self.results if not r.skipped]
+        metrics = {
+            "critic/updates": float(len(taken)),
+            "critic/skipped_updates": float(len(self.results) - len(taken)),
+            "critic/learning_rate": self.results[-1].learning_rate,
+            **of_value_loss(merged(ranks.gather_from_all(self.seen, what="metrics"))),
+        }
+        return metrics | ({"critic/grad_norm": float(np.mean([r.grad_norm for r in taken]))} if taken else {})
 
 
 def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
     """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `schedule`."""
     tally = CriticTally()
-    if run.critic is None:
-        return tally
     section = run.config.critic
-    assert section is not None, "there is no value model without its table"
+    if run.critic is None or not isinstance(section, SeparateCritic):
+        return tally
     loss = ValueLoss(section.clip_range)
-    for batch in _batches(run, groups, step, planned):
+    for batch in _batches(run, section, groups, step, planned):
         for mb in run.critic.micro_batches(batch):
             value = loss.separate_objective(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
@@ -98,10 +140,40 @@ def values_metrics(run: Run, groups: Sequence[Group]) -> Metrics:
     return {**describe_values(groups, gamma=run.members.gamma), **kl}
 
 
-def _batches(run: Run, groups: Sequence[Group], step: int, planned: int) -> list[Batch]:
+def describe_values(groups: Sequence[Group], *, gamma: float) -> dict[str, float]:
+    """The metrics of values and returns, over the trainable tokens of verified rollouts that have values.
+
+    Empty without values. Without returns (a critic that is not trained) there are no metrics of returns. A rollout
+    whose values are all NaN was not read by the value model, and is left out. One with some NaN makes the metrics NaN.
+    """
+    valued = [group.take(_was_read(group)) for group in groups if group.values is not None]
+    if not valued:
+        return {}
+    metrics = {"budget/tokens_valued": float(sum(int(group.lengths.sum()) for group in valued))}
+    values = _own_tokens(valued, [values_of(group) for group in valued])
+    if not len(values):
+        return metrics
+    monte_carlo = _own_tokens(valued, [monte_carlo_returns(group, gamma=gamma) for group in valued])
+    metrics["critic/explained_variance"] = explained_variance(monte_carlo, values)
+    metrics["critic/value_mean"] = float(values.mean())
+    if with_returns := [group for group in valued if group.returns is not None]:
+        returns = _own_tokens(with_returns, [group.returns or () for group in with_returns])
+        metrics["critic/return_mean"] = float(returns.mean())
+        metrics["critic/return_std"] = float(returns.std())
+    return metrics
+
+
+def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, float]:
+    """The mean distance from the reference policy, recovered from the token rewards: these were reduced by
+    `coefficient` times the distance. Empty where no group has token rewards.
+    """
+    penalties = [rewards for group in groups if group.token_rewards is not None for rewards in _penalties(group)]
+    numbers = np.concatenate(penalties or [np.zeros(0)])
+    return {"reward/kl": float(numbers.mean()) / coefficient} if len(numbers) else {}
+
+
+def _batches(run: Run, section: SeparateCritic, groups: Sequence[Group], step: int, planned: int) -> list[Batch]:
     """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
-    section = run.config.critic
-    assert section is not None, "there is no value model without its table"
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
     return schedule(
         read,
@@ -122,7 +194,7 @@ def _read(run: Run, group: Group) -> BoolArray:
     Those without a trainable token are left out.
     """
     assert group.keep is not None, "values come after selection"
-    every = run.config.critic is not None and run.config.critic.train_on == "all"
+    every = isinstance(run.config.critic, SeparateCritic) and run.config.critic.train_on == "all"
     some = np.array([trainable(rollout).any() for rollout in group.rollouts], dtype=np.bool_)
     return (group.valid if every else group.keep) & some
 
@@ -146,3 +218,28 @@ def _with_kl(group: Group, position: int, by_rollout: PerSequence, coefficient: 
     reference = _of_group(group, position, by_rollout)
     distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, reference, strict=True))
     return group.fill(token_rewards=with_kl(group, distances, coefficient))
+
+
+def _penalties(group: Group) -> Iterator[FloatArray]:
+    """Per rollout that was read: the KL penalty at each trainable token."""
+    whole = token_rewards(dataclasses.replace(group, token_rewards=None))
+    for rollout, given, left in zip(group.rollouts, whole, token_rewards(group), strict=True):
+        if not np.isnan(left).any():
+            yield (given - left)[trainable(rollout)]
+
+
+def _was_read(group: Group) -> BoolArray:
+    """[N] True where the rollout has a verdict and a value model has read it."""
+    return group.valid & np.array([not np.isnan(values).all() for values in values_of(group)], dtype=np.bool_)
+
+
+def _own_tokens(groups: Sequence[Group], numbers: Sequence[Sequence[FloatArray]]) -> FloatArray:
+    """[T] the G x N x [L] numbers at trainable tokens, flat."""
+    return np.concatenate(
+        [
+            of_rollout[trainable(rollout)]
+            for group, of_group in zip(groups, numbers, strict=True)
+            for rollout, of_rollout in zip(group.rollouts, of_group, strict=True)
+        ]
+        or [np.zeros(0)]
+    )
