@@ -34,11 +34,12 @@ from winnow.config_file import load
 from winnow.engines.base import evaluating
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load as load_model
-from winnow.training.build import Run, build
+from winnow.training.build import Built, build
 from winnow.training.evaluation import evaluate
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.resolve import resolve_members
+from winnow.training.run import Run
 from winnow.training.step import train_step
 
 CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
@@ -51,9 +52,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="winnow-engine-precision-") as scratch:
         folder, output = Path(scratch) / "model", Path(scratch) / "run"
         _write_on_the_grid(folder)
-        run = _run(folder, output, options)
-        with contextlib.closing(run):
-            found = measured(run, options)
+        built = _build(folder, output, options)
+        with contextlib.closing(built):
+            found = measured(built, options)
     frame.finish("engine_precision", {"after_steps": found}, options)
 
 
@@ -75,8 +76,9 @@ def _options() -> argparse.Namespace:
     return frame.parse(parser)
 
 
-def measured(run: Run, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measured(built: Built, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """number of steps -> measurements."""
+    run, progress = built.run, built.progress
     start, rows = _policy(run), list[dict[str, float]]()
     found = {}
     for step in range(max(options.steps) + 1):
@@ -84,8 +86,8 @@ def measured(run: Run, options: argparse.Namespace) -> dict[str, dict[str, Any]]
             found[str(step)] = {**_followed(run, start), **_evaluations(run, options), **_parity(rows)}
             print(step, json.dumps(found[str(step)]), flush=True)
         if step < max(options.steps):
-            plan(run, step)
-            rows.append(dict(train_step(run, step).metrics))
+            plan(run, progress, step)
+            rows.append(dict(train_step(run, progress, step).metrics))
     return found
 
 
@@ -153,7 +155,7 @@ def _write_on_the_grid(folder: Path) -> None:
     loaded.tokenizer.save_pretrained(folder)
 
 
-def _run(folder: Path, output: Path, options: argparse.Namespace) -> Run:
+def _build(folder: Path, output: Path, options: argparse.Namespace) -> Built:
     engine = '{use = "native", dtype = "bfloat16"}'
     sets = [
         *(f"model.path={json.dumps(str(folder))}", "model.dtype=float32", f"rollout.engine={engine}"),

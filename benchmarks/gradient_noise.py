@@ -36,8 +36,9 @@ from winnow.config_file import load
 from winnow.learner.learner import Learner
 from winnow.records import Batch, FloatArray, Group, TrainingSequence
 from winnow.seeds import generator
-from winnow.training.build import Run, build
+from winnow.training.build import build
 from winnow.training.resolve import resolve_members
+from winnow.training.run import Run
 
 CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
 NORM = 0.45  # norm of an update's gradient in runs of this policy
@@ -60,7 +61,7 @@ def main() -> None:
         model = [] if options.model is None else [f"model.path={options.model}"]
         config = load(options.config, [f"seed={options.seed}", "verify.workers=0", *model])
         members = resolve_members(config, options.config.parent)
-        run = build(members, folder=Path(folder), device=torch.device("cpu"))
+        run = build(members, folder=Path(folder), device=torch.device("cpu")).run
         measured = measure(run, options)
     report = {
         "parameters": sum(p.numel() for p in run.learner.parameters.values()),

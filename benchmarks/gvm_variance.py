@@ -38,8 +38,9 @@ from winnow.config_file import load
 from winnow.learner.learner import Learner
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
-from winnow.training.build import Run, build
+from winnow.training.build import build
 from winnow.training.resolve import resolve_members
+from winnow.training.run import Run
 
 CONFIG = Path(__file__).parents[1] / "configs" / "gvm_raft_plus_plus.toml"
 
@@ -64,7 +65,9 @@ def main() -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="winnow-variance-") as folder:
         sets = [f"seed={options.seed}", "verify.workers=0"]
-        run = build(resolve_members(load(CONFIG, sets), CONFIG.parent), folder=Path(folder), device=torch.device("cpu"))
+        run = build(
+            resolve_members(load(CONFIG, sets), CONFIG.parent), folder=Path(folder), device=torch.device("cpu")
+        ).run
         measured = measure(run, options)
     report = {
         "gradients": "exact, all parameters, per rollout",

@@ -125,15 +125,16 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     _import_what_computes()
     members = resolve_members(validate(config_of(way, folder, sizes)), base=Path.cwd())
     before = held("VmRSS")
-    run = build(members, folder=Path(tempfile.mkdtemp(dir=folder)), device=torch.device("cpu"))
+    built = build(members, folder=Path(tempfile.mkdtemp(dir=folder)), device=torch.device("cpu"))
     seconds, peaks, trained = [], [], []
+    run, progress = built.run, built.progress
     write = run.logbook.write
     run.logbook.write = lambda step, metrics, groups, updates: (  # type: ignore[method-assign]
         trained.append([_as_lists(group) for group in groups]) or write(step, metrics, groups, updates)
     )
     for step in range(sizes.steps):
-        plan(run, step)
-        metrics = train_step(run, step).metrics
+        plan(run, progress, step)
+        metrics = train_step(run, progress, step).metrics
         seconds.append(
             {k.removeprefix("seconds/"): round(v, 2) for k, v in metrics.items() if k.startswith("seconds/")}
         )
@@ -141,7 +142,7 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     grown = held("VmHWM") - before
     longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
     planned = plan_devices(members, torch.device("cpu"), longest_prompt=longest)
-    run.close()
+    built.close()
     parts = {f"{part.phase}: {part.name}": part.bytes for part in planned.parts if part.device == "cpu"}
     return {
         "parameters": sum(p.numel() for p in run.learner.model.model.parameters()),

@@ -34,7 +34,7 @@ from winnow.config_file import load
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.precision import keeps_masters
 from winnow.state.logbook import read_metrics
-from winnow.training.build import Run, build, load_model
+from winnow.training.build import Built, build, load_model
 from winnow.training.fit import fit
 from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
@@ -107,13 +107,14 @@ def _measured(moved: Weights, exact: Weights) -> dict[str, float]:
 
 def _own_run(way: str, options: argparse.Namespace, gradients: list[list[Tensor]] | None) -> Weights:
     """The displacement of the weights after the steps. Appends the gradients of each update to the list."""
-    with _run(way, options) as run:
+    with _built(way, options) as built:
+        run, progress = built.run, built.progress
         before = _weights(run.learner)
         if gradients is not None:
             _record(run.learner, gradients)
         for step in range(options.moves):
-            plan(run, step)
-            train_step(run, step)
+            plan(run, progress, step)
+            train_step(run, progress, step)
         return _moved(before, _weights(run.learner))
 
 
@@ -130,16 +131,16 @@ def _under(way: str, gradients: list[list[Tensor]], options: argparse.Namespace)
 
 
 @contextmanager
-def _run(way: str, options: argparse.Namespace) -> Iterator[Run]:
+def _built(way: str, options: argparse.Namespace) -> Iterator[Built]:
     with tempfile.TemporaryDirectory(prefix="winnow-precision-") as folder:
         sets = [*SMALL, *WAYS[way], f"steps={options.moves}", f"output={json.dumps(folder)}"]
-        run = build(
+        built = build(
             resolve_members(load(CONFIG, sets), base=CONFIG.parent), folder=Path(folder), device=torch.device("cpu")
         )
         try:
-            yield run
+            yield built
         finally:
-            run.close()
+            built.close()
 
 
 def _record(learner: Learner, gradients: list[list[Tensor]]) -> None:

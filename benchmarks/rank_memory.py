@@ -88,19 +88,20 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
         output = sizes.folder / f"run_{learner}"
         output.mkdir(exist_ok=True)
         before = held("VmRSS")
-        run = build(members, folder=output, device=torch.device("cpu"))
+        built = build(members, folder=output, device=torch.device("cpu"))
+        run, progress = built.run, built.progress
         peaks = []
         for step in range(sizes.steps):
-            plan(run, step)
+            plan(run, progress, step)
             with exchanged() as exchanges:
-                metrics = train_step(run, step).metrics
+                metrics = train_step(run, progress, step).metrics
             peaks.append({k.split("/")[1]: round(v) for k, v in metrics.items() if k.endswith("cpu/peak_resident")})
         grown = held("VmHWM") - before
         longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
         planned = plan_devices(members, torch.device("cpu"), longest_prompt=longest)
         own = ranks.rank()
         need = planned.need("cpu") + (planned.writer_bytes("cpu") if own == 0 else 0)
-        run.close()
+        built.close()
     found: dict[str, Any] = {
         "plan / grown": round(need / grown, 3),
         "parameters": sum(p.numel() for p in run.learner.model.model.parameters()),

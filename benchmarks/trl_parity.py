@@ -57,11 +57,11 @@ def prove(setting: Setting, folder: Path, *, micro_batch: int) -> dict[str, floa
 
 def _batch(ours: Ours) -> Batch:
     """The sequences of the first step, as in train_step."""
-    run = ours.run
-    plan(run, 0)
+    run, progress = ours.run, ours.built.progress
+    plan(run, progress, 0)
     prompts = run.prompts.take(0)
-    groups = sample(run, prompts, run.history.plan(prompts, 0), 0, Clock())
-    groups = fill_advantages(run, [fill_keep(run, group, 0) for group in groups])
+    groups = sample(run, progress, prompts, progress.history.plan(prompts, 0), 0, Clock())
+    groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
     (batch,) = schedule(
         groups,
         run.members.weighting,

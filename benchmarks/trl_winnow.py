@@ -18,7 +18,7 @@ from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
-from winnow.training.build import Run, build
+from winnow.training.build import Built, build
 from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
@@ -32,15 +32,16 @@ class Ours:
     def __init__(self, setting: Setting, folder: Path, *, replay: Sequence[Group] | None = None) -> None:
         """With `replay`, these are the rollouts of every step, and nothing is sampled."""
         self.setting = setting
-        self.run = _run(setting, folder, replay)
+        self.built = _build(setting, folder, replay)
+        self.run = self.built.run
         self.metrics: dict[str, float] = {}  # those of the last step
         self._step = 0
 
     def __call__(self) -> Measured:
         """Plan and do the next step, as `fit` does."""
         begin = time.perf_counter()
-        plan(self.run, self._step)
-        self.metrics = metrics = train_step(self.run, self._step).metrics
+        plan(self.run, self.built.progress, self._step)
+        self.metrics = metrics = train_step(self.run, self.built.progress, self._step).metrics
         seconds = time.perf_counter() - begin
         self._step += 1
         phases = {k.removeprefix("seconds/"): v for k, v in metrics.items() if k.startswith("seconds/")}
@@ -70,7 +71,7 @@ class Ours:
         return self.run.engine.generate(prompts, counts, self.run.sampling, seed=("benchmark", seed))
 
 
-def _run(setting: Setting, folder: Path, replay: Sequence[Group] | None) -> Run:
+def _build(setting: Setting, folder: Path, replay: Sequence[Group] | None) -> Built:
     members = resolve_members(validate(_config(setting, replay)), base=Path.cwd())
     path = Path(tempfile.mkdtemp(prefix="winnow-", dir=folder))
     return build(members, folder=path, device=torch.device("cpu"))

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from winnow import ranks
 from winnow.state import checkpoint
 from winnow.state.checkpoint_names import path_of, paths
 from winnow.state.prompt_history import History
-from winnow.training.build import Run
+from winnow.training.run import Progress, Run
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,15 @@ class Boundary:
     clock: Mapping[str, Any]
 
     @classmethod
-    def of(cls, run: Run, step: int) -> Self:
+    def of(cls, run: Run, progress: Progress, step: int) -> Self:
         return cls(
             step=step,
             taken=run.taken,
             learner=run.learner.counts(),
             critic=run.critic.counts() if run.critic else {},
-            history=run.history.snapshot(),
+            history=progress.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
-            clock=run.clock.state_dict(),
+            clock=progress.clock.state_dict(),
         )
 
 
@@ -56,50 +57,52 @@ def untouched(run: Run, before: Boundary) -> bool:
     return run.taken == before.taken
 
 
-def reached(run: Run, before: Boundary) -> Boundary | None:
+def reached(run: Run, progress: Progress, before: Boundary) -> Boundary | None:
     """The newest boundary that can be saved now: the one after the step if the step is updated and logged, else the one
     before it. None after the first update of a step that is not logged, whose weights belong to no step.
     """
-    if run.written == before.step:
-        return Boundary.of(run, before.step + 1)
+    if progress.written == before.step:
+        return Boundary.of(run, progress, before.step + 1)
     return before if untouched(run, before) else None
 
 
-def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
+def save(run: Run, progress: Progress, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
     """Write the checkpoint of a boundary that `reached` allows, and keep `keep` older ones more than configured.
 
     Raises as `checkpoint.save`.
     """
-    write = _prepared(run, at, keep)
+    write = _prepared(run, progress, at, keep)
     with ranks.together("saving"):
-        run.saved = write()
-    return run.saved
+        progress.saved = write()
+    return progress.saved
 
 
-def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.Checkpoint]], None]) -> None:
+def begin_save(
+    run: Run, progress: Progress, at: Boundary, done: Callable[[Callable[[], checkpoint.Checkpoint]], None]
+) -> None:
     """Start to write the checkpoint of a boundary while training continues; without `checkpoint.background`, wait for
     its end.
 
-    The next `run.saving.wait` calls `done` with a function, which returns the checkpoint or raises as
+    The next `progress.saving.wait` calls `done` with a function, which returns the checkpoint or raises as
     `checkpoint.save`. Raises RunFolderError where the logs cannot be synced.
     """
 
     def finish(outcome: Future[checkpoint.Checkpoint]) -> None:
         if outcome.exception() is None:
-            run.saved = outcome.result()
+            progress.saved = outcome.result()
         done(outcome.result)
 
-    run.saving.begin(_prepared(run, at), finish)
+    progress.saving.begin(_prepared(run, progress, at), finish)
     if not run.config.checkpoint.background:
-        run.saving.wait()
+        progress.saving.wait()
 
 
-def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
+def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
     """A function that writes the checkpoint of a boundary, for any thread.
 
     Everything but the tensors is read here, before training continues to change it.
     """
-    run.saving.wait()
+    progress.saving.wait()
     # The logs first: a checkpoint on the disk relies on the rows before it
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
@@ -107,7 +110,7 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
     state = {"optimizer": at.learner, **critic, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
     values = run.critic.state() if run.critic else {}
     tensors, shares = {**run.learner.state(), **values}, run.learner.shares(values)
-    known, beside = run.saved, run.learner.on_side_stream()
+    known, beside = progress.saved, run.learner.on_side_stream()
 
     def write() -> checkpoint.Checkpoint:
         with beside:
@@ -131,42 +134,42 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
 
 
 @contextmanager
-def rescued(run: Run, before: Boundary) -> Iterator[None]:
+def rescued(run: Run, progress: Progress, before: Boundary) -> Iterator[None]:
     """An error that leaves this block gets a note of what was saved, and is raised again."""
     try:
         yield
     except Exception as error:
-        error.add_note(_rescue(run, before))
+        error.add_note(_rescue(run, progress, before))
         raise
 
 
-def _rescue(run: Run, before: Boundary) -> str:
+def _rescue(run: Run, progress: Progress, before: Boundary) -> str:
     """Save what is intact, and return a note about it.
 
     One checkpoint more than configured is kept: the saved weights may have caused the error, and a resume then needs
     the checkpoint before.
     """
     if not ranks.all_failed():
-        return f"Other ranks were still at work, so nothing was saved. {_elsewhere(run)}"
-    at = reached(run, before)
+        return f"Other ranks were still at work, so nothing was saved. {_elsewhere(run.folder)}"
+    at = reached(run, progress, before)
     if at is None:
         return (
             f"Step {before.step} stopped after its first update and before it was logged. Its weights are those of no "
-            f"step and were not saved. {_elsewhere(run)}"
+            f"step and were not saved. {_elsewhere(run.folder)}"
         )
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."
     try:
         ranks.from_writer(lambda: run.logbook.truncate_from(at.step, but_evaluation=True), doing="cutting the logs")
-        path = save(run, at, keep=1).path
+        path = save(run, progress, at, keep=1).path
     except Exception as failure:  # of any type: it must not replace the error that ended the run
-        return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"
+        return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run.folder)}"
     return (
         f"The weights after {at.step} steps are saved in {path}: resume the run to continue from there, or delete that "
         f"folder to continue from the one before"
     )
 
 
-def _elsewhere(run: Run) -> str:
-    saved = paths(run.folder)
+def _elsewhere(folder: Path) -> str:
+    saved = paths(folder)
     return f"Resume the run to continue from {saved[-1]}" if saved else "There is no earlier checkpoint"

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from winnow import ranks
 from winnow.alarms import Alarms
 from winnow.config import Config, ModelCritic, SeparateCritic, dump
-from winnow.engines.base import Engine, EngineContext, make_engine
+from winnow.engines.base import EngineContext, make_engine
 from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.trained import VALUE_MODEL
@@ -31,7 +29,6 @@ from winnow.models.load import Loaded, load
 from winnow.models.model_folder import relabel_errors
 from winnow.models.precision import keeps_masters, keeps_value_masters
 from winnow.models.save import ADAPTER
-from winnow.records import FloatArray, Group, Sampling
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.checkpoint_names import TENSORS
@@ -46,70 +43,26 @@ from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import sync_weights
 from winnow.training.machine_share import workers_of_rank
 from winnow.training.members import Members
-from winnow.training.phases import Phases
-from winnow.training.prompt_gradient_norms import prompt_gradient_norms
-from winnow.training.prompts import HeldOut, run_prompts, training_sampling
+from winnow.training.prompts import run_prompts, training_sampling
 from winnow.training.resolve import check_installed
-from winnow.training.saving import Saving
-from winnow.training.step_metrics import Parity
+from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
 
-@dataclass
-class Run:
-    """Everything that a training step uses."""
+class Built(NamedTuple):
+    """A run that can take its first step, and what a person should know about it before."""
 
-    members: Members
-    folder: Path
-    sampling: Sampling
-    prompts: PromptStream
-    held_out: tuple[HeldOut, ...]
-    history: History
-    engine: Engine
-    verifiers: Verifiers
-    learner: Learner
-    critic: Critic | None  # a separate value model; a value head on the policy's backbone is part of the learner
-    logbook: Logbook
-    files: Mapping[str, bytes]  # tokenizer and generation settings of the model, for its checkpoints
-    devices: tuple[str, ...]  # lines for a person: the work and the memory of each device
-    notices: tuple[str, ...]  # for a person, before the first step
-    clock: TrainingClock
-    alarms: Alarms
-    written: int = -1  # the last step whose updates are taken and whose rows are in the log
-    saved: Checkpoint | None = None  # the newest checkpoint that is known to be whole
-    saving: Saving = field(default_factory=Saving)
-    phases: Phases = field(default_factory=Phases)  # events about the current phase
-
-    @property
-    def config(self) -> Config:
-        return self.members.config
-
-    @property
-    def seed(self) -> int:
-        return self.members.config.seed
-
-    @property
-    def taken(self) -> int:
-        """Updates by this process, of the policy and of a separate value model."""
-        return self.learner.taken + (self.critic.taken if self.critic else 0)
-
-    def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
-        """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
-        if self.members.source != "history":
-            return None
-        of, tokens = self.config.probe.gradient_norm, self.config.update.max_trained_tokens
-        return prompt_gradient_norms(self.learner, groups, of=of, max_trained_tokens=tokens)
-
-    def parity(self) -> Parity:
-        """A new comparison of engine and policy log-probs, for one step."""
-        return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
+    run: Run
+    progress: Progress
+    devices: tuple[str, ...]  # lines: the work and the memory of each device
+    notices: tuple[str, ...]
 
     def close(self) -> None:
         """Wait for a save in progress, and stop the verify workers and the engine."""
         with contextlib.ExitStack() as each:  # calls the last one first
-            each.callback(self.engine.close)
-            each.callback(self.verifiers.close)
-            each.callback(self.saving.wait)  # first, while this process still holds the lock of the run folder
+            each.callback(self.run.engine.close)
+            each.callback(self.run.verifiers.close)
+            each.callback(self.progress.saving.wait)  # first, while this process still holds the run folder's lock
 
 
 def build(
@@ -119,14 +72,16 @@ def build(
     device: torch.device,
     saved: Checkpoint | None = None,
     clock: TrainingClock | None = None,
-) -> Run:
+) -> Built:
     """Load data, tokenizer, model and engine, with the cheapest checks first; continue from `saved` if given."""
     config = members.config
     with ranks.together("loading"):
         return _build(members, folder, device, saved, clock or TrainingClock(config))
 
 
-def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoint | None, clock: TrainingClock) -> Run:
+def _build(
+    members: Members, folder: Path, device: torch.device, saved: Checkpoint | None, clock: TrainingClock
+) -> Built:
     """`build` on every rank."""
     config = members.config
     check_installed(members)
@@ -174,35 +129,35 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
             sampling=training_sampling(config),
             prompts=prompts,
             held_out=held_out,
-            history=History(decay=config.probe.decay, remember=members.remember),
             engine=engine,
             verifiers=verifiers,
             learner=learner,
             critic=critic,
             logbook=logbook,
             files=loaded.files,
-            devices=devices,
-            notices=(*before_training(config, train, held_out), *verifiers.notices),
+        )
+        progress = Progress(
+            history=History(decay=config.probe.decay, remember=members.remember),
             clock=clock,
             alarms=Alarms(dump(config)),
             saved=saved,
         )
         if saved is not None:
-            restore(run, saved)
+            restore(run, progress, saved)
         on_failure.pop_all()
-    return run
+    return Built(run, progress, devices, (*before_training(config, train, held_out), *verifiers.notices))
 
 
-def restore(run: Run, saved: Checkpoint) -> None:
+def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     """Restore everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
     if run.critic is not None:
         run.critic.restore(tensors, state.get("critic", {}))
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
     run.learner.restore(tensors, state["optimizer"])
-    run.history.load_state_dict(state["history"])
+    progress.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
-    run.clock.load_state_dict(state.get("clock", {}))
+    progress.clock.load_state_dict(state.get("clock", {}))
     ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
     sync_weights(run.learner, run.engine, version=saved.step)
 

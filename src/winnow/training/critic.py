@@ -23,13 +23,15 @@ from winnow.algos.gae import (
     with_kl,
 )
 from winnow.algos.objective import Value, ValueLoss
-from winnow.config import SeparateCritic
+from winnow.config import CriticSection, SeparateCritic
 from winnow.errors import UpdateError
 from winnow.learner.optimizer import UpdateResult
 from winnow.learner.per_token import PerSequence
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
-from winnow.training.build import Run
+from winnow.state.prompt_history import History
+from winnow.training.members import Members
+from winnow.training.run import Run
 from winnow.training.running_mean import Mean, merged
 from winnow.training.step_metrics import Metrics, of_value_loss
 
@@ -70,22 +72,22 @@ def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     return [group.fill(values=_of_group(group, position, by_rollout)) for position, group in enumerate(groups)]
 
 
-def fill_returns(run: Run, groups: Sequence[Group], step: int) -> list[Group]:
+def fill_returns(critic: CriticSection | None, groups: Sequence[Group], step: int) -> list[Group]:
     """The groups with returns, the targets of the value model (lambda-returns with `critic.gamma` and `critic.lam`).
 
     In pretraining they are Monte-Carlo returns (VC-PPO: Yuan et al. 2025, arXiv 2503.01491; VAPO: arXiv 2504.05118,
     section 4.1).
     """
-    critic = run.config.critic
     if critic is None:
         return list(groups)
-    lam = 1.0 if is_pretraining(run, step) else critic.lam  # 1: Monte-Carlo, without the values of an untrained model
+    lam = (
+        1.0 if is_pretraining(critic, step) else critic.lam
+    )  # 1: Monte-Carlo, without the values of an untrained model
     return [group.fill(returns=value_targets(group, gamma=critic.gamma, lam=lam)) for group in groups]
 
 
-def is_pretraining(run: Run, step: int) -> bool:
+def is_pretraining(critic: CriticSection | None, step: int) -> bool:
     """Whether this step updates only the value model (`critic.pretraining_steps`)."""
-    critic = run.config.critic
     return isinstance(critic, SeparateCritic) and step < critic.pretraining_steps
 
 
@@ -118,14 +120,14 @@ class CriticTally:
         return metrics | ({"critic/grad_norm": float(np.mean([r.grad_norm for r in taken]))} if taken else {})
 
 
-def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
+def train_critic(run: Run, history: History, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
     """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `schedule`."""
     tally = CriticTally()
     section = run.config.critic
     if run.critic is None or not isinstance(section, SeparateCritic):
         return tally
     loss = ValueLoss(section.clip_range)
-    for batch in _batches(run, section, groups, step, planned):
+    for batch in _batches(run, section, history, groups, step, planned):
         for mb in run.critic.micro_batches(batch):
             value = loss.separate_objective(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
@@ -134,10 +136,10 @@ def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) 
     return tally
 
 
-def values_metrics(run: Run, groups: Sequence[Group]) -> Metrics:
+def values_metrics(members: Members, groups: Sequence[Group]) -> Metrics:
     """The metrics of values and token rewards, from a step's groups."""
-    kl = describe_kl(groups, coefficient=run.config.advantage.kl_reward)
-    return {**describe_values(groups, gamma=run.members.gamma), **kl}
+    kl = describe_kl(groups, coefficient=members.config.advantage.kl_reward)
+    return {**describe_values(groups, gamma=members.gamma), **kl}
 
 
 def describe_values(groups: Sequence[Group], *, gamma: float) -> dict[str, float]:
@@ -172,7 +174,9 @@ def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, flo
     return {"reward/kl": float(numbers.mean()) / coefficient} if len(numbers) else {}
 
 
-def _batches(run: Run, section: SeparateCritic, groups: Sequence[Group], step: int, planned: int) -> list[Batch]:
+def _batches(
+    run: Run, section: SeparateCritic, history: History, groups: Sequence[Group], step: int, planned: int
+) -> list[Batch]:
     """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
     return schedule(
@@ -182,7 +186,7 @@ def _batches(run: Run, section: SeparateCritic, groups: Sequence[Group], step: i
         updates_per_step=section.updates_per_step,
         max_new_tokens=run.sampling.max_new_tokens,
         planned=planned,
-        pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
+        pass_rates=history.planned_pass_rates([group.prompt for group in groups]),
         drop_silent=False,
         seed=(run.seed, "critic", step),
     )

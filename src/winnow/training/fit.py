@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from winnow import ranks
+from winnow.config import Config
 from winnow.engines.base import evaluating
 from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal
 from winnow.models.device import describe_gpu, resolve_device
@@ -28,7 +29,7 @@ from winnow.state.manifest import describe_run
 from winnow.state.resume_changes import Change, compare, evaluated_since, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
-from winnow.training.build import Run, build
+from winnow.training.build import Built, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
 from winnow.training.events import (
@@ -49,6 +50,7 @@ from winnow.training.notices import check_skipped, start_notices, step_notices
 from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
+from winnow.training.run import Progress, Run
 from winnow.training.signals import Stop, stop_signals
 from winnow.training.step import train_step
 from winnow.training.step_metrics import completion_tokens, prompt_tokens
@@ -111,15 +113,16 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
         done = saved.step if saved else 0
         clock = TrainingClock(config, now)
         watch(PhaseBegan(done, "load"))
-        run = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
-        run.phases = Phases(watch, done)
+        built = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
+        run, progress = built.run, built.progress
+        progress.phases = Phases(watch, done)
         try:
             with ranks.announced("writing the manifest"):
                 if ranks.is_writer():
                     # For a new run only now: `build` has downloaded a model of the hub, whose files are hashed too
                     inputs = inputs or digests(config, members.base)
                     folder.record(_manifest(members, device, inputs), recorded(changes))
-            notices = (*(c.notice for c in changes), *start_notices(folder, resume, saved), *run.notices)
+            notices = (*(c.notice for c in changes), *start_notices(folder, resume, saved), *built.notices)
             for text in ranks.gather(notices):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
@@ -127,12 +130,13 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
                 lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
             )
             since = evaluated_since([*folder.before.get("changes", []), *recorded(changes)])
-            run.alarms.remember(ranks.from_writer(run.logbook.metrics, doing="reading the log"), evaluated_since=since)
-            result = _train(run, first_step=done, evaluated=evaluated, watch=watch)
+            rows = ranks.from_writer(run.logbook.metrics, doing="reading the log")
+            progress.alarms.remember(rows, evaluated_since=since)
+            result = _train(built, first_step=done, evaluated=evaluated, watch=watch)
             watch(Ended(result.steps, result.model, result.interrupted))
             return result
         finally:
-            run.close()
+            built.close()
 
 
 def _manifest(members: Members, device: torch.device, inputs: Digests) -> dict[str, Any]:
@@ -171,86 +175,86 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
     return saved, inputs, changes
 
 
-def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
+def _train(built: Built, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     """Train from the boundary before `first_step` to the end of the run, step by step.
 
     `evaluated`: the log already has the evaluation at that boundary.
     """
+    run, progress = built.run, built.progress
     config = run.config
-    watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
+    watch(Started(run.folder, first_step, config.steps, built.devices, config.max_hours))
     done = first_step
 
     def advance(step: int) -> None:
-        if _evaluation_is_due(run, step) and not (evaluated and step == first_step):
-            _evaluate(run, step, watch)
+        if _evaluation_is_due(config, progress.clock, step) and not (evaluated and step == first_step):
+            _evaluate(run, progress, step, watch)
         if not ranks.any_rank(stop.requested):
-            with run.clock.step():
-                run.phases.step = step
-                plan(run, step)
-                report = train_step(run, step)
-            _report_step(run, report, watch)
+            with progress.clock.step():
+                progress.phases.step = step
+                plan(run, progress, step)
+                report = train_step(run, progress, step)
+            _report_step(config, progress, report, watch)
             check_skipped(run, step)
 
     alone = ranks.count() == 1  # several ranks agree between two steps, as none can leave a step without the others
     with stop_signals(now=config.checkpoint.on_signal == "now" and alone) as stop:
-        for step in _steps(run, first_step, watch):
-            before = Boundary.of(run, step)
+        for step in _steps(config, progress.clock, first_step, watch):
+            before = Boundary.of(run, progress, step)
             if not ranks.any_rank(stop.requested):
-                _unless_signalled(run, before, stop, partial(advance, step))
+                _unless_signalled(run, progress, before, stop, partial(advance, step))
             if ranks.any_rank(stop.requested):
-                after = reached(run, before)
+                after = reached(run, progress, before)
                 assert after is not None, "a signal ends a step before its first update or after its last"
-                model = _save(run, after, watch) if after.step else None
+                model = _save(run, progress, after, watch) if after.step else None
                 return Result(run.folder, model, after.step, interrupted=True)
             done = step + 1
-            if _checkpoint_is_due(run, done):
-                _try_to_save(run, done, watch)
-        last = Boundary.of(run, done)
-        model = _save(run, last, watch)
+            if _checkpoint_is_due(config, progress.clock, done):
+                _try_to_save(run, progress, done, watch)
+        last = Boundary.of(run, progress, done)
+        model = _save(run, progress, last, watch)
         whole = evaluated and first_step == done
         if not whole and not ranks.any_rank(stop.requested):
-            whole = _unless_signalled(run, last, stop, partial(_evaluate, run, done, watch))
-            for alarm in run.alarms.at_end(done) if whole else ():
+            whole = _unless_signalled(run, progress, last, stop, partial(_evaluate, run, progress, done, watch))
+            for alarm in progress.alarms.at_end(done) if whole else ():
                 watch(AlarmRaised(alarm))
     return Result(run.folder, model, done, interrupted=not whole)
 
 
-def _report_step(run: Run, report: StepReport, watch: Watch) -> None:
+def _report_step(config: Config, progress: Progress, report: StepReport, watch: Watch) -> None:
     """Pass a finished step to the watch, with the alarms that began in it and its notices."""
     watch(report)
-    for alarm in run.alarms.begun:
+    for alarm in progress.alarms.begun:
         watch(AlarmRaised(alarm))
-    for text in step_notices(run, report):
+    for text in step_notices(config, report):
         watch(Notice(text))
 
 
-def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
+def _steps(config: Config, clock: TrainingClock, first: int, watch: Watch) -> Iterator[int]:
     """The steps from `first` to the last one, or to the first boundary at which `max_hours` are over."""
-    steps, hours = run.config.steps, run.config.max_hours
+    steps, hours = config.steps, config.max_hours
     for step in range(first, steps):
-        if run.clock.is_over(hours):
+        if clock.is_over(hours):
             watch(Notice(f"max_hours = {hours:g} of training are over: the run ends after {step} of {steps} steps"))
             return
         yield step
 
 
-def _evaluation_is_due(run: Run, step: int) -> bool:
+def _evaluation_is_due(config: Config, clock: TrainingClock, step: int) -> bool:
     """Whether to evaluate before a step: before the first one, and when one is due."""
-    every = run.config.evaluate
-    return step == 0 or _due(step, every.every) or run.clock.passed(every.every_minutes)
+    every = config.evaluate
+    return step == 0 or _due(step, every.every) or clock.passed(every.every_minutes)
 
 
-def _checkpoint_is_due(run: Run, done: int) -> bool:
+def _checkpoint_is_due(config: Config, clock: TrainingClock, done: int) -> bool:
     """Whether to save between two steps. The end of the run has a save of its own, so it is excluded here."""
-    config = run.config
-    on_time = _due(done, config.checkpoint.every) or run.clock.passed(config.checkpoint.every_minutes)
-    return on_time and done < config.steps and not run.clock.is_over(config.max_hours)
+    on_time = _due(done, config.checkpoint.every) or clock.passed(config.checkpoint.every_minutes)
+    return on_time and done < config.steps and not clock.is_over(config.max_hours)
 
 
-def _unless_signalled(run: Run, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
+def _unless_signalled(run: Run, progress: Progress, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
     """Call `act` after a boundary; False where a signal ended it. An error is raised after what is intact is saved."""
     try:
-        with rescued(run, before), stop.may_leave(lambda: untouched(run, before)):
+        with rescued(run, progress, before), stop.may_leave(lambda: untouched(run, before)):
             act()
     except StoppedBySignal:
         return False
@@ -261,16 +265,16 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step > 0 and step % every == 0
 
 
-def _evaluate(run: Run, step: int, watch: Watch) -> None:
-    run.phases.step = step
-    run.phases.begin("evaluate")
-    metrics = {**_evaluation_metrics(run), **run.clock.metrics("eval/training_hours")}
+def _evaluate(run: Run, progress: Progress, step: int, watch: Watch) -> None:
+    progress.phases.step = step
+    progress.phases.begin("evaluate")
+    metrics = {**_evaluation_metrics(run, progress.phases), **progress.clock.metrics("eval/training_hours")}
     run.logbook.write_between(step, metrics)
-    run.alarms.evaluated(metrics)
+    progress.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))
 
 
-def _evaluation_metrics(run: Run) -> dict[str, float]:
+def _evaluation_metrics(run: Run, phases: Phases) -> dict[str, float]:
     """The metrics of all tasks that the run is evaluated on; eval/seconds and budget/... are totals over them."""
     config, metrics, seconds, groups = run.config.evaluate, dict[str, float](), 0.0, list[Group]()
     with evaluating(run.engine) as bits:
@@ -284,9 +288,7 @@ def _evaluation_metrics(run: Run) -> dict[str, float]:
                 greedy=config.greedy,
                 seed=(run.seed, "evaluate"),
                 of=task,
-                on_rollout=run.phases.rollout_counter(
-                    len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)
-                ),
+                on_rollout=phases.rollout_counter(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
             )
             metrics |= result.metrics
             seconds += result.seconds
@@ -301,15 +303,15 @@ def _evaluation_metrics(run: Run) -> dict[str, float]:
     }
 
 
-def _try_to_save(run: Run, step: int, watch: Watch) -> None:
-    """Start a save, which is written while the next step computes. Its notices come at the next `run.saving.wait`."""
+def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
+    """Start a save, which is written while the next step computes. Its notices come at the next `saving.wait`."""
 
     def done(outcome: Callable[[], Checkpoint]) -> None:
         with _failure_as_notice(step, watch):
             _report_notices(outcome(), watch)
 
     with _failure_as_notice(step, watch):
-        begin_save(run, Boundary.of(run, step), done)
+        begin_save(run, progress, Boundary.of(run, progress, step), done)
 
 
 @contextmanager
@@ -323,10 +325,10 @@ def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
-def _save(run: Run, at: Boundary, watch: Watch) -> Path:
-    run.phases.step = at.step
-    run.phases.begin("checkpoint")
-    saved = save(run, at)
+def _save(run: Run, progress: Progress, at: Boundary, watch: Watch) -> Path:
+    progress.phases.step = at.step
+    progress.phases.begin("checkpoint")
+    saved = save(run, progress, at)
     _report_notices(saved, watch)
     return saved.path
 

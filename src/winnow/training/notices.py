@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from winnow.config import Config
 from winnow.errors import UpdateError
 from winnow.records import StepReport
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.logbook import METRICS
 from winnow.state.run_folder import RunFolder
-from winnow.training.build import Run
 from winnow.training.critic import is_pretraining
+from winnow.training.run import Run
 
 
 def start_notices(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:
@@ -52,9 +53,9 @@ def check_skipped(run: Run, step: int) -> None:
         )
 
 
-def step_notices(run: Run, report: StepReport) -> Iterator[str]:
+def step_notices(config: Config, report: StepReport) -> Iterator[str]:
     """The notices about a step that is done."""
-    if is_pretraining(run, report.step) and not is_pretraining(run, report.step + 1):
+    if is_pretraining(config.critic, report.step) and not is_pretraining(config.critic, report.step + 1):
         yield pretraining_notice(report)
 
 

@@ -15,20 +15,22 @@ import numpy as np
 from winnow import ranks
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
-from winnow.training.build import Run
+from winnow.state.prompt_history import History
 from winnow.training.collect import collect
+from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+from winnow.training.run import Progress, Run
 from winnow.training.step_metrics import Clock, Metrics, completion_tokens, prompt_tokens
 
 
-def plan(run: Run, step: int) -> None:
+def plan(run: Run, progress: Progress, step: int) -> None:
     """Make sure that there is a plan for the prompts of a step."""
     prompts = run.prompts.take(step)
     if run.members.source != "probe":
-        allocate(run, prompts, run.history.stats(prompts), steps=1)
-    elif starts_window(run, step) or not run.history.has_plan(prompts):
+        allocate(run.members, progress.history, prompts, progress.history.stats(prompts), steps=1)
+    elif starts_window(run, step) or not progress.history.has_plan(prompts):
         # No plan inside a window: a resume was allowed to change a key on which the windows depend
-        run.logbook.write_between(step, probe(run, step))
+        run.logbook.write_between(step, probe(run, progress, step))
 
 
 def starts_window(run: Run, step: int) -> bool:
@@ -44,36 +46,38 @@ def window(run: Run, step: int) -> range:
     return range(step, step + min(run.config.probe.every, left_in_epoch))
 
 
-def probe(run: Run, step: int) -> Metrics:
+def probe(run: Run, progress: Progress, step: int) -> Metrics:
     """Sample and verify the window's prompts, and plan it; returns metrics. No rollout of a probe is trained on."""
     if step > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart the trainer each window
-        run.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
+        progress.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
         run.learner.reset(run.config.probe.outer_reset)
-    clock = Clock(run.phases.begin)
+    clock = Clock(progress.phases.begin)
     with clock("probe"):
         steps = window(run, step)
         prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
-        seed, counter = (run.seed, "probe", step), run.phases.rollout_counter(sum(counts))
+        seed, counter = (run.seed, "probe", step), progress.phases.rollout_counter(sum(counts))
         groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, on_rollout=counter)
         run.verifiers.check_step(groups)
         of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
         norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
-        run.history.record_probe(groups, norms)
-        planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
+        progress.history.record_probe(groups, norms)
+        planned = allocate(run.members, progress.history, prompts, progress.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
 
 
-def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
+def allocate(
+    members: Members, history: History, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int
+) -> IntArray:
     """[G] counts of rollouts for the prompts of `steps` steps, also recorded in the history.
 
     Raises ConfigError where the allocator does not return counts within the budget.
     """
-    rollout = run.config.rollout
+    rollout = members.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
-    counts = check_counts(run.members.allocate(stats, budget), len(prompts), budget)
+    counts = check_counts(members.allocate(stats, budget), len(prompts), budget)
     ranks.check_same("plan of counts", lambda: str(counts.tolist()), ranks.SAME_RESULTS)
-    run.history.record_plan(prompts, counts, stats.pass_rate)
+    history.record_plan(prompts, counts, stats.pass_rate)
     return counts
 
 

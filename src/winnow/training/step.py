@@ -16,9 +16,8 @@ from winnow.algos.advantage import Credit, check_credits
 from winnow.families import AdvantageTraits
 from winnow.learner.schedule import schedule
 from winnow.options import Bound
-from winnow.records import Group, IntArray, Prompt, StepReport
+from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
-from winnow.training.build import Run
 from winnow.training.collect import collect
 from winnow.training.critic import (
     CriticTally,
@@ -30,34 +29,38 @@ from winnow.training.critic import (
     values_metrics,
 )
 from winnow.training.hand_over import sync_weights
-from winnow.training.step_metrics import Clock, Tally, describe
+from winnow.training.members import Members
+from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+from winnow.training.run import Progress, Run
+from winnow.training.step_metrics import Clock, Parity, Tally, describe
 
 
-def train_step(run: Run, step: int) -> StepReport:
+def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     """Sample, verify, select, compute advantages, update the policy, sync its weights to the engine, and log.
 
     Raises WinnowError subclasses. Parameters and moments are unchanged until the first update.
     """
-    clock, tally = Clock(run.phases.begin), Tally(run.parity())
+    clock = Clock(progress.phases.begin)
+    tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
     prompts = run.prompts.take(step)  # [G] depends on (seed, step) alone, so a resumed run repeats it
-    counts = run.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
-    groups = sample(run, prompts, counts, step, clock)  # per group: rollouts [N] and outcomes [N]
-    groups += dynamic_sampling(run, groups, step, clock)
+    counts = progress.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
+    groups = sample(run, progress, prompts, counts, step, clock)  # per group: rollouts [N] and outcomes [N]
+    groups += dynamic_sampling(run, progress, groups, step, clock)
     run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
     with clock("select"):
         # Before the update: the norms are those of gradients under the weights that sampled
-        run.history.observe(groups, run.gradient_norms(groups))  # input of the next plan
-        groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
+        progress.history.observe(groups, gradient_norms(run, groups))  # input of the next plan
+        groups = [fill_keep(run.members, group, step) for group in groups]  # [N] bool
 
     if run.members.reads_values:
         with clock("values"):
             groups = fill_token_rewards(run, groups)  # N x [L]
             groups = fill_values(run, groups)  # N x [L] predictions before this step's updates
-            groups = fill_returns(run, groups, step)  # N x [L] targets of the value model, never whitened
+            groups = fill_returns(run.config.critic, groups, step)  # N x [L] targets of the value model, never whitened
 
     with clock("select"):
-        groups = fill_advantages(run, groups)  # [N], or N x [L] where each token has its own
+        groups = fill_advantages(run.members.advantage, groups)  # [N], or N x [L] where each token has its own
         # A list of epochs x updates batches. Sequences are weighted before those without a gradient are dropped:
         # the other order would divide by fewer sequences, and so change the weights of the rest.
         updates = schedule(
@@ -68,11 +71,11 @@ def train_step(run: Run, step: int) -> StepReport:
             max_new_tokens=run.sampling.max_new_tokens,
             max_trained_tokens=run.config.update.max_trained_tokens,
             planned=len(prompts),
-            pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
+            pass_rates=progress.history.planned_pass_rates([group.prompt for group in groups]),
             drop_silent=not run.members.objective.trains_all,
             seed=(run.seed, "schedule", step),
         )
-        if is_pretraining(run, step):
+        if is_pretraining(run.config.critic, step):
             updates = []  # neither the policy nor its learning-rate schedule advances in these steps
 
     with clock("logprobs"):
@@ -81,12 +84,12 @@ def train_step(run: Run, step: int) -> StepReport:
 
     with clock("save"):
         # The last checkpoint may still be written by a thread, which reads the tensors that the updates below change
-        run.saving.wait()
+        progress.saving.wait()
 
     critic_tally = CriticTally()
     if run.critic is not None:  # a separate value model
         with clock("critic"):
-            critic_tally = train_critic(run, groups, step, planned=len(prompts))
+            critic_tally = train_critic(run, progress.history, groups, step, planned=len(prompts))
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
@@ -105,15 +108,17 @@ def train_step(run: Run, step: int) -> StepReport:
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
         clock.gauge.read_engine(run.engine)
         metrics = {**describe(groups, updates, planned=len(prompts)), **tally.metrics(), **clock.metrics()}
-        metrics |= {**values_metrics(run, groups), **critic_tally.metrics()}
-        metrics |= run.clock.metrics("time/training_hours")
-        metrics |= run.alarms.metrics(step, metrics)
+        metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
+        metrics |= progress.clock.metrics("time/training_hours")
+        metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
-        run.written = step
+        progress.written = step
     return report
 
 
-def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
+def sample(
+    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
+) -> list[Group]:
     """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step."""
     return collect(
         run.engine,
@@ -124,11 +129,11 @@ def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clo
         seed=(run.seed, "rollout", step),  # with the step: a prompt that returns gets other random numbers
         phase=clock,
         version=step,
-        on_rollout=run.phases.rollout_counter(int(counts.sum())),
+        on_rollout=progress.phases.rollout_counter(int(counts.sum())),
     )
 
 
-def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
     """Further groups, sampled until as many carry a signal as were planned, the prompts are used up, or
     `dynamic_sampling_rounds` are done.
 
@@ -140,17 +145,25 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
     planned, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
         with clock("select"):
-            carrying += sum(bool(np.any(fill_keep(run, group, step).keep)) for group in newest)
+            carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
         prompts = run.prompts.take(step, extra=number)
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample(run, prompts, counts, step, clock)
+        newest = sample(run, progress, prompts, counts, step, clock)
         added += newest
     return added
 
 
-def fill_keep(run: Run, group: Group, step: int) -> Group:
+def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
+    """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
+    if run.members.source != "history":
+        return None
+    of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
+    return prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
+
+
+def fill_keep(members: Members, group: Group, step: int) -> Group:
     """The group with `keep` [N]. The selector gets the verified rollouts only, and a failed one is never kept.
 
     With dynamic sampling nothing is kept of a group without a signal, which further groups replace.
@@ -158,9 +171,9 @@ def fill_keep(run: Run, group: Group, step: int) -> Group:
     nothing, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
     keep = nothing.copy()
     if valid.any():
-        keep[valid] = run.members.select(group.take(valid), Rng((run.seed, "select", step)))
-    kept, replaces = group.fill(keep=keep), run.config.rollout.dynamic_sampling_rounds > 0
-    return kept if not replaces or carries_signal(kept, run.members.advantage) else group.fill(keep=nothing)
+        keep[valid] = members.select(group.take(valid), Rng((members.config.seed, "select", step)))
+    kept, replaces = group.fill(keep=keep), members.config.rollout.dynamic_sampling_rounds > 0
+    return kept if not replaces or carries_signal(kept, members.advantage) else group.fill(keep=nothing)
 
 
 def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
@@ -182,13 +195,13 @@ def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
     return any(np.any(credit[place]) for place in np.flatnonzero(keep))
 
 
-def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:
+def fill_advantages(advantage: Bound[AdvantageTraits], groups: Sequence[Group]) -> list[Group]:
     """The groups with `advantages`. Failed rollouts are not in the baseline, and their advantage is 0.
 
     Raises ConfigError where the advantage function returns another shape, or numbers that are not finite.
     """
     verified = [group.take(group.valid) for group in groups]
-    credits = check_credits(run.members.advantage(verified), verified)
+    credits = check_credits(advantage(verified), verified)
     return [group.fill(advantages=scatter(group, credit)) for group, credit in zip(groups, credits, strict=True)]
 
 

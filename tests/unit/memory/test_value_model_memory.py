@@ -63,7 +63,8 @@ def test_what_a_value_model_holds_is_what_was_planned_to_the_byte(kind, smallest
     """And the gradients of one of its own are gone before the policy's update."""
     members = resolve_members(validate(smallest(advantage="gae", **KINDS[kind])), Path())
     parts = {part.name: part.bytes for part in plan_devices(members, CPU).parts}
-    run = build(members, folder=tmp_path / "run", device=CPU)
+    built = build(members, folder=tmp_path / "run", device=CPU)
+    run, progress = built.run, built.progress
     step, gradients = Optimizer.step, []
 
     def noting(optimizer):
@@ -72,11 +73,11 @@ def test_what_a_value_model_holds_is_what_was_planned_to_the_byte(kind, smallest
 
     monkeypatch.setattr(Optimizer, "step", noting)
     try:
-        plan(run, 0)
-        train_step(run, 0)
+        plan(run, progress, 0)
+        train_step(run, progress, 0)
         found = {"value model weights": size(held(run)), **trained_by(run)}
     finally:
-        run.close()
+        built.close()
     assert {name: parts.get(name, 0) for name in found} == found
     unsummed = 2 * 512 * 32 if kind == "model in bfloat16" else 0  # of the embedding, before its float32 sum
     of_it = parts["value model gradients"] - unsummed

@@ -60,18 +60,16 @@ class Table:
 
 
 def run_of(table, allocate, source, seed=0):
-    """What of a run planning reaches for; N' = 8."""
+    """The parts of a run, and of its progress, that planning reads; N' = 8."""
     rollout = {"prompts_per_step": PER_STEP, "rollouts_per_prompt": N}
     config = validate({"rollout": rollout, "probe": {"every": 2}})
     rows = []
-    return SimpleNamespace(
+    run = SimpleNamespace(
         config=config,
         seed=seed,
         sampling=None,
-        members=SimpleNamespace(source=source, allocate=allocate),
+        members=SimpleNamespace(config=config, source=source, allocate=allocate),
         prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
-        history=History(decay=config.probe.decay),
-        phases=Phases(),
         engine=table,
         learner=table,
         verifiers=SimpleNamespace(  # the table's groups are judged already
@@ -79,18 +77,19 @@ def run_of(table, allocate, source, seed=0):
         ),
         logbook=SimpleNamespace(rows=rows, write_between=lambda step, metrics: rows.append((step, metrics))),
     )
+    return run, SimpleNamespace(history=History(decay=config.probe.decay), phases=Phases())
 
 
-def walk(run, steps):
+def walk(run, progress, steps):
     """[steps] what each prompt got, by id: plan, sample, observe."""
     found = []
     for step in steps:
-        plan(run, step)
+        plan(run, progress, step)
         prompts = run.prompts.take(step)
-        counts = run.history.plan(prompts, step)
+        counts = progress.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
         norms = prompt_gradient_norms(run.learner, groups, of="embedding") if run.members.source == "history" else None
-        run.history.observe(groups, norms)
+        progress.history.observe(groups, norms)
         found.append({prompt.id: int(n) for prompt, n in zip(prompts, counts, strict=True)})
     return found
 
@@ -110,8 +109,8 @@ def correlation(counts, table):
 def test_after_20_steps_the_counts_are_those_of_proposition_1(allocator, source, norms, seed):
     """An epoch is 2 steps, so by then every prompt was visited 10 times; the last two steps hold each once."""
     table = Table(RATES, norms)
-    run = run_of(table, allocator, source, seed=seed)
-    first, *_, last = [one | other for one, other in pairs(walk(run, range(20)))]
+    run, progress = run_of(table, allocator, source, seed=seed)
+    first, *_, last = [one | other for one, other in pairs(walk(run, progress, range(20)))]
     assert len(last) == G
     assert sum(last.values()) == G * N
     assert correlation(last, table) > 0.8
@@ -130,7 +129,7 @@ each_returning = pytest.mark.parametrize(("allocator", "source"), RETURNING, ids
 @each_returning
 def test_a_prompt_that_was_never_solved_is_visited_again_and_again(allocator, source):
     table = Table([0.0, *RATES[1:]], NORMS)
-    visits = [counts["p0"] for counts in walk(run_of(table, allocator, source), range(20)) if "p0" in counts]
+    visits = [counts["p0"] for counts in walk(*run_of(table, allocator, source), range(20)) if "p0" in counts]
     assert len(visits) == 10
     assert min(visits) == 2 == visits[-1]
 
@@ -139,10 +138,10 @@ def test_a_prompt_that_was_never_solved_is_visited_again_and_again(allocator, so
 def test_it_gets_its_share_once_it_can_be_solved(allocator, source):
     """From step 10 on the heaviest prompt of all passes at 0.5."""
     table = Table([0.0, *RATES[1:]], [8.0, *NORMS[1:]])
-    run = run_of(table, allocator, source)
-    before = walk(run, range(10))
+    run, progress = run_of(table, allocator, source)
+    before = walk(run, progress, range(10))
     table.rates["p0"] = 0.5
-    after = walk(run, range(10, 40))
+    after = walk(run, progress, range(10, 40))
     assert max(counts.get("p0", 0) for counts in before[2:]) == 2
     last = [counts["p0"] for counts in after if "p0" in counts][-1]
     assert last > 1.5 * N
@@ -150,15 +149,15 @@ def test_it_gets_its_share_once_it_can_be_solved(allocator, source):
 
 def test_without_exploration_the_next_probe_still_finds_out():
     table = Table([0.0, *RATES[1:]], NORMS)
-    run = run_of(table, gvm, "probe")
-    assert sum(counts.get("p0", 0) for counts in walk(run, range(10))) == 0
+    run, progress = run_of(table, gvm, "probe")
+    assert sum(counts.get("p0", 0) for counts in walk(run, progress, range(10))) == 0
     table.rates["p0"] = 0.5
-    assert sum(counts.get("p0", 0) for counts in walk(run, range(10, 20))) > 0
+    assert sum(counts.get("p0", 0) for counts in walk(run, progress, range(10, 20))) > 0
 
 
 def test_a_window_of_whole_epochs_spends_its_budget_and_no_more():
-    run = run_of(Table(RATES, NORMS), gvm, "probe")
-    steps = walk(run, range(6))
+    run, progress = run_of(Table(RATES, NORMS), gvm, "probe")
+    steps = walk(run, progress, range(6))
     assert [sum((one | other).values()) for one, other in pairs(steps)] == [2 * PER_STEP * N] * 3
     assert [step for step, _ in run.logbook.rows] == [0, 2, 4]
 

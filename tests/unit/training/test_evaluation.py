@@ -68,7 +68,7 @@ def test_tokens_of_an_evaluation_are_of_all_tasks_and_greedy_rollouts(monkeypatc
     phases = SimpleNamespace(rollout_counter=lambda total: None)
     held_out = [(task, SimpleNamespace(prompts=())) for task in results]
     metrics = fit._evaluation_metrics(
-        SimpleNamespace(config=config, phases=phases, held_out=held_out, engine=None, verifiers=None, seed=0)
+        SimpleNamespace(config=config, held_out=held_out, engine=None, verifiers=None, seed=0), phases
     )
     assert metrics == {
         "eval/None": 1.0, "eval/further": 1.0, "eval/seconds": 4.0,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,9 +11,9 @@ from winnow.training.notices import step_notices
 
 
 def notices(explained, *, steps=range(40)):
-    run = SimpleNamespace(config=validate({"advantage": "gae", "critic": {"pretraining_steps": 25}}))
+    config = validate({"advantage": "gae", "critic": {"pretraining_steps": 25}})
     reports = (StepReport(step=step, metrics={"critic/explained_variance": explained}) for step in steps)
-    return {report.step: texts for report in reports if (texts := list(step_notices(run, report)))}
+    return {report.step: texts for report in reports if (texts := list(step_notices(config, report)))}
 
 
 @pytest.mark.parametrize(("explained", "numbers"), [(-0.25, ["24", "25", "-0.25"]), (math.nan, ["24", "25"])])

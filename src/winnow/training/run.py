@@ -1,0 +1,67 @@
+"""A run in two parts: what is fixed for it, and what moves with its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from winnow.alarms import Alarms
+from winnow.config import Config
+from winnow.engines.base import Engine
+from winnow.learner.learner import Learner
+from winnow.learner.value_model import Critic
+from winnow.records import Sampling
+from winnow.state.checkpoint import Checkpoint
+from winnow.state.logbook import Logbook
+from winnow.state.prompt_history import History
+from winnow.tasks.stream import PromptStream
+from winnow.training.clock import TrainingClock
+from winnow.training.members import Members
+from winnow.training.phases import Phases
+from winnow.training.prompts import HeldOut
+from winnow.training.saving import Saving
+from winnow.verify import Verifiers
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is fixed for a run: its members, prompts and components. The weights in learner and engine change."""
+
+    members: Members
+    folder: Path
+    sampling: Sampling
+    prompts: PromptStream
+    held_out: tuple[HeldOut, ...]
+    engine: Engine
+    verifiers: Verifiers
+    learner: Learner
+    critic: Critic | None  # a separate value model; a value head on the policy's backbone is part of the learner
+    logbook: Logbook
+    files: Mapping[str, bytes]  # tokenizer and generation settings of the model, for its checkpoints
+
+    @property
+    def config(self) -> Config:
+        return self.members.config
+
+    @property
+    def seed(self) -> int:
+        return self.members.config.seed
+
+    @property
+    def taken(self) -> int:
+        """Updates by this process, of the policy and of a separate value model."""
+        return self.learner.taken + (self.critic.taken if self.critic else 0)
+
+
+@dataclass
+class Progress:
+    """What moves with the steps of a run, apart from tensors."""
+
+    history: History  # results of the prompts, and the plan
+    clock: TrainingClock
+    alarms: Alarms
+    phases: Phases = field(default_factory=Phases)  # events about the current phase
+    saving: Saving = field(default_factory=Saving)  # a checkpoint that a thread writes
+    saved: Checkpoint | None = None  # the newest checkpoint that is known to be whole
+    written: int = -1  # the last step whose updates are taken and whose rows are in the log
