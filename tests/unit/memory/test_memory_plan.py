@@ -27,13 +27,14 @@ from winnow.memory.sizes import format_bytes, parse_bytes
 from winnow.models.load import load
 from winnow.models.meta import meta_model
 from winnow.models.skeleton import Skeleton
+from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.training.device_plan import plan_devices
 from winnow.training.resolve import resolve_members, with_engine
 
 GIB = 2**30
 CPU = torch.device("cpu")
-GSM8K = Path(__file__).parents[3] / "configs" / "gsm8k.toml"
+GSM8K = recipe_paths()["gsm8k"]
 
 
 def planned(*, longest_prompt=20, device=CPU, memory=None, ranks_of=None, **keys):
