@@ -51,9 +51,9 @@ def smaller(code):
 
 
 def words(command):
-    """What a shell hands to `winnow`: its command, and the arguments of that."""
+    """What a shell hands to `winnow`: its command, and the arguments of that. CONFIG is any configuration."""
     _, name, *arguments = shlex.split(command, comments=True)
-    return name, arguments
+    return name, ["arithmetic" if argument == "CONFIG" else argument for argument in arguments]
 
 
 def run(name, arguments):

@@ -159,6 +159,7 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/lines.py",
     "commands/doctor/machine.py",
     "commands/doctor/missing.py",
+    "commands/init.py",
     "commands/profile/plan_lines.py",
     "commands/sweep/run_process.py",
     "config_file.py",
