@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """The alarms of every documented configuration (expected: none), and of runs with a mistake (expected: one each).
 
-Each healthy configuration is run at its full length, and configs/arithmetic.toml with one mistake at a time. The
+Each healthy configuration is run at its full length, and the recipe arithmetic with one mistake at a time. The
 metrics that the rules read are saved as a fixture, rounded to six digits, so that a test can apply the rules without
 running anything. A run whose folder exists is read, not repeated.
 
@@ -28,12 +28,12 @@ import winnow
 from winnow.alarms import ALARMS, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load, validate
+from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
-CONFIGS = frame.HERE.parent / "configs"
-HEALTHY = sorted(path.stem for path in CONFIGS.glob("*.toml") if path.stem != "gsm8k")  # gsm8k needs a model and data
+HEALTHY = [name for name in recipe_paths() if name != "gsm8k"]  # gsm8k needs a model and data
 READ = sorted({re.sub(r"\{\w+\}", "", name) for kind in ALARMS for name in kind.reads} | {"step", "budget/rollouts"})
 
 SMALL: dict[str, Any] = {
@@ -55,13 +55,13 @@ BUILT: dict[str, dict[str, Any]] = {  # runs with too many steps for a test; the
     },
     "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
 }
-MISTAKES: dict[str, dict[str, Any]] = {  # changes to configs/arithmetic.toml
+MISTAKES: dict[str, dict[str, Any]] = {  # changes to the recipe arithmetic
     "diverged": {"steps": 40, "optimizer.learning_rate": 0.05},
     "gamed": {  # an early end earns more than a right answer
         "steps": 80,
         "reward": '{parts = [{use = "r1_zero"}, {use = "length", weight = 5.0, limit_tokens = 40, slope_tokens = 40}]}',
     },
-    "shuffled": {"advantage": f"'{CONFIGS.parent / 'examples' / 'shuffled_rewards.py'}:shuffled'"},
+    "shuffled": {"advantage": f"'{frame.HERE.parent / 'examples' / 'shuffled_rewards.py'}:shuffled'"},
 }
 
 
@@ -97,9 +97,9 @@ def main() -> None:
 def _run(folder: Path, name: str, own: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, Any]]:
     """Run a configuration with changes. Returns its rows and the configuration."""
     changes = {"verify.workers": 1, "log.rollouts": '"none"', "output": f'"{folder}"', **own}
-    config = load(CONFIGS / f"{name}.toml", [f"{key}={value}" for key, value in changes.items()])
+    config = load(recipe_paths()[name], [f"{key}={value}" for key, value in changes.items()])
     if not _is_whole(folder, config.steps):
-        fit(resolve_members(config, base=CONFIGS))
+        fit(resolve_members(config, base=FOLDER))
     return read_metrics(folder), dump(config)
 
 

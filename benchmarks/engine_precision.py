@@ -4,7 +4,7 @@
     python benchmarks/engine_precision.py --seconds      also time an evaluation in each precision: run it alone
 
 The bundled policy is rounded to bfloat16, as published checkpoints are. It is trained in float32 on the task of
-configs/arithmetic.toml at a learning rate of 1e-5, with AdamW's eps at its default of 1e-8. Its rollouts are sampled on
+the recipe arithmetic at a learning rate of 1e-5, with AdamW's eps at its default of 1e-8. Its rollouts are sampled on
 a bfloat16 copy (rollout.engine = {use = "native", dtype = "bfloat16"}). After each number of steps it reports:
 
 followed     the mean displacement of the copy's weights in the direction of the policy's, as a share of the policy's
@@ -34,6 +34,7 @@ from winnow.config_file import load
 from winnow.engines.base import evaluating
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load as load_model
+from winnow.recipes import recipe_paths
 from winnow.training.build import Built, build
 from winnow.training.evaluation import evaluate
 from winnow.training.probe import plan
@@ -42,7 +43,7 @@ from winnow.training.resolve import resolve_members
 from winnow.training.run import Run
 from winnow.training.step import train_step
 
-CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 PARITY = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/parity_alarm")
 Weights = Mapping[str, Tensor]
 

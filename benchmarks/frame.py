@@ -106,6 +106,12 @@ def median(values: Sequence[float], digits: int = 5) -> float:
     return round(statistics.median(values), digits)
 
 
+def recipe_of_tree(tree: Path, name: str) -> str:
+    """The path of a recipe in another checkout, relative to it; older ones have it in configs/."""
+    paths = (f"src/winnow/recipes/{name}.toml", f"configs/{name}.toml")
+    return next(path for path in paths if (tree / path).is_file())
+
+
 def finish(
     name: str,
     report: Mapping[str, Any],

@@ -20,6 +20,7 @@ from winnow.config_file import load, validate
 from winnow.models.architecture import architecture
 from winnow.models.load import load_tokenizer
 from winnow.models.precision import set_matrix_products
+from winnow.recipes import recipe_paths
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 from winnow.training.events import Evaluated, Event
@@ -30,7 +31,7 @@ REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import make_policy  # noqa: E402
 
-DEFAULT = REPOSITORY / "configs" / "arithmetic.toml"
+DEFAULT = recipe_paths()["arithmetic"]
 PHASES = ("generate", "verify", "logprobs", "update", "sync", "step")
 LEVELS = (3, 4, 6)  # of the arithmetic task: three terms, products, three digits
 TEACHABLE = (0.05, 0.8)  # range of sampled accuracy in which a policy can improve and has right rollouts

@@ -1,7 +1,7 @@
 """How large is the noise of one rollout's gradient against the signal that the planner maximises?
 
     python benchmarks/gradient_noise.py
-    python benchmarks/gradient_noise.py --config configs/arithmetic.toml --model RUN/checkpoints/step-000040
+    python benchmarks/gradient_noise.py --config arithmetic --model RUN/checkpoints/step-000040
 
 For each prompt with right and wrong rollouts, delta is the mean gradient of log P of its right rollouts minus that of
 its wrong ones. By docs/planner.md it is the gradient of the log-odds of a right answer. The rollouts are split into two
@@ -34,13 +34,14 @@ import torch
 
 from winnow.config_file import load
 from winnow.learner.learner import Learner
+from winnow.recipes import find_config, recipe_paths
 from winnow.records import Batch, FloatArray, Group, TrainingSequence
 from winnow.seeds import generator
 from winnow.training.build import build
 from winnow.training.resolve import resolve_members
 from winnow.training.run import Run
 
-CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 NORM = 0.45  # norm of an update's gradient in runs of this policy
 FEWEST = 4  # rollouts of each kind, two for each half
 
@@ -77,7 +78,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, prompts=64, rollouts=32, resamples=1000, threads=1, seed=0)
-    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--config", type=find_config, default=CONFIG)
     parser.add_argument("--model", help="the policy; by default the configuration's")
     return frame.parse(parser)
 

@@ -36,13 +36,14 @@ import torch
 from winnow.algos.allocation import gvm
 from winnow.config_file import load
 from winnow.learner.learner import Learner
+from winnow.recipes import recipe_paths
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
 from winnow.training.build import build
 from winnow.training.resolve import resolve_members
 from winnow.training.run import Run
 
-CONFIG = Path(__file__).parents[1] / "configs" / "gvm_raft_plus_plus.toml"
+CONFIG = recipe_paths()["gvm_raft_plus_plus"]
 
 
 @dataclass(frozen=True)

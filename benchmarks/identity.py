@@ -60,7 +60,7 @@ SHOWN = 3  # maximum number of printed differences per file
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration of configs/ with changes."""
+    """A recipe with changes."""
 
     config: str
     sets: tuple[str, ...] = ()
@@ -307,7 +307,7 @@ def _ran(name: str, tree: Tree) -> Ran:
 def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
     """The arguments of each process, with the tree's names of keys."""
     sets = [_spelt(assignment, tree.words) for assignment in (*COMMON, *variant.sets)]
-    config = f"configs/{variant.config}.toml"
+    config = frame.recipe_of_tree(tree.path, variant.config)
     whole = [config, *(word for assignment in sets for word in ("--set", assignment))]
     return [[*whole, "--set", f"steps={variant.ends}"], [*whole, "--resume"]] if variant.resumes else [whole]
 

@@ -20,11 +20,11 @@ from typing import Any
 import frame
 
 from winnow.config_file import load
+from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 ENOUGH = 0.85
 EVALUATED = {"every": 5, "problems": 256, "rollouts_per_prompt": 4, "greedy": False}
 SHARED = {"form": "shared"}
@@ -67,8 +67,8 @@ def _run(folder: Path, name: str, seed: int, threads: int) -> dict[str, Any]:
         config, changes = VARIANTS[name]
         changes = {"steps": 40, **{f"evaluate.{key}": value for key, value in EVALUATED.items()}, **changes}
         changes |= {"seed": seed, "threads": threads, "output": str(folder)}
-        loaded = load(CONFIGS / f"{config}.toml", [f"{key}={_toml(value)}" for key, value in changes.items()])
-        fit(resolve_members(loaded, base=CONFIGS))
+        loaded = load(recipe_paths()[config], [f"{key}={_toml(value)}" for key, value in changes.items()])
+        fit(resolve_members(loaded, base=FOLDER))
     return _read(read_metrics(folder))
 
 

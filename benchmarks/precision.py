@@ -4,7 +4,7 @@
     python benchmarks/precision.py --parts moves         one of them
     python benchmarks/precision.py --steps 8 --problems 64 --seeds 1 --moves 5
 
-accuracy   configs/arithmetic.toml in float32 and in bfloat16 with float32 masters, over seeds: sampled held-out
+accuracy   the recipe arithmetic, in float32 and in bfloat16 with float32 masters, over seeds: sampled held-out
            accuracy before and after
 moves      the same task at a learning rate of 1e-6, with AdamW's eps at its default of 1e-8, for 50 steps, in float32,
            with masters, and with updates rounded at random: the share of trained parameters that moved, and how
@@ -33,6 +33,7 @@ from torch import Tensor
 from winnow.config_file import load
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.precision import keeps_masters
+from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.build import Built, build, load_model
 from winnow.training.fit import fit
@@ -40,7 +41,7 @@ from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
 
-CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 WAYS: Mapping[str, tuple[str, ...]] = {
     "float32": ("model.dtype=float32",),
     "masters": ("model.dtype=bfloat16",),

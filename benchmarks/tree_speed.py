@@ -19,7 +19,7 @@ from pathlib import Path
 import frame
 
 WARM_UP = 2
-SETS = {  # overrides of configs/arithmetic.toml: PODS 16 -> 4, and the whole step at n = m
+SETS = {  # overrides of the recipe arithmetic: PODS 16 -> 4, and the whole step at n = m
     "pods": (),
     "step": ("select=all",),
 }
@@ -57,7 +57,7 @@ def trained(tree: Path, sets: tuple[str, ...], steps: int, threads: int) -> Seco
     """Seconds of each phase of each step, without the warm-up."""
     with tempfile.TemporaryDirectory(prefix="winnow-speed-") as folder:
         given = (f"steps={steps}", f"output={folder}/run", f"threads={threads}", "evaluate.problems=8", *sets)
-        command = [sys.executable, "-m", "winnow", "train", "configs/arithmetic.toml"]
+        command = [sys.executable, "-m", "winnow", "train", frame.recipe_of_tree(tree, "arithmetic")]
         environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src"), "OMP_NUM_THREADS": str(threads)}
         subprocess.run(
             [*command, *(word for each in given for word in ("--set", each))],

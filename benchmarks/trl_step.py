@@ -247,7 +247,7 @@ def reward_race(seconds: float, folder: Path) -> Report:
     """
     setting = Setting(
         prompts=32, rollouts=16, max_new_tokens=48, reward="r1_zero", learning_rate=1e-4, eps=1e-3
-    )  # configs/arithmetic.toml
+    )  # the recipe arithmetic
     sides = {"winnow": Ours(setting, folder), "winnow pods": Ours(setting.but(keep=4), folder)}
     prompts = sides["winnow"].epoch()
     peer = Peer(setting, prompts, folder, micro_batch=64, score=make_reward({"use": "r1_zero"}))

@@ -23,7 +23,7 @@ from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
 
-MICRO_BATCH_TOKENS = 4096  # as in configs/arithmetic.toml, for a CPU
+MICRO_BATCH_TOKENS = 4096  # as in the recipe arithmetic, for a CPU
 
 
 class Ours:

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/waiting.py
 
 --ranks processes with one thread of torch each form a process group, in which short runs alternate: the default task
-with equal counts (configs/arithmetic.toml), and with GVM's (configs/gvm_grpo.toml). winnow distributes prompts by their
+with equal counts (the recipe arithmetic), and with GVM's (the recipe gvm_grpo). winnow distributes prompts by their
 planned rollouts, the most first, and sequences of an update by their tokens. The alternatives are one by one in order,
 and equally many sequences per rank. Equal counts are distributed one by one in both ways.
 
@@ -28,8 +28,9 @@ from unittest import mock
 import frame
 from launched import launch
 
-CONFIGS = Path(__file__).parents[1] / "configs"
-COUNTS = {"equal": CONFIGS / "arithmetic.toml", "gvm": CONFIGS / "gvm_grpo.toml"}
+from winnow.recipes import recipe_paths
+
+COUNTS = {"equal": recipe_paths()["arithmetic"], "gvm": recipe_paths()["gvm_grpo"]}
 WAYS = {  # (prompts by planned rollouts, sequences by tokens)
     "as winnow deals": (True, True),
     "prompts one by one": (False, True),

@@ -1,6 +1,6 @@
 """A control: GRPO with rewards that are permuted at random within each group. A policy must learn nothing from it.
 
-    winnow train configs/arithmetic.toml --set advantage=examples/shuffled_rewards.py:shuffled
+    winnow train arithmetic --set advantage=examples/shuffled_rewards.py:shuffled
 
 It is also an example of your own advantage: a function of the step's groups, named by its file.
 """

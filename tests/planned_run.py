@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 
 from winnow.config import dump
 from winnow.config_file import load
+from winnow.recipes import recipe_paths
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook
 
-CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 N = 8  # rollouts of a prompt
 SETS = (
     "task.size=64", "evaluate.problems=4", "rollout.prompts_per_step=4", f"rollout.rollouts_per_prompt={N}",

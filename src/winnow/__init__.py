@@ -115,20 +115,24 @@ def __getattr__(name: str) -> Any:
 
 
 def train(
+    config: str | Path | None = None,
     *,
     resume: bool = False,
     allow_change: Sequence[str] = (),
     watch: Watch | Sequence[Watch] = (),
     progress: Progress | bool = True,
     critic: Critic | Mapping[str, Any] | None = None,
-    **config: Any,
+    **keys: Any,
 ) -> Result:
     """Train a policy; `winnow train` from Python.
 
         result = winnow.train(task="arithmetic", steps=60, reward=my_reward, output="runs/mine")
+        result = winnow.train("arithmetic", steps=60)  # a recipe, with another number of steps
 
-    `config` contains the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name,
-    a function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
+    `config` is the name of a recipe or the path of a TOML file, as for `winnow train`: a bare word is a recipe. A
+    `Path` is never one. Without it, every key has its default.
+    `keys` are the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
+    function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
     `resume` continues from the newest checkpoint of the output folder with the same configuration; `allow_change` lists
     keys that differ on purpose (["optimizer.learning_rate"]).
     `progress` is "auto" (True: a live picture in a terminal, lines elsewhere), "plain" (lines), "json" (a JSON object
@@ -145,12 +149,15 @@ def train(
     Returns the paths of the run folder and of the trained model. Raises WinnowError subclasses.
     """
     from winnow.config_file import validate
-    from winnow.training.resolve import resolve_members
+    from winnow.recipes import find_config
+    from winnow.training.resolve import resolve_file, resolve_members
 
     function, table = _values_from(critic)
 
     def members() -> Members:
-        return resolve_members(validate(config | table), base=Path.cwd(), critic=function)
+        if config is None:
+            return resolve_members(validate(keys | table), base=Path.cwd(), critic=function)
+        return resolve_file(find_config(config), changes=keys | table, critic=function)
 
     return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
 
@@ -183,8 +190,8 @@ def resume(
     function, table = _values_from(critic)
 
     def members() -> Members:
-        config, base = settings_of(Path(run), changes | table, trust_run=trust_run)
-        return resolve_members(config, base=base, critic=function)
+        config, manifest = settings_of(Path(run), changes | table, trust_run=trust_run)
+        return resolve_members(config, base=manifest.base, recipe=manifest.recipe, critic=function)
 
     return _fit(members, resume=True, allow_change=allow_change, watch=watch, progress=progress)
 
@@ -192,13 +199,14 @@ def resume(
 def evaluate(
     model: str | Path,
     *,
+    config: str | Path | None = None,
     problems: int | None = None,
     rollouts_per_prompt: int | None = None,
     greedy: bool | None = None,
     split: str = "test",
     temperature: float | None = None,
     trust_run: bool = False,
-    **config: Any,
+    **keys: Any,
 ) -> EvaluationResult:
     """Evaluate a model on held-out problems; `winnow eval` from Python.
 
@@ -207,19 +215,21 @@ def evaluate(
         winnow.evaluate("owner/name", task={"use": "gsm8k", "path": "data/gsm8k"}, reward="gsm8k", problems=200)
 
     `model` is a model folder, "bundled" or a hub id. For a checkpoint of your own run, the run's configuration is used,
-    with the changes in `config`, nested as for `train`; any other model needs a `task`. All problems of the split are
-    used, or the first `problems`. Functions that the run names as "file.py:function" are imported only with
-    `trust_run`, and the configuration of another user's run is used only with it.
+    with the changes in `keys`, nested as for `train`; any other model needs a `config`, as for `train`, or a `task`.
+    All problems of the split are used, or the first `problems`. Functions that the run names as "file.py:function" are
+    imported only with `trust_run`, and the configuration of another user's run is used only with it.
 
     Returns the metrics, the settings of the evaluation (`settings()`), every rollout (`rows`) and the judged rollouts
     by problem (`sampled`, `greedy`). Raises WinnowError subclasses.
     """
     from winnow.commands.evaluation.evaluated import run_evaluation
+    from winnow.recipes import find_config
     from winnow.user_code import check_not_importing
 
     check_not_importing()
     evaluation = run_evaluation(
         str(model),
+        None if config is None else find_config(config),
         problems=problems,
         rollouts_per_prompt=rollouts_per_prompt,
         greedy=greedy,
@@ -227,7 +237,7 @@ def evaluate(
         temperature=temperature,
         trust_run=trust_run,
         further=False,
-        **config,
+        **keys,
     )
     return evaluation.tasks[0]
 

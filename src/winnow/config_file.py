@@ -1,7 +1,7 @@
 """Reads, overrides and checks a configuration from TOML or keyword arguments; errors name the key and, if known, its
 line.
 
-config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
+config = load(Path("mine.toml"), sets=["optimizer.learning_rate=1e-4"])
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pydantic
@@ -30,8 +31,10 @@ EXPECTED = {
 }
 
 
-def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Config:
-    """Read a TOML file, remove the keys and tables of `--unset a.b`, apply `--set a.b=c`, validate.
+def load(
+    path: Path, sets: Sequence[str] = (), unset: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+) -> Config:
+    """Read a TOML file, remove the keys and tables of `--unset a.b`, apply `--set a.b=c` or nested `changes`, validate.
 
     Raises ConfigError.
     """
@@ -40,7 +43,9 @@ def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Con
         remove(data, key.strip())
     for assignment in sets:
         override(data, assignment)
-    return validate(data, source=str(path), text=text, sets=sets)
+    merge(data, changes)
+    # After changes from Python, a line of the file may not be the one with the mistake, so that none is named.
+    return validate(data, source=str(path), text="" if changes else text, sets=sets)
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:

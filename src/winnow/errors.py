@@ -40,7 +40,7 @@ CODES: Mapping[str, str] = {
     "config.tracker": "A tracker refused the run, or has no credentials.",
     "config.unknown_key": "A key or an option does not exist.",
     "config.unknown_member": "No member of the family, or no family, has this name.",
-    "config.unknown_name": "A label, a measure or a list does not exist.",
+    "config.unknown_name": "A recipe, a label, a measure or a list does not exist.",
     "config.unreadable": "A configuration file or an override cannot be read.",
     "config.unsupported": "The model, the engine, the machine or the command does not support what a key requests.",
     "config.untrusted": "A saved configuration names code that the user has not named.",

@@ -94,6 +94,6 @@ def anchors(page: str) -> set[str]:
 
 
 def words(command: str) -> tuple[str, list[str]]:
-    """What a shell hands to `winnow`: its command, and the arguments of that."""
+    """What a shell hands to `winnow`: its command, and the arguments of that. CONFIG is any configuration."""
     _, name, *arguments = shlex.split(command, comments=True)
-    return name, arguments
+    return name, ["arithmetic" if argument == "CONFIG" else argument for argument in arguments]

@@ -23,6 +23,7 @@ from winnow.cli import app
 from winnow.commands.sweep.sweep_file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
+from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_engine
 from winnow.training.resolve import resolve_members
 
@@ -123,11 +124,12 @@ def check_command(page, command):
 
 
 def overrides(command):
-    """(the configuration's file, assignments) of a command that takes both."""
+    """(the configuration's file or recipe, assignments) of a command that takes both."""
     _, arguments = words(command)
     sets = [value for option, value in itertools.pairwise(arguments) if option == "--set"]
     sets += [argument.removeprefix("--set=") for argument in arguments if argument.startswith("--set=")]
-    return next((argument for argument in arguments if argument.endswith(".toml")), None), sets
+    named = (a for a in arguments if a.endswith(".toml") or a in recipe_paths())
+    return next(named, None), sets
 
 
 @pytest.mark.parametrize("page", OF_COMMANDS)
@@ -136,8 +138,8 @@ def test_the_keys_that_a_command_sets_exist(page):
         if re.match(r"winnow (train|check|profile|eval|audit|score) .*(--set|\.toml)", command):
             with named(command):
                 file, sets = overrides(command)
-                path = REPOSITORY / (file or "configs/arithmetic.toml")
-                load(path if path.is_file() else REPOSITORY / "configs" / "arithmetic.toml", sets)
+                path = find_config(file or "arithmetic", REPOSITORY)
+                load(path if path.is_file() else recipe_paths()["arithmetic"], sets)
 
 
 @pytest.mark.parametrize("page", OF_COMMANDS)
@@ -152,10 +154,9 @@ def check_toml(block, folder):
     if "project" in table:
         return  # of a package: tests/e2e/test_extending.py
     if "seeds" in table:
-        (folder / "configs").mkdir(parents=True)
-        (folder / "arithmetic.toml").symlink_to(REPOSITORY / "configs" / "arithmetic.toml")
-        (folder / "configs" / "sweep.toml").write_text(block.text)
-        assert read_sweep_file(folder / "configs" / "sweep.toml")
+        folder.mkdir(parents=True)
+        (folder / "sweep.toml").write_text(block.text)
+        assert read_sweep_file(folder / "sweep.toml")
         return
     config = validate(table, source=block.page, text=block.text)
     if ".py:" not in block.text and "vllm" not in block.text:

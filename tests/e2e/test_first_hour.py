@@ -17,10 +17,11 @@ from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
 from winnow.models.load import load
+from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.state.logbook import read_metrics
 
-GSM8K = Path(__file__).parents[2] / "configs" / "gsm8k.toml"
+GSM8K = recipe_paths()["gsm8k"]
 PROBLEMS = "".join(
     json.dumps({"question": f"Ann has {i} eggs and buys {i % 5}. How many?", "answer": f"So many.\n#### {i + i % 5}"})
     + "\n"

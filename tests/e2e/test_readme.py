@@ -21,10 +21,11 @@ from winnow.commands.config_keys import keys
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.families import FAMILIES
+from winnow.recipes import find_config, recipe_paths
 from winnow.records import PromptStats
 from winnow.registry import members
 from winnow.state.logbook import read_metrics
-from winnow.training.resolve import resolve_members
+from winnow.training.resolve import resolve_file, resolve_members
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/commands.md", "docs/members.md", "configs/README.md")
@@ -50,9 +51,9 @@ def smaller(code):
 
 
 def words(command):
-    """What a shell hands to `winnow`: its command, and the arguments of that."""
+    """What a shell hands to `winnow`: its command, and the arguments of that. CONFIG is any configuration."""
     _, name, *arguments = shlex.split(command, comments=True)
-    return name, arguments
+    return name, ["arithmetic" if argument == "CONFIG" else argument for argument in arguments]
 
 
 def run(name, arguments):
@@ -71,12 +72,12 @@ def test_every_command_has_the_options_it_is_shown_with(command):
 def test_every_configuration_it_shows_is_sound(command):
     _, (file, *options) = words(command)
     sets = [value for option, value in itertools.pairwise(options) if option == "--set"]
-    resolve_members(load(REPOSITORY / file, sets), base=REPOSITORY / "configs")
+    resolve_file(find_config(file, REPOSITORY), sets)
 
 
 @pytest.mark.parametrize("assignment", re.findall(r"`--set '([^']+)'`", README))
 def test_every_override_it_names_is_sound(assignment):
-    resolve_members(load(REPOSITORY / "configs" / "arithmetic.toml", [assignment]), base=REPOSITORY / "configs")
+    resolve_file(find_config("arithmetic", REPOSITORY), [assignment])
 
 
 def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
@@ -188,9 +189,9 @@ def test_the_table_lists_every_member(family):
     assert named == ours
 
 
-def test_every_configuration_is_named():
-    for path in (REPOSITORY / "configs").glob("*.toml"):
-        assert re.search(rf"\b{path.stem}\b", README), path.name
+def test_every_recipe_is_named():
+    for name in recipe_paths():
+        assert re.search(rf"\b{name}\b", README), name
 
 
 def test_links_of_the_configurations_lead_somewhere():

@@ -20,7 +20,7 @@ from winnow.state.sweep_folder import read_sweep
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Two runs of two steps.
 SWEEP = """
-config = "CONFIGS/arithmetic.toml"
+config = "arithmetic"
 output = "sweeps/small"
 seeds = [5]
 baseline = "all"
@@ -64,7 +64,7 @@ def test_a_sweep_trains_each_configuration_and_is_resumed_once_finished(tmp_path
     """Each run in a fork; test_run_sweep.py starts children as a sweep does."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(OnThisMachine, "start", lambda self, run, arguments: Ended(run, arguments))
-    (tmp_path / "small.toml").write_text(SWEEP.replace("CONFIGS", str(CONFIGS)))
+    (tmp_path / "small.toml").write_text(SWEEP)
     result = called("small.toml")
 
     assert result.exit_code == 0, (result.output, [p.read_text() for p in tmp_path.rglob("*.log")])

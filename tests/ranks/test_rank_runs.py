@@ -18,21 +18,18 @@ from run_cases import Ran
 from runs import Found
 from transformers import AutoModelForCausalLM
 
+from winnow.recipes import recipe_paths
 from winnow.seeds import uniforms
 from winnow.state.logbook import read_metrics, read_rollouts
 
 CASE = "run_cases:ran"
 LIMITS = {"gradients": 1e-12, "logprobs": 1e-10, "metrics": 1e-9, "weights": 1e-10}
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs" / "published"
 LEARNERS = ("replicated", "sharded")
 SLOW = pytest.mark.slow  # covered by the other learner, and by tests of the learner alone
 VARIED = tomllib.loads((Path(__file__).parents[1] / "published" / "variants.toml").read_text(encoding="utf-8"))
 VARIANTS = {variant["run"] for variant in VARIED["variant"]}  # of a published run; other files have the same laws
-PUBLISHED = [
-    path
-    for path in (*sorted(CONFIGS.glob("*.toml")), *sorted((CONFIGS / "published").glob("*.toml")))
-    if path.stem not in VARIANTS
-]
+PUBLISHED = [path for path in (*recipe_paths().values(), *sorted(CONFIGS.glob("*.toml"))) if path.stem not in VARIANTS]
 
 
 def compare(group: Group, learner: str, config: dict[str, Any], tmp_path: Path) -> dict[str, float]:

@@ -13,6 +13,7 @@ from winnow.commands.run_settings import format_toml
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, accepted_value
+from winnow.recipes import recipe_paths
 from winnow.training.resolve import resolve_members
 
 
@@ -321,8 +322,9 @@ def test_a_key_or_a_table_of_the_file_can_be_left_out(tmp_path):
 
 
 def test_a_probed_allocation_becomes_a_uniform_one_on_the_command_line():
-    """Of every published file that brings a probe: the members and their combination are accepted."""
-    for path in sorted((Path(__file__).parents[2] / "configs").glob("**/gvm_*.toml")):
+    """Of every recipe and published file that brings a probe: the members and their combination are accepted."""
+    published = sorted((Path(__file__).parents[2] / "configs").glob("**/gvm_*.toml"))
+    for path in (*(path for name, path in recipe_paths().items() if name.startswith("gvm_")), *published):
         if "every" in tomllib.loads(path.read_text(encoding="utf-8")).get("probe", {}):
             config = load(path, ["allocate=uniform"], unset=["probe"])
             assert resolve_members(config, base=path.parent).source == "none"

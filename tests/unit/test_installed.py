@@ -14,10 +14,11 @@ from winnow.commands.doctor.packages import of_packages
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.installed import unsuitable_version
+from winnow.recipes import recipe_paths
 from winnow.training import resolve
 
 REQUIRED = ["torch>=2.11", "mlflow>=3.5; extra == 'mlflow'", "trackio>=0.30; extra == 'trackio'", "???"]
-CONFIG = Path(__file__).parents[2] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ import pytest
 
 from winnow.commands.run_settings import format_toml
 from winnow.config import Config
+from winnow.recipes import recipe_paths
 
 pytestmark = pytest.mark.timeout(1200)
 pytest.importorskip("ray.train", reason="needs Ray Train: pip install 'winnow-rl[ray]'")
 
-DEMO = Path(__file__).parents[2] / "configs" / "arithmetic.toml"
+DEMO = recipe_paths()["arithmetic"]
 LEARNT = 0.2  # increase of the accuracy on 64 problems with 8 samples each; its standard error is 0.03
 SHORTER = ("steps=20", "evaluate.every=20", "evaluate.problems=64")
 

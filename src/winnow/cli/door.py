@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import DataError, WinnowError, format_with_code, resumable, resume_options
+from winnow.recipes import find_config
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable, silence
@@ -125,7 +126,12 @@ def door(
 ) -> None: ...
 
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", parser=find_config, help="A recipe (winnow list recipes), or the path of a TOML file."
+    ),
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
 Unsets = Annotated[

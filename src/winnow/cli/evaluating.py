@@ -8,12 +8,18 @@ from typing import Annotated
 import typer
 
 from winnow.cli.door import Sets, app, interruptible, print_text
+from winnow.recipes import find_config
 
 
 @app.command("eval")
 def evaluate(
     model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
-    config: Annotated[Path | None, typer.Option(help="A TOML file. Default: the checkpoint's run.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG", parser=find_config, help="A recipe or a TOML file. Default: the checkpoint's run."
+        ),
+    ] = None,
     tasks: Annotated[
         list[str] | None,
         typer.Option(

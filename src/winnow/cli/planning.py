@@ -1,4 +1,4 @@
-"""Commands for use before a run: `winnow check`, `doctor`, `list` and `fetch`."""
+"""Commands for use before a run: `winnow init`, `check`, `doctor`, `list` and `fetch`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def check(
 
 
 @app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="A folder that does not exist yet.")],
+    recipe: Annotated[str, typer.Option(help="The recipe to start from: winnow list recipes.")] = "arithmetic",
+) -> None:
+    """Make a folder with a configuration that explains its keys, and with a reward function. Both train as they are."""
+    from winnow.commands.init import write_project
+
+    project = write_project(folder, recipe)
+    print_text(f"written    {project.config}, {project.reward}")
+    print_text(f"train it:  {project.command}")
+
+
+@app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a report of an issue.")] = False,
     network: Annotated[bool, typer.Option("--network", help="Test the connection to the hub.")] = False,
@@ -50,9 +63,9 @@ def doctor(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="losses, selectors, rewards, tasks, metrics ...")] = None,
+    kind: Annotated[str | None, typer.Argument(help="recipes, losses, selectors, rewards, tasks, metrics ...")] = None,
 ) -> None:
-    """List what a configuration can name: each member with its options, their defaults, and its purpose."""
+    """List the recipes, or what a configuration can name: members with their options, defaults and purpose; keys."""
     from winnow.commands.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):

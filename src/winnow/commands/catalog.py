@@ -1,4 +1,4 @@
-"""`winnow list`: what a configuration can name, read from the registry, so that the list is always current."""
+"""`winnow list`: the recipes, and what a configuration can name, read from the registry and the package."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from winnow.commands.config_keys import Key, keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
+from winnow.recipes import recipe_paths, summary
 from winnow.registry import Entry, aliases, load_plugins, members
 from winnow.report.text import wrap
 
-KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics")
+KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
 
 
 def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
@@ -23,6 +24,9 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
     """
     if kind in ("metric", "metrics"):
         yield from (f"{name}\n    {wrap(meaning)}" for name, meaning in METRICS.items())
+        return
+    if kind in ("recipe", "recipes"):
+        yield from (f"{name}\n    {wrap(summary(path))}" for name, path in recipe_paths().items())
         return
     if kind in ("key", "keys"):
         yield from map(_key, keys())

@@ -8,7 +8,6 @@ from pathlib import Path
 from winnow.commands.cost import describe, first_prompt_lines
 from winnow.commands.dry_run import dry_run
 from winnow.commands.run_settings import format_toml
-from winnow.config_file import load
 from winnow.errors import ConfigError, DataError
 from winnow.memory.plan import parse_bytes
 from winnow.report.text import sanitize, wrap
@@ -16,7 +15,7 @@ from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import budget
 from winnow.training.combinations import check_ranks
 from winnow.training.members import Members
-from winnow.training.resolve import check_installed, resolve_members
+from winnow.training.resolve import check_installed, resolve_file
 
 
 def check_lines(
@@ -28,7 +27,7 @@ def check_lines(
     Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
     With `memory`, a missing package is only a note, as the run is for another machine.
     """
-    members = resolve_members(load(config, sets, unset), base=config.parent)
+    members = resolve_file(config, sets, unset)
     check_ranks(members.config, ranks)
     settings, counts = members.config, budget(members)
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)

@@ -154,8 +154,8 @@ def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str,
         data[section] = {**{key: v for key, v in value.items() if not (worded and key in WORDING)}, **existing}
 
 
-def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = False) -> tuple[Config, Path]:
-    """The configuration of a run with `changes`, and the folder of its relative names.
+def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = False) -> tuple[Config, Manifest]:
+    """The configuration of a run with `changes`, and the manifest that it is from.
 
     Raises as `settings_from`, and RunFolderError for a run that cannot be read or belongs to another user.
     """
@@ -167,7 +167,7 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     config = validate(manifest.config, source=str(manifest.path))
     if not trust_run:
         check_trusted(config, manifest, given)
-    return config, manifest.base
+    return config, manifest
 
 
 def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:

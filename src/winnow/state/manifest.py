@@ -23,6 +23,7 @@ def describe_run(
     config: Config,
     *,
     base: Path,
+    recipe: str | None = None,
     device: str,
     threads: int,
     inputs: Mapping[str, Mapping[str, str]],
@@ -32,12 +33,13 @@ def describe_run(
 ) -> dict[str, Any]:
     """The manifest as JSON data: the resolved configuration, digests of its files by key, versions, and the machine.
 
-    `base` is the folder that the configuration's files are relative to. `packages` contain members of the run. `gpu`
-    describes the policy's GPU and its driver, if it has one. `ranks` is the number of processes of the run.
+    `base` is the folder that the configuration's files are relative to. The manifest of a `recipe` contains its name
+    instead, so that a run resumes unchanged after the package was installed elsewhere. `packages` contain members of
+    the run. `gpu` describes the policy's GPU and its driver, if it has one. `ranks` is the number of processes.
     """
     return {
         "config": dump(config),
-        "base": str(base.resolve()),
+        **({"base": str(base.resolve())} if recipe is None else {"recipe": recipe}),
         "inputs": dict(inputs),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *packages)}},
         "device": device,

@@ -14,6 +14,7 @@ from typing import Any
 
 from winnow.config import Config, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.recipes import FOLDER as RECIPES
 from winnow.state.checkpoint_names import FOLDER, is_checkpoint_path, paths
 from winnow.state.input_digests import digests
 from winnow.state.manifest import MANIFEST, parse
@@ -30,6 +31,7 @@ class Manifest:
     base: Path  # the folder that its "file.py:function" names are relative to
     inputs: dict[str, Any]  # digests of the files that the run read, by key of the configuration
     data: dict[str, Any] = field(default_factory=dict)  # the whole manifest, with versions and machine
+    recipe: str | None = None  # the recipe that it is from; the base is then the folder of this package's recipes
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
@@ -61,7 +63,9 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
         )
     inputs = data.get("inputs")
     known = inputs if isinstance(inputs, dict) else {}
-    return Manifest(path, data["config"], Path(str(data.get("base", run))), known, data)
+    recipe = str(data["recipe"]) if data.get("recipe") else None
+    base = Path(str(data.get("base", run))) if recipe is None else RECIPES
+    return Manifest(path, data["config"], base, known, data, recipe)
 
 
 def manifest_of(run: Path) -> Manifest:

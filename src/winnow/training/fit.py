@@ -144,6 +144,7 @@ def _manifest(members: Members, device: torch.device, inputs: Digests) -> dict[s
     return describe_run(
         members.config,
         base=members.base,
+        recipe=members.recipe,
         device=str(device),
         threads=torch.get_num_threads(),
         inputs=inputs,

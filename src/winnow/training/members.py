@@ -36,6 +36,7 @@ class Members:
 
     config: Config
     base: Path  # the folder that "file.py:function" is relative to
+    recipe: str | None  # the recipe that the configuration is from
     task: Bound[TaskTraits]
     further_tasks: tuple[Bound[TaskTraits], ...]  # to evaluate on
     reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward

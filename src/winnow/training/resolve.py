@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.selection import chain
 from winnow.config import Config, Member, SharedCritic, optimizers
+from winnow.config_file import load
 from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
@@ -40,6 +42,7 @@ from winnow.families import (
 from winnow.installed import is_installed, unsuitable_version
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
+from winnow.recipes import recipe_at
 from winnow.registry import resolve, resolve_at
 from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations
@@ -53,10 +56,24 @@ T = TypeVar("T", bound=Traits)
 SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
 
 
-def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
+def resolve_file(
+    path: Path,
+    sets: Sequence[str] = (),
+    unset: Sequence[str] = (),
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    critic: Critic | None = None,
+) -> Members:
+    """The members of a configuration file, changed as by `load`. Raises ConfigError."""
+    config = load(path, sets, unset, changes)
+    return resolve_members(config, base=path.parent, recipe=recipe_at(path), critic=critic)
+
+
+def resolve_members(config: Config, base: Path, *, recipe: str | None = None, critic: Critic | None = None) -> Members:
     """Look up every name and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError.
 
-    `critic` is a function that returns values, in place of the value model of a table [critic].
+    `recipe` is the name of the recipe that the configuration is from. `critic` is a function that returns values, in
+    place of the value model of a table [critic].
     """
     config = with_engine(with_dtype(config))
     advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
@@ -67,6 +84,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     members = Members(
         config=config,
         base=base,
+        recipe=recipe,
         task=_bound(TASK, config.task, base),
         further_tasks=tuple(_bound(TASK, task, base, key="evaluate.tasks") for task in config.evaluate.tasks),
         reward=reward,

@@ -14,12 +14,13 @@ import pytest
 from winnow.alarms import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load
+from winnow.recipes import recipe_paths
 
 REPOSITORY = Path(__file__).parents[3]
 FIXTURES = REPOSITORY / "tests" / "fixtures"
 RUNS = json.loads(gzip.decompress((FIXTURES / "healthy_runs.json.gz").read_bytes()))
 ILL = json.loads(gzip.decompress((FIXTURES / "ill_runs.json.gz").read_bytes()))
-CONFIGS = {path.stem: path for path in (REPOSITORY / "configs").glob("*.toml") if path.stem != "gsm8k"}
+CONFIGS = {name: path for name, path in recipe_paths().items() if name != "gsm8k"}
 
 
 def rows_of(name):

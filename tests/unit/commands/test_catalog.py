@@ -6,6 +6,7 @@ from winnow.commands.config_keys import keys
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS
+from winnow.recipes import recipe_paths
 from winnow.registry import members
 
 
@@ -27,6 +28,13 @@ def test_metrics_come_with_their_meaning():
     assert len(list(catalog("metrics"))) == len(METRICS)
     assert next(catalog("metric")).splitlines()[0] == "reward/mean"
     assert METRICS["reward/mean"] in next(catalog("metric"))
+
+
+def test_recipes_come_with_the_first_line_of_their_comment():
+    blocks = dict(block.split("\n", 1) for block in catalog("recipes"))
+    assert list(blocks) == sorted(recipe_paths())
+    assert " ".join(blocks["raft"].split()) == recipe_paths()["raft"].read_text().splitlines()[0].removeprefix("# ")
+    assert list(catalog("recipe")) == list(catalog("recipes"))
 
 
 def test_a_key_is_listed_with_its_values_and_with_what_it_does():

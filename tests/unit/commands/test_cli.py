@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -16,9 +15,9 @@ from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.cli import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
+from winnow.recipes import recipe_paths
 from winnow.report.drawing import new_figure
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 GSM8K = "".join(
     json.dumps({"question": f"Ann has {i} eggs and buys one. How many has she?", "answer": f"#### {i + 1}"}) + "\n"
     for i in range(40)
@@ -58,16 +57,18 @@ def imports(run, tmp_path_factory):
     curves = folder / "curves.csv"
     curves.write_text("steps,accuracy\n1,0.5\n")
     kinds = ("selectors", "advantages", "weightings", "rewards", "tasks", "allocators", "engines", "keys", "metrics")
+    kinds += ("recipes",)
     calls = [
         ["--help"],
         *([command, "--help"] for command in ("train", "eval", "check", "list", "show", "plot", "export", "fetch")),
         ["report", "--help"],
         *(["list", kind] for kind in kinds),
+        ["init", str(folder / "mine")],
         ["show", str(run)],
         ["plot", str(run), "-o", str(folder / "plot.png")],
         ["export", str(run), "--history"],
         ["compare", str(curves), "-o", str(folder / "compared")],
-        ["check", str(CONFIGS / "arithmetic.toml"), *FEW, "--set", "advantage=gae", "--set", "critic.form=model"],
+        ["check", "arithmetic", *FEW, "--set", "advantage=gae", "--set", "critic.form=model"],
     ]
     code = [sys.executable, "-c", IMPORTS, json.dumps([calls, ["torch", *HEAVY]])]
     done = subprocess.run(code, capture_output=True, text=True)
@@ -77,7 +78,7 @@ def imports(run, tmp_path_factory):
 
 def test_reading_commands_start_without_torch(imports):
     *reading, _ = imports
-    assert len(reading) == 23
+    assert len(reading) == 25
     assert [(arguments, modules) for arguments, modules, _ in reading if modules] == []
 
 
@@ -103,7 +104,7 @@ def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", counted)
     few = (*FEW, "--set", "verify.workers=0")
-    assert winnow("check", CONFIGS / "arithmetic.toml", *few).exit_code == 0
+    assert winnow("check", "arithmetic", *few).exit_code == 0
     assert len(read) == 1
     few += (
         "--set",
@@ -113,7 +114,7 @@ def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
         "--set",
         "evaluate.greedy=false",
     )
-    trained = winnow("train", CONFIGS / "arithmetic.toml", *few, "--set", "steps=1", "--output", tmp_path / "run")
+    trained = winnow("train", "arithmetic", *few, "--set", "steps=1", "--output", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
     assert len(read) == 2
 
@@ -334,14 +335,14 @@ def advice_of(result):
     return [" ".join(advice.split()) for advice in re.findall(r"(?m)^! .*(?:\n +.*)*", result.stdout)]
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
-def test_check_raises_no_false_alarm_for_a_documented_configuration(tmp_path, config):
+@pytest.mark.parametrize("recipe", recipe_paths())
+def test_check_raises_no_false_alarm_for_a_recipe(tmp_path, recipe):
     (tmp_path / "gsm8k_train.jsonl").write_text(GSM8K)
     (tmp_path / "gsm8k_test.jsonl").write_text(GSM8K)
     small = {"task.size": 64, "evaluate.problems": 8}
-    if config.stem == "gsm8k":
+    if recipe == "gsm8k":
         small = {"model.path": make("qwen2.5", tmp_path), "task.path": tmp_path, "rollout.prompts_per_step": 2}
-    result = winnow("check", config, *(f"--set={key}={value}" for key, value in small.items()))
+    result = winnow("check", recipe, *(f"--set={key}={value}" for key, value in small.items()))
     assert result.exit_code == 0, result.output
     assert not [advice for advice in advice_of(result) if "reward = " in advice]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from winnow.cli import app
+from winnow.recipes import recipe_paths
 from winnow.state.sweep_folder import SWEEP
 
-CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 
 
 def resume_command(*arguments: str) -> list[str]:

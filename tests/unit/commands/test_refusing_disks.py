@@ -22,13 +22,14 @@ from synthetic_run import write_run
 from winnow.cli import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
+from winnow.recipes import recipe_paths
 from winnow.report.drawing import new_figure, save_figure
 from winnow.state.output_files import write_output, write_output_folder
 from winnow.state.run_folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
 from winnow.tasks.source import Record
 
-CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 FEW = (
     "task.size=64",
     "evaluate.problems=4",
@@ -98,7 +99,7 @@ _FEWEST = ["--rollouts", "4", "--kept", "4", "--repeats", "1"]
 
 
 def _planned(here: Path) -> list[Any]:
-    costs = CONFIG.parent / "costs" / "pods_a.json"
+    costs = Path(__file__).parents[3] / "configs" / "costs" / "pods_a.json"
     return ["--plan", "--run", here / "planned", "--costs", costs, "--prompts", "8"]
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from refusals import refused
 from winnow.config_file import load
 from winnow.errors import ConfigError
+from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Rollout
 from winnow.rewards.compose import make_reward
 from winnow.training.resolve import resolve_members, reward_spec
 
 PROMPT = Prompt(id="p", tokens=np.zeros(1, np.int64), text="What is 4 + 6?", answer="10", task="t")
-CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 SLIDE = [("Answer: 10.", 100.0), ("Answer: 0.", 20.0), ("The answer is 10.", 80.0), ("It is 0.", 0.0)]
 
 

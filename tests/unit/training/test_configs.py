@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from winnow.config_file import load
+from winnow.recipes import recipe_paths
 from winnow.records import PolicyOutput
 from winnow.state.logbook import read_metrics
 from winnow.testing import micro_batch
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
-# gsm8k.toml is for a real model and a data set that is not here; a test of the README resolves it.
-CONFIGS = sorted(p for p in (Path(__file__).parents[3] / "configs").glob("*.toml") if p.stem != "gsm8k")
+# gsm8k is for a real model and a data set that is not here; a test of the README resolves it.
+CONFIGS = [path for name, path in recipe_paths().items() if name != "gsm8k"]
 CLIPPED = [path for path in CONFIGS if load(path).loss.use in ("clip", "raft_plus_plus")]
 each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 

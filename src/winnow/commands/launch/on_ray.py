@@ -23,6 +23,7 @@ from winnow.commands.launch.training import TrainingRequest, this_rank, train_he
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.errors import ConfigError, RankError
+from winnow.recipes import recipe_at
 from winnow.report.text import sanitize
 from winnow.state.disk import replace_file
 from winnow.state.run_folder import check_free, has_finished_step
@@ -39,10 +40,11 @@ class ClusterRequest(TrainingRequest):
 
     data: Mapping[str, Any] = field(default_factory=dict)
     cwd: str = "."  # the user's working directory, to which other paths are relative
+    recipe: str | None = None  # the package may be elsewhere on another node
     version: str = __version__
 
     def members(self) -> Members:
-        return resolve_members(validate(self.data), base=self.config.parent)
+        return resolve_members(validate(self.data), base=self.config.parent, recipe=self.recipe)
 
 
 def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restarts: int) -> int:
@@ -59,7 +61,7 @@ def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restart
         check_free(output)
     data = {**config, "output": str(output)}
     fields = asdict(replace(request, config=request.config.absolute()))
-    on_cluster = ClusterRequest(**fields, data=data, cwd=os.getcwd())
+    on_cluster = ClusterRequest(**fields, data=data, cwd=os.getcwd(), recipe=recipe_at(request.config))
     beside = Path(f"{output}.ray")
     settings = on_cluster.members().config
     ray = _connected(address, ranks)

@@ -13,7 +13,6 @@ from typing import IO
 from winnow import ranks
 from winnow.commands.exit_codes import SAVED, RunFailed
 from winnow.commands.launch.rank_end import RankEnd, hold_back
-from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.report.progress import output_for, progress
 from winnow.report.screen import Progress
@@ -22,7 +21,7 @@ from winnow.report.tracking import track_run
 from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
 from winnow.training.members import Members
-from winnow.training.resolve import resolve_members
+from winnow.training.resolve import resolve_file
 
 RAISED_BY_ALL = (ConfigError, DataError, RunFolderError)  # before the first step, every rank raises the same
 
@@ -41,7 +40,7 @@ class TrainingRequest:
     def members(self) -> Members:
         """The members that the configuration names. Raises ConfigError."""
         with self.output():  # a user's file may print when it is imported
-            return resolve_members(load(self.config, self.sets, self.unset), base=self.config.parent)
+            return resolve_file(self.config, self.sets, self.unset)
 
     def output(self) -> AbstractContextManager[IO[str]]:
         """Standard output; with JSON progress, reserved for the events of the run."""

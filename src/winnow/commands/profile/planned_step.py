@@ -11,9 +11,8 @@ from winnow.commands.profile.profiled import Profile, prepare_profile
 from winnow.commands.profile.run_statistics import statistics_of
 from winnow.commands.profile.step_plan import PlanRequest, StepPlan
 from winnow.commands.profile.tables import row
-from winnow.config_file import load
 from winnow.state.cost_file import costs_of_profile
-from winnow.training.resolve import resolve_members
+from winnow.training.resolve import resolve_file
 
 MEASURED: tuple[Way, ...] = ("sampling", "accumulated")  # the two curves
 
@@ -22,7 +21,7 @@ def prepare_plan(
     config: Path, sets: Sequence[str], run: Path, request: PlanRequest, *, window: int, unset: Sequence[str] = ()
 ) -> StepPlan:
     """A plan whose candidates have no seconds yet. Raises WinnowError for everything that can be checked now."""
-    members = resolve_members(load(config, sets, unset), base=config.parent)
+    members = resolve_file(config, sets, unset)
     return StepPlan(members, statistics_of(run.expanduser(), window=window), request)
 
 

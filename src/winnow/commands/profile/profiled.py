@@ -17,7 +17,6 @@ from winnow.commands.profile.device_memory import check_limit
 from winnow.commands.profile.measuring import measure
 from winnow.commands.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
 from winnow.config import Config
-from winnow.config_file import load
 from winnow.errors import ConfigError
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_gpu, resolve_device
@@ -27,7 +26,7 @@ from winnow.seeds import generator
 from winnow.state.manifest import describe_run
 from winnow.training.members import Members
 from winnow.training.prompts import prompt_tokenizer, render_prompts
-from winnow.training.resolve import check_installed, resolve_members
+from winnow.training.resolve import check_installed, resolve_file
 
 ALL = "all"  # the selector that keeps everything
 
@@ -98,7 +97,7 @@ class Profile:
             "date": datetime.date.today().isoformat(),
             "load_average": os.getloadavg(),  # before the first point: the load of other processes
             **machine,
-            **{name: value for name, value in described.items() if name not in ("config", "base", "inputs")},
+            **{name: value for name, value in described.items() if name not in ("config", "base", "recipe", "inputs")},
         }
 
 
@@ -106,7 +105,7 @@ def prepare_profile(
     config: Path, sets: Sequence[str], request: ProfileRequest, *, unset: Sequence[str] = ()
 ) -> Profile:
     """Check everything before weights are loaded, and choose the prompts. Raises ConfigError or DataError."""
-    members = resolve_members(load(config, sets, unset), base=config.parent)
+    members = resolve_file(config, sets, unset)
     if members.reads_values:
         raise ConfigError(
             "winnow profile measures sampling and the policy's update, and no value model's update",

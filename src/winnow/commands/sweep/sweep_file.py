@@ -31,7 +31,7 @@ class SweepFile(Section):
     """The keys of a sweep file. The tables contain keys of a configuration, dotted or nested."""
 
     config: str
-    """The configuration that every run starts from, relative to the sweep file."""
+    """The configuration that every run starts from: a recipe, or a path relative to the sweep file."""
     output: Annotated[str, Field(min_length=1)]
     """The sweep's folder, relative to the working directory."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)

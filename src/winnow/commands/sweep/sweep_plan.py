@@ -17,6 +17,7 @@ from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.hidden_options import with_dotted_secrets_hidden
+from winnow.recipes import find_config
 from winnow.state.disk import replace_file
 from winnow.state.input_digests import Digests, digests
 from winnow.state.resume_changes import compare
@@ -74,8 +75,8 @@ def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
     and the faulty configuration, or the line of the base configuration.
     """
     file, text = read_sweep_file(path, changes)
-    base = path.parent / Path(file.config).expanduser()
     try:
+        base = find_config(file.config, path.parent)
         data, base_text = read_toml(base)
     except ConfigError as error:
         raise error.within(locate(path, text, "config")) from error

@@ -3,14 +3,14 @@
 import csv
 import json
 import re
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from winnow.cli import app
+from winnow.recipes import recipe_paths
 
-CONFIG = Path(__file__).parents[4] / "configs" / "arithmetic.toml"
+CONFIG = recipe_paths()["arithmetic"]
 TINY = [
     "task.size=64",
     "evaluate.problems=4",

@@ -124,6 +124,18 @@ def test_a_mistake_is_refused_before_a_folder_is_made(files, tmp_path, old, new,
     assert not (tmp_path / "out").exists()
 
 
+def test_a_recipe_is_named_by_a_bare_word_that_is_nothing_beside_the_sweep_file(files, monkeypatch, tmp_path):
+    (tmp_path / "arithmetic").mkdir()
+    monkeypatch.chdir(tmp_path)  # with a folder of the recipe's name, which is not beside the sweep file
+    text = SWEEP.replace("configs/base.toml", "arithmetic")
+    assert read_plan(files(text), {}).settings["all"].config.task.options["levels"] == (2, 3, 4)
+    with refused(ConfigError, "sweep.toml, line 2", "'arithmetic'", code="config.unknown_name"):
+        read_plan(files(text.replace("arithmetic", "arithmetics")), {})
+    (tmp_path / "s" / "arithmetic").touch()
+    with refused(ConfigError, "sweep.toml, line 2", "'./arithmetic'", code="config.duplicate"):
+        read_plan(files(text), {})
+
+
 def test_a_mistake_in_the_base_configuration_is_named_with_its_line(files):
     with refused(ConfigError, "base.toml, line 7", key="optimizer.rate", code="config.unknown_key"):
         read_plan(files(base_text=BASE.replace("learning_rate", "rate")), {})

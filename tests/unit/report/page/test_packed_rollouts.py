@@ -11,7 +11,7 @@ from winnow.report.page.packed_rollouts import packed
 from winnow.report.page.rollout_data import rollout_data
 from winnow.report.page.strict_json import encoded
 
-LIMIT, DEMO = 20_000_000, 61_440  # bytes of --limit, and rollouts of configs/arithmetic.toml
+LIMIT, DEMO = 20_000_000, 61_440  # bytes of --limit, and rollouts of the recipe arithmetic
 
 
 def test_columns_by_hand():
@@ -46,7 +46,7 @@ def test_the_browser_unpacks_every_rollout(shown):
 
 
 def test_a_demo_run_fits_in_a_file():
-    """Groups like those of configs/arithmetic.toml: 16 rollouts of 27 tokens at most, few of which are equal."""
+    """Groups like those of the recipe arithmetic: 16 rollouts of 27 tokens at most, few of which are equal."""
     random = np.random.default_rng(0)
     rows = []
     for i in range(16):

@@ -1,0 +1,119 @@
+"""`winnow init`: the files that it writes train, and say what the recipe says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from refusals import check_refusal, refusal_of, refused
+from winnow.cli import app
+from winnow.commands.audit import audit_configured
+from winnow.commands.config_keys import keys
+from winnow.commands.init import write_project
+from winnow.commands.score import build_config
+from winnow.config_file import load
+from winnow.errors import ConfigError, DataError
+from winnow.recipes import recipe_paths
+from winnow.state.logbook import read_metrics
+from winnow.training.resolve import resolve_file
+
+SMALL = (
+    "steps=1", "threads=1", "device=cpu", "rollout.prompts_per_step=4", "rollout.rollouts_per_prompt=4",
+    "select.keep_per_prompt=2", "task.size=64", "evaluate.problems=4", "evaluate.rollouts_per_prompt=2",
+    "verify.workers=0",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty working directory. Folders whose rewards are imported have different names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def comments(text):
+    return " ".join(re.sub(r"(?m)^# ?", "", line) for line in text.splitlines() if line.startswith("#"))
+
+
+@pytest.mark.parametrize("recipe", recipe_paths())
+def test_the_configuration_is_the_recipes_with_a_reward_and_an_output_of_its_own(recipe, here):
+    project = write_project(Path(f"a_{recipe}"), recipe)
+    written = tomllib.loads(project.config.read_text(encoding="utf-8"))
+    of_recipe = tomllib.loads(recipe_paths()[recipe].read_text(encoding="utf-8"))
+    assert written.pop("reward") == {"use": "reward.py:reward"}
+    assert written.pop("output") == f"runs/a_{recipe}"
+    assert written == {key: value for key, value in of_recipe.items() if key not in ("reward", "output")}
+    (reward,) = resolve_file(project.config).rewards
+    assert reward.entry.origin == str(here / project.reward)
+
+
+@pytest.mark.parametrize("recipe", recipe_paths())
+def test_every_key_has_its_meaning_above_it_and_comments_of_the_recipe_stay(recipe):
+    text = write_project(Path("mine"), recipe).config.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert all(lines[number - 1].startswith("# ") for number, line in enumerate(lines) if re.match(r"\w+ = ", line))
+    meanings = {key.name: key.meaning for key in keys()}
+    assert all(meanings[name] in comments(text) for name in ("steps", "rollout.prompts_per_step", "evaluate.split"))
+    assert all(len(line) <= 120 for line in lines)
+    for line in recipe_paths()[recipe].read_text(encoding="utf-8").splitlines():
+        of_line = line.partition("# ")[2]
+        assert of_line in text or f"winnow train {recipe}" in line or f"winnow check {recipe}" in line
+    assert f" {recipe} --set" not in text  # its commands name this configuration
+
+
+def test_options_are_attributed_to_their_member():
+    text = write_project(Path("mine"), "gvm_grpo").config.read_text(encoding="utf-8")
+    (above,) = re.findall(r"# (.*)\nalpha = 1e-3\n", text)
+    assert "gvm" in above
+    assert "winnow list allocators" in above
+
+
+def test_both_files_train_as_they_are_and_the_reward_is_the_files(here):
+    made = CliRunner().invoke(app, ["init", "trained", "--recipe", "grpo"])
+    assert made.exit_code == 0
+    (command,) = re.findall(r"winnow (train \S+)\n", made.output)
+    assert command == "train trained/config.toml"
+    sets = [word for assignment in SMALL if "keep" not in assignment for word in ("--set", assignment)]
+    trained = CliRunner().invoke(app, [*command.split(), *sets])
+    assert trained.exit_code == 0, trained.output
+    (row,) = (row for row in read_metrics(here / "runs" / "trained") if "budget/rollouts" in row)
+    assert row["budget/rollouts"] == 16
+    assert row["reward/part/right"] == row["reward/mean"]
+
+
+def test_the_reward_passes_the_audit_as_its_file_says(monkeypatch):
+    project = write_project(Path("audited"))
+    (task, reward) = re.findall(r"winnow audit (\S+) --reward (\S+)\n", project.reward.read_text())[0]
+    monkeypatch.chdir("audited")
+    assert audit_configured(build_config(["task.size=64"], task=task, reward=reward), Path.cwd()).clean
+
+
+def test_two_folders_have_rewards_that_one_process_can_use():
+    first, second = write_project(Path("a b")), write_project(Path("deeper/c"))
+    assert first.command == "winnow train 'a b/config.toml'"
+    for project in (first, second):
+        resolve_file(project.config)
+    assert load(second.config).output == "runs/c"
+
+
+def test_a_folder_that_exists_is_refused_and_kept(here):
+    (here / "mine").mkdir()
+    (here / "mine" / "notes").write_text("mine")
+    result = CliRunner().invoke(app, ["init", "mine"])
+    assert result.exit_code == 2
+    check_refusal(refusal_of(result), "mine", code="data.exists")
+    assert [path.name for path in (here / "mine").iterdir()] == ["notes"]
+    with refused(DataError, code="data.exists"):
+        write_project(Path())
+
+
+def test_an_unknown_recipe_and_a_name_that_cannot_be_printed_are_refused(here):
+    with refused(ConfigError, "'grop'", "'grpo'", key="recipe", code="config.unknown_name"):
+        write_project(Path("mine"), "grop")
+    with refused(ConfigError, code="config.value"):
+        write_project(Path("mi\nne"))
+    assert list(here.iterdir()) == []
