@@ -278,11 +278,11 @@ def problems(path, folder):
     return [word for name in names for word in ("--set", f"task.{name}={folder}")]
 
 
-def test_every_run_that_fits_a_device_is_checked_with_its_memory():
-    assert {name for name, (_, fits) in PLANNED.items() if fits} <= {path.stem for path in CHECKED}
+FITTING = {path.stem for path in CHECKED if PLANNED.get(path.stem, ("", False))[1]}  # checked with the memory above
 
 
-@pytest.mark.parametrize("name", [name for name, (_, fits) in PLANNED.items() if not fits])
-def test_check_refuses_a_run_that_does_not_fit_a_device(name, tmp_path):
-    result, printed = check(FOLDER / f"{name}.toml", tmp_path, "--memory", PLANNED[name][0])
-    assert result.exit_code == 2, printed
+@pytest.mark.parametrize("name", sorted(set(PLANNED) - FITTING))
+def test_check_plans_for_a_device_of_another_machine(name, tmp_path):
+    memory, fits = PLANNED[name]
+    result, printed = check(FOLDER / f"{name}.toml", tmp_path, "--memory", memory)
+    assert result.exit_code == (0 if fits else 2), printed
