@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,6 +58,7 @@ def module_of(path: str) -> str | None:
     return file.stem if file.parts[0] in ("scripts", "benchmarks", "tests") else None
 
 
+@functools.cache
 def imports(test: Path) -> set[str]:
     """Every module that a test file imports, and what it imports from them: either may be the changed module."""
     found = set()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-
-import pytest
 
 import winnow
 
@@ -50,10 +49,16 @@ def floor_of(name: str) -> int:
     return next(i for i, floor in enumerate(FLOORS) if name in floor)
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Of a file's syntax tree, for all laws."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imports(path: Path) -> set[str]:
     """Top-level winnow names that a file imports, also inside functions and for type checkers."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "winnow":
             parts = node.module.split(".")
             names |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
@@ -97,7 +102,7 @@ MODULES = {module(path): path for path in FILES}
 def imported_modules(path: Path) -> set[str]:
     """Every module of winnow that a file imports, inside a function or for a type checker too."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= inner if inner <= set(MODULES) else {node.module, *inner}
@@ -115,11 +120,10 @@ def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(
-    "module", ["winnow", "winnow.config", "winnow.records", "winnow.registry", "winnow.rewards", "winnow.state.logbook"]
-)
-def test_light_modules_do_not_import_torch(module):
-    assert run_python(f"import sys, {module}; print('torch' in sys.modules)").strip() == "False"
+def test_light_modules_do_not_import_torch():
+    light = ("winnow", "winnow.config", "winnow.records", "winnow.registry", "winnow.rewards", "winnow.state.logbook")
+    steps = "".join(f"import {module}; print('{module}', 'torch' in sys.modules)\n" for module in light)
+    assert run_python(f"import sys\n{steps}").splitlines() == [f"{module} False" for module in light]
 
 
 def test_no_module_shadows_the_standard_library():
@@ -130,7 +134,7 @@ def test_no_module_shadows_the_standard_library():
 def test_no_two_modules_define_a_public_class_of_one_name():
     homes = defaultdict(list)
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
     assert not {name: places for name, places in homes.items() if len(places) > 1}

@@ -24,7 +24,7 @@ from winnow.engines.native.sampler import Native
 from winnow.engines.native.scheduler import share_prompts
 from winnow.engines.requests import pending_rollouts
 from winnow.errors import EngineError
-from winnow.models.load import load
+from winnow.models.load import load_tokenizer
 from winnow.records import Group, Prompt, Sampling
 
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, their width, float32
@@ -37,7 +37,7 @@ def context(*, at_once: int = 512, stop: tuple[int, ...] = (0,)) -> EngineContex
     with torch.no_grad():
         model.lm_head.weight.mul_(12)
     return EngineContext(
-        model=model, tokenizer=load("bundled").tokenizer, stop_tokens=stop, max_rollouts_at_once=at_once
+        model=model, tokenizer=load_tokenizer("bundled"), stop_tokens=stop, max_rollouts_at_once=at_once
     )
 
 

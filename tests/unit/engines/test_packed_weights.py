@@ -14,7 +14,7 @@ from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.engines.native.packed_weights import packable, packed, packed_bytes
 from winnow.engines.native.sampler import Native
-from winnow.models.load import load
+from winnow.models.load import load_tokenizer
 from winnow.records import Prompt, Sampling
 
 PROMPTS = [Prompt(id=f"p{i}", tokens=np.arange(i + 1, 6 + 2 * i), text="", answer=None, task="") for i in range(2)]
@@ -29,7 +29,7 @@ def large(*, tied: bool = False) -> PreTrainedModel:
 
 
 def sampled(model: PreTrainedModel, **options: Any) -> tuple[Native, list[Any]]:
-    context = EngineContext(model=model, tokenizer=load("bundled").tokenizer, stop_tokens=(0,), max_rollouts_at_once=5)
+    context = EngineContext(model=model, tokenizer=load_tokenizer("bundled"), stop_tokens=(0,), max_rollouts_at_once=5)
     engine = native(context, **options)
     assert isinstance(engine, Native)
     return engine, rollouts(engine)

@@ -52,14 +52,11 @@ def rows() -> list[TrainingSequence]:
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 @pytest.mark.parametrize("dtype", PRECISION)
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize(("of", "tied"), [("embedding", True), ("embedding", False), ("output_head", False)])
-def test_norms_equal_one_backward_per_rollout(
-    family: str, dtype: torch.dtype, temperature: float, of: Matrix, tied: bool
-) -> None:
+def test_norms_equal_one_backward_per_rollout(family: str, dtype: torch.dtype, of: Matrix, tied: bool) -> None:
     model = tiny(family, dtype, tie_word_embeddings=tied)
-    got = policy(model, temperature=temperature, tokens_per_micro_batch=10_000).gradient_norms(rows(), of=of)
-    np.testing.assert_allclose(got, reference(model, rows(), of, temperature), rtol=PRECISION[dtype])
+    got = policy(model, temperature=0.7, tokens_per_micro_batch=10_000).gradient_norms(rows(), of=of)
+    np.testing.assert_allclose(got, reference(model, rows(), of, 0.7), rtol=PRECISION[dtype])
 
 
 def test_output_head_of_a_tied_model_is_that_role_alone() -> None:
@@ -78,8 +75,9 @@ def test_cuts_and_order_of_the_rows_do_not_matter(of: Matrix) -> None:
         np.testing.assert_allclose(got[::-1], whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", PRECISION)
-@pytest.mark.parametrize("chunk", [1, 4, 64])
+@pytest.mark.parametrize(
+    ("chunk", "dtype"), [(1, torch.float64), (4, torch.float64), (64, torch.float64), (4, torch.float32)]
+)
 @pytest.mark.parametrize(("of", "tied"), [("embedding", True), ("embedding", False), ("output_head", False)])
 def test_a_head_s_gradient_in_pairs_and_as_a_matrix_has_one_norm(
     monkeypatch: pytest.MonkeyPatch, of: Matrix, tied: bool, chunk: int, dtype: torch.dtype

@@ -35,16 +35,27 @@ def never(prompt, rollout):
 
 
 @pytest.fixture
-def probed(smallest, tmp_path):
+def probed(smallest_in, tmp_path):
     """A run's configuration: 4 prompts and 16 rollouts a step, windows of 2 steps, 3 rollouts a probe."""
-    (tmp_path / "rewards.py").write_text(REWARD)
+    return probed_in(smallest_in, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def seven_steps(smallest_in, tmp_path_factory):
+    """The result of a run with an epoch's end after step 5."""
+    return train(probed_in(smallest_in, tmp_path_factory.mktemp("probed"))(steps=7))
+
+
+def probed_in(smallest_in, folder):
+    (folder / "rewards.py").write_text(REWARD)
+    smallest = smallest_in(folder)
 
     def configuration(reward="parity", **changes):
         base = {
             "allocate": "gvm",
             "probe": {"every": 2, "rollouts_per_prompt": 3},
             "task": {"size": 20, "levels": [2]},
-            "reward": {"use": f"{tmp_path}/rewards.py:{reward}"},
+            "reward": {"use": f"{folder}/rewards.py:{reward}"},
             "select": "all",
             "weighting": "prompt",
             "evaluate": {"problems": 1, "rollouts_per_prompt": 1},
@@ -91,8 +102,8 @@ def test_windows_are_cut_at_the_end_of_an_epoch(every, windows):
     assert [window(run, step) for step in range(12) if starts_window(run, step)] == windows
 
 
-def test_one_probe_per_window_and_its_price_in_the_metrics(probed):
-    rows = steps_of(train(probed(steps=7)))
+def test_one_probe_per_window_and_its_price_in_the_metrics(seven_steps):
+    rows = steps_of(seven_steps)
     rollouts = [row.get("budget/probe_rollouts") for row in rows]
     assert rollouts == [24, None, 24, None, 12, 24, None]  # 3 for each of 8 prompts, of 4 at the epoch's end
     for row in rows:
@@ -106,17 +117,16 @@ def test_one_probe_per_window_and_its_price_in_the_metrics(probed):
             assert row["plan/count_min"] <= 4 <= row["plan/count_max"]
 
 
-def test_a_window_spends_its_budget(probed):
+def test_a_window_spends_its_budget(seven_steps):
     """16 rollouts a step on average; the plan decides how they are spread over a window."""
-    spent = [row["budget/rollouts"] for row in steps_of(train(probed(steps=7)))]
+    spent = [row["budget/rollouts"] for row in steps_of(seven_steps)]
     assert [sum(spent[0:2]), sum(spent[2:4]), spent[4], sum(spent[5:7])] == [32, 32, 16, 32]
     assert spent[0] != 16 or spent[2] != 16
 
 
-def test_the_probes_rollouts_are_not_trained_on(probed):
-    result = train(probed(steps=2))
-    logged = sum(len(entry.group.rollouts) for entry in read_rollouts(result.folder))
-    assert logged == sum(row["budget/rollouts"] for row in steps_of(result)) == 32
+def test_the_probes_rollouts_are_not_trained_on(seven_steps):
+    logged = sum(len(entry.group.rollouts) for entry in read_rollouts(seven_steps.folder))
+    assert logged == sum(row["budget/rollouts"] for row in steps_of(seven_steps)) == 7 * 16
 
 
 def test_a_resume_in_the_middle_of_a_window_finds_the_plan(probed, tmp_path):

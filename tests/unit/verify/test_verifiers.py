@@ -63,6 +63,13 @@ def pair() -> Iterator[Verifiers]:
         yield shared
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Verifiers]:
+    """One worker, shared as well, whose tasks have all the time that they need."""
+    with verifiers(timeout_seconds=LONG) as shared:
+        yield shared
+
+
 def group(*texts: str, answer: Any = "4", name: str = "p") -> Group:
     prompt = Prompt(id=name, tokens=np.array([1, 2, 3]), text="2 + 2?", answer=answer, task="t")
     return Group(prompt=prompt, rollouts=tuple(_rollout(i, text) for i, text in enumerate(texts)))
@@ -132,21 +139,19 @@ def test_a_hostile_task_fails_alone(pair: Verifiers, text: str, cause: str):
 
 
 @pytest.mark.parametrize("text", ["hog", "giant"])
-def test_memory_has_a_limit(text: str):
-    with verifiers(timeout_seconds=LONG) as room:
-        first, failed, last = judged(room, "4", text, "5")
+def test_memory_has_a_limit(patient: Verifiers, text: str):
+    first, failed, last = judged(patient, "4", text, "5")
     assert (first.kind, last.kind) == ("correct", "wrong")
     assert (failed.kind, failed.cause) == ("failed", "memory")
     assert str(MEMORY_MB) in failed.detail.split()
 
 
-@pytest.mark.parametrize("text", ["spin", "deaf", "delay 60"])
-def test_a_hang_is_killed_at_its_limit(text: str):
+def test_a_hang_is_killed_at_its_limit():
     with verifiers(timeout_seconds=0.3) as room:
         judged(room, "4", "4")  # warm
-        (hang,) = room.stream((g.prompt, g.rollouts[0]) for g in [group(text)])
-    assert hang.cause == "timeout"
-    assert 0.3 <= hang.seconds < 60
+        hangs = list(room.stream((g.prompt, g.rollouts[0]) for g in map(group, ("spin", "deaf", "delay 60"))))
+    assert [hang.cause for hang in hangs] == ["timeout"] * 3
+    assert all(0.3 <= hang.seconds < 60 for hang in hangs)
 
 
 # a cold worker
@@ -187,12 +192,13 @@ def test_an_answer_that_hangs_first_costs_the_others_nothing(tmp_path: Path):
 # no task waits behind a slow one
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_no_task_waits_behind_a_slow_one_while_another_worker_idles(workers: int, tmp_path: Path):
-    """The slow verdict is reached only after all the others, so with any of them behind it none ever would be."""
+def test_no_task_waits_behind_a_slow_one_while_another_worker_idles(tmp_path: Path):
+    """The slow verdict is reached only after all the others, so with any of them behind it none ever would be. With
+    two workers, below.
+    """
     others = [f"mark {tmp_path}/{n}" for n in range(40)]
     slow = f"await {tmp_path} 40"
-    with verifiers(workers=workers, timeout_seconds=LONG) as room:
+    with verifiers(workers=4, timeout_seconds=LONG) as room:
         judged(room, *["4"] * 100)  # the workers are quick, so tasks are sent ahead
         outcomes = judged(room, *others[:3], slow, *others[3:])
     assert all(o.correct for o in outcomes)
@@ -268,9 +274,9 @@ def test_a_file_that_writes_into_the_socket_during_import_is_an_error():
         judged(room, "4")
 
 
-def test_two_hundred_hostile_tasks_later_the_workers_live():
+def test_fifty_hostile_tasks_later_the_workers_live():
     quick = [text for text, cause in HOSTILE.items() if cause != "timeout"]
-    texts = [quick[i % len(quick)] if i % 40 else "spin" for i in range(200)]
+    texts = [quick[i % len(quick)] if i % 40 else "deaf" for i in range(50)]
     with verifiers(workers=2, timeout_seconds=1.0) as room:
         outcomes = judged(room, *texts, "4")
         assert [o.cause for o in outcomes[:-1]] == [HOSTILE[text] for text in texts]
@@ -283,18 +289,13 @@ def test_a_crash_that_does_not_repeat_is_no_failure(pair: Verifiers, tmp_path: P
     assert [o.kind for o in outcomes] == ["correct"] * 3
 
 
-def test_a_worker_killed_from_outside_loses_nothing():
+def test_a_worker_or_a_fork_server_killed_from_outside_loses_nothing():
     with verifiers("misbehaving.py:modules") as room:
         (before,) = judged(room, "x")
         os.kill(int(str(before.answer).split()[1]), signal.SIGKILL)
         (after,) = judged(room, "x")
-    assert after.correct
-    assert str(after.answer).split()[1] != str(before.answer).split()[1]
-
-
-def test_a_fork_server_killed_from_outside_loses_nothing():
-    with verifiers("misbehaving.py:modules") as room:
-        (before,) = judged(room, "x")
+        assert after.correct
+        assert str(after.answer).split()[1] != str(before.answer).split()[1]
         many = group(*["x"] * 50)
         for rollout in many.rollouts:
             room.submit(many.prompt, rollout)
@@ -370,11 +371,6 @@ def test_megabyte_texts_and_odd_characters_come_through(pair: Verifiers):
         assert outcome.correct
 
 
-def test_token_ids_come_through():
-    with verifiers("misbehaving.py:tokens") as room:
-        assert [o.reward for o in judged(room, "a", "b")] == [435 + 6, 465 + 6]
-
-
 def test_workers_are_forks_of_a_process_without_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", sys)  # whatever the trainer has imported
     with verifiers("misbehaving.py:modules", workers=2) as room:
@@ -387,8 +383,8 @@ def test_workers_are_forks_of_a_process_without_torch(monkeypatch: pytest.Monkey
 
 def test_workers_are_recycled():
     with verifiers("misbehaving.py:modules") as room:
-        pids = [str(o.answer).split()[1] for o in judged(room, *["x"] * 2100)]
-    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2000, 100]
+        pids = [str(o.answer).split()[1] for o in judged(room, *["x"] * 2010)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2000, 10]
 
 
 def test_close_leaves_no_process():
@@ -443,15 +439,14 @@ room.submit(hang.prompt, hang.rollouts[0])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_trainer_leaves_no_orphans(number: signal.Signals):
+def test_a_killed_trainer_leaves_no_orphans():
     script = TRAINER.format(reward="hang_after_first", end="time.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         server, worker = map(int, trainer.stdout.readline().split()[:2])
         time.sleep(0.1)  # now its worker hangs
         assert alive(worker)
-        trainer.send_signal(number)
+        trainer.kill()
     assert eventually(lambda: not alive(server) and not alive(worker))
 
 
@@ -472,17 +467,13 @@ def test_a_reward_that_cannot_be_imported_is_a_config_error():
 
 
 def test_a_reward_that_winnow_brings_and_a_sum_of_two():
+    """The second reads the token ids."""
     parts = [{"use": "r1_zero", "options": {}, "weight": 0.5}, {"use": "misbehaving.py:tokens", "options": {}}]
     settings: dict[str, Any] = {"timeout_seconds": LONG, "memory_mb": 64, "max_failure_share": 1.0, "base": HERE}
     with Verifiers({"parts": parts, "shaping": "always"}, workers=1, **settings) as room:
         right, wrong = judged(room, "so</think> <answer>4</answer>", "four")
-    assert (right.kind, right.reward) == ("correct", 0.5 + 441)
-    assert (wrong.correct, wrong.reward) == (False, 471)
-
-
-def test_options_reach_the_worker():
-    with verifiers("misbehaving.py:needs_option", options={"bonus": 0.25}) as room:
-        assert judged(room, "4")[0].reward == 0.25
+    assert (right.kind, right.reward) == ("correct", 0.5 + 435 + 6)
+    assert (wrong.correct, wrong.reward) == (False, 465 + 6)
 
 
 # log-probs
@@ -499,8 +490,9 @@ def test_log_probs_come_to_a_reward_that_reads_them_bit_for_bit(workers: int):
     assert outcome.reward == logprobs.mean()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("beside", [(), ("misbehaving.py:mean_logprob",)])
+@pytest.mark.parametrize(
+    ("workers", "beside"), [(0, ()), (0, ("misbehaving.py:mean_logprob",)), (1, ("misbehaving.py:mean_logprob",))]
+)
 def test_a_reward_that_reads_undeclared_log_probs_fails(workers: int, beside: tuple[str, ...]):
     """Also beside a reward that declares them, and in the trainer as in a worker."""
     parts = [{"use": use} for use in ("misbehaving.py:reads_logprobs", *beside)]
@@ -527,10 +519,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 def test_log_probs_are_sent_only_where_a_part_reads_them(monkeypatch: pytest.MonkeyPatch):
     encoded = counted(monkeypatch)
     settings: dict[str, Any] = {"timeout_seconds": LONG, "memory_mb": 64, "max_failure_share": 1.0, "base": HERE}
-    for uses in (["act"], ["act", "tokens"], ["act", "mean_logprob"]):
+    for uses in (["act", "tokens"], ["act", "mean_logprob"]):
         with Verifiers({"parts": [{"use": f"misbehaving.py:{use}"} for use in uses]}, workers=1, **settings) as room:
             judged(room, "4")
-    assert encoded == [(0, False), (0, False), (0, True)]
+    assert encoded == [(0, False), (0, True)]
 
 
 # memory

@@ -45,13 +45,13 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return pairs
 
 
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_what_is_too_large_is_wrong_before_it_is_parsed(bomb: str, parsed: list[tuple[str, str]]) -> None:
-    for gold in (r"\ln 5", "x+1", r"\sqrt{2}", "1,2"):
-        assert grader.equal(bomb, gold) is False
-        assert grader.equal(gold, bomb) is False
-    assert algebra.equal(bomb, r"\ln 5") is False
-    assert parsed == []
+def test_what_is_too_large_is_wrong_before_it_is_parsed(parsed: list[tuple[str, str]]) -> None:
+    for name, bomb in BOMBS.items():
+        for gold in (r"\ln 5", "x+1", r"\sqrt{2}", "1,2"):
+            assert grader.equal(bomb, gold) is False, name
+            assert grader.equal(gold, bomb) is False, name
+        assert algebra.equal(bomb, r"\ln 5") is False, name
+        assert parsed == [], name
 
 
 @pytest.mark.parametrize(

@@ -38,25 +38,20 @@ ONE_NUMBER = [
 
 
 @pytest.mark.parametrize("equal", [grader.equal, strict.equal], ids=["math", "strict"])
-@pytest.mark.parametrize(("answer", "gold"), SEPARATE)
-def test_separate_numbers_are_not_joined(answer: str, gold: str, equal: Grader) -> None:
-    assert not equal(answer, gold)
-    assert not equal(gold, answer)
+def test_separate_numbers_are_not_joined(equal: Grader) -> None:
+    assert [(a, b) for a, b in SEPARATE if equal(a, b) or equal(b, a)] == []
 
 
 def test_a_difference_with_e_is_no_power_of_ten() -> None:
     assert not grader.equal("1e - 5", "1e-5")
 
 
-@pytest.mark.parametrize(("answer", "gold"), SEPARATE)
-def test_a_tolerance_joins_no_numbers(answer: str, gold: str) -> None:
-    assert not close(answer, gold, Fraction(1, 1000))
+def test_a_tolerance_joins_no_numbers() -> None:
+    assert [(a, b) for a, b in SEPARATE if close(a, b, Fraction(1, 1000))] == []
 
 
-@pytest.mark.parametrize(("answer", "gold"), ONE_NUMBER)
-def test_one_number_in_several_groups_is_one_number(answer: str, gold: str) -> None:
-    assert grader.equal(answer, gold)
-    assert grader.equal(gold, answer)
+def test_one_number_in_several_groups_is_one_number() -> None:
+    assert [(a, b) for a, b in ONE_NUMBER if not (grader.equal(a, b) and grader.equal(b, a))] == []
 
 
 @pytest.mark.parametrize(

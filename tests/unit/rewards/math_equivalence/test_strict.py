@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from winnow.rewards.math_equivalence.strict import equal
 
 EQUAL = [
@@ -67,13 +65,9 @@ def test_the_table_is_large_enough() -> None:
     assert len(EQUAL) + len(DIFFERENT) >= 150
 
 
-@pytest.mark.parametrize(("answer", "gold"), EQUAL)
-def test_equal_in_both_directions(answer: str, gold: str) -> None:
-    assert equal(answer, gold)
-    assert equal(gold, answer)
+def test_equal_in_both_directions() -> None:
+    assert [(a, b) for a, b in EQUAL if not (equal(a, b) and equal(b, a))] == []
 
 
-@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
-def test_different_in_both_directions(answer: str, gold: str) -> None:
-    assert not equal(answer, gold)
-    assert not equal(gold, answer)
+def test_different_in_both_directions() -> None:
+    assert [(a, b) for a, b in DIFFERENT if equal(a, b) or equal(b, a)] == []

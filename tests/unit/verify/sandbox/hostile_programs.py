@@ -40,6 +40,11 @@ class Hostile:
     sleeps: bool = False  # so that only the clock can end it; every other program has all the time that it needs
 
     @property
+    def busy(self) -> bool:
+        """Whether it may burn all the seconds of a processor that it is allowed."""
+        return "time_limit" in self.endings
+
+    @property
     def source(self) -> bytes:
         return ((PRELUDE if self.prelude else "") + self.code).encode()
 
