@@ -28,6 +28,7 @@ from winnow.memory.planner import _fit_part
 from winnow.models.load import load
 from winnow.models.meta import meta_model
 from winnow.models.skeleton import Skeleton
+from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.training.device_plan import plan_devices
 from winnow.training.resolve import resolve_members, with_engine
@@ -38,7 +39,7 @@ GIB = 2**30
 CPU = torch.device("cpu")
 
 
-GSM8K = Path(__file__).parents[3] / "configs" / "gsm8k.toml"
+GSM8K = recipe_paths()["gsm8k"]
 
 
 @pytest.mark.parametrize(
