@@ -63,7 +63,6 @@ def imports(run, tmp_path_factory):
         *([command, "--help"] for command in ("train", "eval", "check", "list", "show", "plot", "export", "fetch")),
         ["report", "--help"],
         *(["list", kind] for kind in kinds),
-        ["init", str(folder / "mine")],
         ["show", str(run)],
         ["plot", str(run), "-o", str(folder / "plot.png")],
         ["export", str(run), "--history"],
@@ -78,7 +77,7 @@ def imports(run, tmp_path_factory):
 
 def test_reading_commands_start_without_torch(imports):
     *reading, _ = imports
-    assert len(reading) == 25
+    assert len(reading) == 24
     assert [(arguments, modules) for arguments, modules, _ in reading if modules] == []
 
 
