@@ -10,7 +10,7 @@ import pytest
 
 from refusals import refused
 from winnow.commands.run_settings import format_toml
-from winnow.config import Config, dump, key_of, leaves
+from winnow.config import AdapterCritic, Config, ModelCritic, SharedCritic, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, accepted_value
 from winnow.recipes import recipe_paths
@@ -291,6 +291,46 @@ def test_an_override_that_cannot_be_used_is_named_with_the_remedy(tmp_path, text
         load(path, [assignment])
     assert caught.value.remedy
     assert named in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "key", "code", "remedy"),
+    [
+        ('form = "shared"\nepochs = 2', 3, "critic.epochs", "config.unknown_key", ("'adapter'", "'model'")),
+        ('form = "shared"\n[critic.optimizer]', 3, "critic.optimizer", "config.unknown_key", ("'adapter'", "'model'")),
+        ("coefficient = 1.0", 2, "critic.coefficient", "config.unknown_key", ("'shared'",)),
+        ('form = "adapter"\npath = "x"', 3, "critic.path", "config.unknown_key", ("'model'",)),
+        ('form = "adapter"\nepoch = 2', 3, "critic.epoch", "config.unknown_key", ("'epochs'",)),
+        ("gamma = 2.0", 2, "critic.gamma", "config.value", ("1",)),
+        ("[critic.optimizer]\nepz = 1", 3, "critic.optimizer.epz", "config.unknown_key", ("'eps'",)),
+        ('form = "own"', 2, "critic.form", "config.value", ("'shared'", "'adapter'", "'model'")),
+    ],
+)
+def test_a_mistake_in_a_table_with_several_forms_names_its_key_line_and_remedy(
+    tmp_path, table, line, key, code, remedy
+):
+    path = tmp_path / "c.toml"
+    path.write_text(f"[critic]\n{table}\n")
+    with refused(ConfigError, f"line {line}", key=key, code=code) as caught:
+        load(path)
+    for name in remedy:
+        assert name in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("critic", "section"),
+    [
+        ({}, ModelCritic),
+        ({"form": "model", "path": "x"}, ModelCritic),
+        ({"form": "adapter"}, AdapterCritic),
+        ({"form": "shared", "coefficient": 1.0}, SharedCritic),
+    ],
+)
+def test_the_form_of_a_value_model_selects_its_keys(critic, section):
+    config = validate({"critic": critic})
+    assert type(config.critic) is section
+    assert set(dump(config)["critic"]) == set(section.model_fields)
+    assert validate(dump(config)) == config
 
 
 @pytest.mark.parametrize(

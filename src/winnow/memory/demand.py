@@ -178,22 +178,21 @@ def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
             optimizer=config.optimizer,
             masters=keeps_value_masters(config),
         )
-    on_policy = isinstance(critic, AdapterCritic)
-    reads = (
-        _with_value_adapter(config, critic, policy)
-        if isinstance(critic, AdapterCritic)
-        else _separate_model(config, critic)
-    )
-    own = nn.ParameterList(p for p in reads.parameters() if p.requires_grad) if on_policy else reads
-    can_adapt = not on_policy and critic.lora is None
+    own: nn.Module
+    if isinstance(critic, AdapterCritic):
+        reads = _with_value_adapter(config, critic, policy)
+        own = nn.ParameterList(p for p in reads.parameters() if p.requires_grad)
+    else:
+        reads = own = _separate_model(config, critic)
+    can_adapt = isinstance(critic, ModelCritic) and critic.lora is None
     return TrainedModel(
         name="value model ",
         reads=reads,
         held=nn.ModuleList([own, _value_head(reads)]),
-        holds_layers=not on_policy,
+        holds_layers=own is reads,
         optimizer=critic.optimizer,
         masters=keeps_value_masters(config),
-        quantized=not on_policy and critic.lora is not None and config.model.quantization is not None,
+        quantized=own is reads and not can_adapt and config.model.quantization is not None,
         updated="value update",
         summed="value sums",
         smaller=(*(("train a critic.lora",) if can_adapt else ()), "set critic.form = 'shared'"),

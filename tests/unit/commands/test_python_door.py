@@ -129,7 +129,7 @@ def test_a_function_given_from_python_is_needed_again(small, tmp_path):
 
 def test_critic_is_a_table_or_a_function(small):
     """In Python as in TOML, a mistake in the table is refused by its key. Other values are refused before loading."""
-    with refused(ConfigError, "critic.form = 'shared'", key="critic.epochs", code="config.no_effect"):
+    with refused(ConfigError, "critic.form = 'shared'", key="critic.epochs", code="config.unknown_key"):
         winnow.train(**small(advantage="gae"), critic={"form": "shared", "epochs": 2}, **QUIET)
     with refused(ConfigError, "mine.py:values", key="critic", code="config.value"):
         winnow.train(**small(advantage="gae"), critic="mine.py:values", **QUIET)

@@ -51,6 +51,9 @@ TYPES_AND_DEFAULTS = {
     "optimizer.betas": ("[number >= 0, < 1, number >= 0, < 1]", "[0.9, 0.95]"),
     "terms[].coefficient": ("number", ""),
     "task": ("member", '"arithmetic"'),
+    "critic.form": ('"shared" or "adapter" or "model"', '"model"'),
+    "critic.epochs": ("integer > 0", "1"),
+    "critic.coefficient": ("number > 0", "0.5"),
 }
 
 
