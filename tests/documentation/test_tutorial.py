@@ -17,7 +17,7 @@ from winnow.cli import app
 
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.
-FEWER = {"step-000040": "step-000005", "steps=20": "steps=5", "steps=5": "steps=1"}
+FEWER = {"step-000040": "step-000005", "steps=20": "steps=8", "steps=5": "steps=1"}
 SMALL = ("threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=16", "evaluate.every=0")
 
 
@@ -109,10 +109,10 @@ def test_the_reward_that_is_gamed_rises_while_accuracy_falls(reader):
     assert short[-1] > short[0] + 0.4
     held_out = run.evaluations()["eval/accuracy_sampled"]
     assert held_out[-1] < held_out[0] - 0.2
-    rewards = re.search(r"(\S+) of 1,280 rewards differ: mean (\S+), in the file (\S+)\n", said(reader, "winnow score"))
+    rewards = re.search(r"(\S+) of 2,048 rewards differ: mean (\S+), in the file (\S+)\n", said(reader, "winnow score"))
     assert rewards is not None
     differ, exact, brief = (float(number.replace(",", "")) for number in rewards.groups())
-    assert differ > 900
+    assert differ > 1500
     assert exact < brief / 2
 
 
