@@ -15,6 +15,7 @@ def test_the_pages_say_nothing_of_the_generator():
     assert not [page for page, text in PAGES.items() if marks.search(text)]
 
 
+@pytest.mark.slow  # ten seconds of Sphinx; test_links.py follows the links of every page
 def test_it_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package, reason="scripts/docs installs what builds the site: pip install 'winnow-rl[docs]'")

@@ -17,7 +17,7 @@ from winnow.cli import app
 
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.
-FEWER = {"step-000040": "step-000008", "steps=20": "steps=8", "steps=5": "steps=1"}
+FEWER = {"step-000040": "step-000005", "steps=20": "steps=8", "steps=5": "steps=1"}
 SMALL = ("threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=16", "evaluate.every=0")
 
 
@@ -29,7 +29,7 @@ class Reader:
         self.said: dict[str, str] = {}
 
     def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text.replace("steps = 40", "steps = 8"))
+        (self.folder / name).write_text(text.replace("steps = 40", "steps = 5"))
 
     def run(self, command: str) -> None:
         first, *rest = command.split()
@@ -127,7 +127,7 @@ def test_a_run_is_read_as_shown(reader, monkeypatch):
     (block,) = (block for block in blocks("docs/runs.md") if block.language == "python")
     Path("runs/mine").symlink_to("exact")
     names: dict[str, object] = {}
-    text = block.text.replace("step=50", "step=4").replace("checkpoints[60]", "checkpoints[8]")
+    text = block.text.replace("step=50", "step=4").replace("checkpoints[60]", "checkpoints[5]")
     exec(text.replace("run.rollouts(", "columns = run.rollouts("), names)
     assert set(names["columns"]) == {"step", "prompt_id", "reward", "length"}
     assert len(names["columns"]["reward"]) == 256

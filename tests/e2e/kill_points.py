@@ -50,6 +50,7 @@ EVERYTHING = {
     "update": {"updates_per_step": 2, "tokens_per_micro_batch": 30},
     "verify": {"workers": 0},
     "reward": "even",
+    "prompt": {"template": "question_only"},
 }
 
 
@@ -280,20 +281,17 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
 
 
 # One point of each kind, for every run of the suite, and the step at which it strikes the one run: a file half written,
-# a rename, a removal, a log, each phase that changes what a checkpoint holds, and a save in progress. Windows begin and
-# evaluations are due at even steps, and no save lasts until sampling there; the step in which a SIGTERM comes is done.
-# The groups hold the others.
+# a rename, a removal, a log, a reset, and a save in progress. Windows begin and evaluations are due at even steps, and
+# no save lasts until sampling there. test_resume.py kills between two updates, test_life.py sends signals. The groups
+# hold the others.
 FEW = {
     "beside sampling: killed": 1,
     "moments and reference reset": 2,
-    "between two updates": 3,
-    "rollouts written, not listed": 4,
-    "rollouts logged, metrics not": 5,
-    "beside an evaluation: failed": 6,
-    "beside sampling: SIGTERM": 7,
-    "adapter's weights half": 9,
-    "renamed, not synced": 10,
-    "old one renamed": 11,
+    "rollouts logged, metrics not": 3,
+    "beside an evaluation: failed": 4,
+    "adapter's weights half": 6,
+    "renamed, not synced": 7,
+    "old one renamed": 8,
 }
 
 # Name, whether it saves beside training, and what its fork does before it, at another step if one is given.

@@ -28,7 +28,7 @@ FULL = {"allocate": "gvm_online", "weighting": "prompt"}
 
 @pytest.fixture
 def runs(smallest, tmp_path):
-    """Runs of four steps that save after each; runs("name", **changes)."""
+    """Runs of a few steps that save after each; runs("name", **changes)."""
 
     def train(name, watch=lambda event: None, resume=False, **changes):
         base = {"steps": 4, "output": str(tmp_path / name), "checkpoint": {"every": 1, "keep_last": 9}}
@@ -69,21 +69,21 @@ def held(monkeypatch):
 
 def test_nothing_changes_while_a_save_is_in_progress(runs, held, monkeypatch):
     """Each checkpoint is what a run that waits for its saves leaves."""
-    before = runs("still", **LORA, checkpoint={"every": 1, "keep_last": 9, "background": False})
+    before = runs("still", steps=3, **LORA, checkpoint={"every": 1, "keep_last": 9, "background": False})
     held.clear()
     beside = []
     generate = Native.generate
     monkeypatch.setattr(Native, "generate", lambda *a, **k: beside.append(_under_way()) or generate(*a, **k))
-    after = runs("beside", **LORA)
+    after = runs("beside", steps=3, **LORA)
     assert any(beside), "else nothing was beside"
     assert {what for what, _ in held} == {"step", "reset"}
     assert not any(under_way for _, under_way in held)
-    assert_same_checkpoints(before.folder, after.folder, 4)
+    assert_same_checkpoints(before.folder, after.folder, 3)
 
 
 def test_a_full_model_is_saved_beside_training_as_it_was(runs, held):
-    before = runs("still", **FULL, checkpoint={"every": 1, "keep_last": 9, "background": False})
-    assert_same_checkpoints(before.folder, runs("beside", **FULL).folder, 4)
+    before = runs("still", steps=3, **FULL, checkpoint={"every": 1, "keep_last": 9, "background": False})
+    assert_same_checkpoints(before.folder, runs("beside", steps=3, **FULL).folder, 3)
     assert not any(under_way for _, under_way in held)
 
 

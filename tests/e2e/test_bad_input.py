@@ -229,7 +229,7 @@ KEYS: dict[str, tuple[dict[str, Any], str, str, tuple[object, ...]]] = {
         "rollout.max_new_tokens",
         ("prompt.max_prompt_tokens", 512, 1537, 2049, 2048),
     ),
-    "every prompt too long": ({"prompt": {"max_prompt_tokens": 2}}, "data.empty", "prompt.max_prompt_tokens", (2, 13)),
+    "every prompt too long": ({"prompt": {"max_prompt_tokens": 2}}, "data.empty", "prompt.max_prompt_tokens", (2, 9)),
     "a stop string that could never be found": (
         {"rollout": {"stop": ["</answer><|endoftext|>"]}},
         "config.value",

@@ -25,6 +25,7 @@ def settings(output: Path, *, steps: int = 2, dtype: str = "float32", engine: st
         output,
         steps=steps,
         model={"path": "bundled", "dtype": dtype, **QLORA, **model},
+        prompt={"template": "question_only"},
         rollout={"engine": engine},
         evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
         terms=[{"use": "kl", "coefficient": 0.01}],

@@ -45,8 +45,12 @@ SMALL = {
     "evaluate.problems": 3,
     "evaluate.every": 0,
     "checkpoint.every": 2,
+    "verify.workers": 1,
     "verify.timeout_seconds": 60,  # of a machine that may be busy
 }
+
+
+SLOW = pytest.mark.slow  # test_published_models.py trains every arrangement
 
 
 class Shell:
@@ -71,9 +75,6 @@ class Shell:
         return " ".join((done.stdout + done.stderr).split())
 
 
-SLOW = pytest.mark.slow  # test_published_models.py trains every arrangement
-
-
 @pytest.mark.parametrize(
     "name", ["llama-3.2-instruct", pytest.param("qwen2.5", marks=SLOW), pytest.param("qwen3", marks=SLOW)]
 )
@@ -96,7 +97,13 @@ def test_the_first_hour(name, tmp_path):
     assert {"3", "48"} <= set(re.findall(r"\d+", shell.winnow("plot", "runs/mine"))), "3 steps, 48 rollouts"
     assert (run / "plot.png").stat().st_size > 10_000
 
-    few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
+    few = (
+        "--problems=3",
+        "--rollouts-per-prompt=2",
+        "--set=rollout.max_new_tokens=16",
+        "--set=device=cpu",
+        "--set=verify.workers=1",
+    )
     checkpoint = run / "checkpoints" / "step-000003"
     more = ("--config", GSM8K, "--set=task.path=data", "--set=threads=1", f"--json={tmp_path}/eval.json")
     shell.winnow("eval", checkpoint, *more, *few)
@@ -120,13 +127,20 @@ def accuracy(file):
 
 def test_a_task_and_where_its_problems_are(tmp_path):
     shell = Shell(tmp_path, "llama-3.2-instruct")
-    few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
+    few = (
+        "--problems=3",
+        "--rollouts-per-prompt=2",
+        "--set=rollout.max_new_tokens=16",
+        "--set=device=cpu",
+        "--set=verify.workers=1",
+    )
     more = ("--set", "task.path=data", "--set=threads=1", f"--json={tmp_path}/eval.json")
     shell.winnow("eval", "model", "--task", "gsm8k", *more, *few)
     assert accuracy(tmp_path / "eval.json") == 0
 
 
-@pytest.mark.parametrize("engine", [native, hf])
+# test_engine_contract.py has the stop tokens of every engine
+@pytest.mark.parametrize("engine", [native, pytest.param(hf, marks=SLOW)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rollout_ends_at_every_token_that_the_settings_name(name, engine, tmp_path):
     loaded = load(str(make(name, tmp_path)))

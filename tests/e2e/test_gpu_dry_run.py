@@ -10,17 +10,27 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 REPOSITORY = Path(__file__).parents[2]
 QUICK = ("update",)
 MEASURING = ("generation", "layouts", "memory")
 RUNS = ("tests", "resume", "learn", "policy50m")  # a pytest, and runs: the suite has both without them
 
 
+def script(python, parts, folder):
+    """The script with this Python, in its dry run of some parts."""
+    command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "--dry-run", *parts, "--out", str(folder / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": str(python), "TMPDIR": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
+
+
 def written_by(parts, folder):
     """What the dry run of some parts has written, by part."""
-    command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "--dry-run", *parts, "--out", str(folder / "out")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "TMPDIR": str(folder)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
+    return read(script(sys.executable, parts, folder), parts, folder)
+
+
+def read(done, parts, folder):
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     names = {path: path.stem.partition("_gpu_")[2].removesuffix("_dirty") for path in (folder / "out").iterdir()}
     written = {name: json.loads(path.read_text()) for path, name in names.items()}
@@ -29,9 +39,20 @@ def written_by(parts, folder):
     return written
 
 
-@pytest.mark.timeout(1200)
+def test_the_script_hands_its_words_to_the_program_once_all_packages_are_found(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nif [ "$1" = - ]; then exec {sys.executable} "$@"; fi\necho "$@"\n')
+    python.chmod(0o755)
+    done = script(python, QUICK, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["benchmarks/gpu.py", "--dry-run", *QUICK, "--out", str(tmp_path / "out")]
+
+
 def test_a_part_that_measures_runs_in_its_smallest_size(tmp_path):
-    written = written_by(QUICK, tmp_path)
+    """Without the script, in a fork."""
+    arguments = ("--dry-run", *QUICK, "--out", tmp_path / "out")
+    done = forked.python(REPOSITORY / "benchmarks" / "gpu.py", *arguments, env={"TMPDIR": str(tmp_path)})
+    written = read(done, QUICK, tmp_path)
     assert all(record["tokens_per_second"] > 0 for record in written["update"]["records"])
 
 

@@ -13,7 +13,7 @@ from test_life import assert_same, checkpoints, evaluations
 
 import winnow
 from winnow.config_file import validate
-from winnow.engines.hf import hf
+from winnow.engines.native.engine import native
 from winnow.state.logbook import read_metrics
 from winnow.training.events import Notice
 from winnow.training.fit import fit
@@ -32,7 +32,7 @@ class Ticking:
         return self.seconds
 
     def engine(self, context):
-        made = hf(context)
+        made = native(context)
         generate = made.generate
 
         def generated(*request, seed, **more):

@@ -1,22 +1,29 @@
-"""`winnow train --ranks 2` as a user starts it: to its end, interrupted, killed, resumed to the same bits.
+"""`winnow train --ranks 2`: to its end, interrupted, killed, resumed to the same bits.
 
-Each launch costs what importing torch three times costs, so one run has several lives here.
+A launch as a user starts it costs what importing torch three times costs. By default the launcher is in this process
+and its ranks are forks; the slow test starts whole interpreters, and one run has several lives there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import forked
+from winnow.cli import app
+from winnow.commands.launch import elastic
 from winnow.commands.run_settings import format_toml
 from winnow.config import Config
 
@@ -92,15 +99,47 @@ def killed(config, run, *more, step):
     assert ranks_of(process.pid) == []
 
 
-@linux
+@pytest.fixture
+def forked_ranks(monkeypatch):
+    """Ranks that are started from here on are forks of the process of forked.py."""
+    launch_config = elastic._launch_config
+
+    def forks(*arguments):
+        made = launch_config(*arguments)
+        assert made.start_method == "spawn"
+        made.start_method = "forkserver"
+        return made
+
+    monkeypatch.setattr(elastic, "_launch_config", forks)
+    forked.context()
+
+
 @pytest.mark.timeout(900)
-def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config):
-    short = {"steps": 500, "rollout.max_new_tokens": 8, "checkpoint.every": 0}  # steps, of which it does a few
-    killed(config, tmp_path / "run", *(f"--set={key}={value}" for key, value in short.items()), step=0)
+def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config, forked_ranks):
+    def kill_rank_1():
+        while not metrics.exists() or '"step":0,' not in metrics.read_text():
+            if over.wait(0.02):
+                return
+        victims.extend(sorted(multiprocessing.active_children(), key=lambda rank: rank.pid))
+        os.kill(victims[1].pid, signal.SIGKILL)
+
+    metrics, over, victims = tmp_path / "run" / "metrics.jsonl", threading.Event(), []
+    short = {"steps": 500, "rollout.max_new_tokens": 8, "checkpoint.every": 0, "verify.workers": 0}  # it does a few
+    options = ("--output", str(tmp_path / "run"), "--ranks", "2", *(f"--set={key}={short[key]}" for key in short))
+    killer = threading.Thread(target=kill_rank_1)
+    killer.start()
+    result = CliRunner().invoke(app, ["train", str(config), *options])
+    over.set()
+    killer.join()
+    assert result.exit_code == 1, result.output
+    assert len(victims) == 2
+    assert re.search(r"\brank 1 of 2\b.*\bSIGKILL\b", result.stderr.splitlines()[-1])
+    assert "Traceback" not in result.stderr
+    assert not any(rank.is_alive() for rank in victims)
 
 
 @linux
-@pytest.mark.slow  # four launches of two ranks: 80 seconds of CPU
+@pytest.mark.slow  # four launches of two ranks: 80 seconds of CPU; a launch of forks is above
 @pytest.mark.timeout(1800)
 def test_two_ranks_interrupted_and_killed_end_as_an_undisturbed_run(tmp_path, config):
     calm, run = tmp_path / "c\xe4lm", tmp_path / "run"

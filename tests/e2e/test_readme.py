@@ -40,7 +40,7 @@ SMALL = (
 )  # fmt: skip
 
 
-SMALLER = 'steps=2, rollout={"prompts_per_step": 4}, evaluate={"problems": 8}'
+SMALLER = 'steps=1, rollout={"prompts_per_step": 4}, evaluate={"problems": 8}'
 
 
 def smaller(code):
@@ -98,6 +98,8 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         if name == "train":
             own = [*SMALL] if any(word.startswith("steps=") for word in arguments) else [*SMALL, "steps=1"]
             arguments += [part for key in own for part in ("--set", key)]
+        if name in ("eval", "score", "audit"):
+            arguments += ["--set", "verify.workers=0"]
         if name == "audit":
             arguments += ["--set", "task.size=64"]  # for 4096
         done.append((name, run(name, arguments)))
@@ -133,7 +135,8 @@ def test_the_configuration_for_problems_of_your_own_trains(tmp_path, monkeypatch
     config = load(tmp_path / "mine.toml", ["model.path=bundled"])
     assert len(resolve_members(config, base=tmp_path).task("train")) > 50
     (audit,) = (command for command in NAMED if command.startswith("winnow audit"))
-    run(*words(audit))  # with exit code 0: no fault is found
+    name, arguments = words(audit)
+    run(name, [*arguments, "--set", "verify.workers=0"])  # with exit code 0: no fault is found
 
 
 def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
@@ -141,7 +144,7 @@ def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
     exec(smaller(PYTHON[0]), {"__name__": "__main__"})
     assert (tmp_path / "runs" / "short" / "metrics.jsonl").is_file()
     assert capfd.readouterr().out
-    (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 2)
+    (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 1)
     assert last["eval/accuracy_sampled"] > 0
 
 
@@ -150,7 +153,7 @@ def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
     mine = {"__name__": "__main__"}
     exec(smaller(PYTHON[1]), mine)
     steps = [row for row in read_metrics(tmp_path / "runs" / "undecided") if "budget/rollouts" in row]
-    assert [row["budget/rollouts"] for row in steps] == [64, 64]
+    assert [row["budget/rollouts"] for row in steps] == [64]
     testing.check_selector(mine["finished"])
     testing.check_allocator(mine["undecided"])
 

@@ -26,15 +26,22 @@ PURE = {"master_weights": False, "stochastic_rounding": True}
 WAYS = {"masters": {}, "rounded": PURE}
 
 
-def settings(output: Path, *, steps: int = 2, **optimizer: object) -> dict:
-    return low_precision.settings(
-        output,
-        steps=steps,
-        model={"path": "bundled", "dtype": "bfloat16"},
-        evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
-        checkpoint={"every": 1, "keep_last": 9},
-        optimizer=optimizer,
-    )
+@pytest.fixture(scope="module")
+def settings(tiny_folder):
+    """settings(FOLDER, ...): a run of a random policy."""
+
+    def made(output: Path, *, steps: int = 2, **optimizer: object) -> dict:
+        return low_precision.settings(
+            output,
+            steps=steps,
+            model={"path": str(tiny_folder("qwen2")), "dtype": "bfloat16"},
+            prompt={"template": "question_only"},
+            evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+            checkpoint={"every": 1, "keep_last": 9},
+            optimizer=optimizer,
+        )
+
+    return made
 
 
 def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -43,25 +50,25 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
+def straight(settings, tmp_path_factory):
     """The folder of a run in either way, which several tests read."""
     folder = tmp_path_factory.mktemp("straight")
     return functools.cache(lambda way: winnow.train(**settings(folder / way, **WAYS[way])).folder)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_resumed_run_ends_with_the_same_bits(way, straight, tmp_path):
+def test_a_resumed_run_ends_with_the_same_bits(way, settings, straight, tmp_path):
     low_precision.broken_off(straight(way), tmp_path / "resumed", steps=2)
     winnow.train(**settings(tmp_path / "resumed", **WAYS[way]), resume=True)
     low_precision.check_same_bits(tensors(straight(way), 2), tensors(tmp_path / "resumed", 2))
 
 
-def test_the_model_folder_is_the_masters_rounded(straight):
+def test_the_model_folder_is_the_masters_rounded(straight, tiny_folder):
     run = straight("masters")
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "step-000002", dtype="auto")
     assert model.dtype == torch.bfloat16
     saved, moved = tensors(run, 2), 0
-    before = load_file(Path(winnow.__file__).parent / "models" / "bundled" / "model.safetensors")
+    before = load_file(tiny_folder("qwen2") / "model.safetensors")
     for name, parameter in model.named_parameters():
         master = saved[f"{name}/master"]
         assert master.dtype == torch.float32
@@ -70,22 +77,22 @@ def test_the_model_folder_is_the_masters_rounded(straight):
     assert moved > 0.5 * model.num_parameters(), "and not only where a step is larger than a rounding"
 
 
-def test_the_precision_that_auto_stands_for_is_written_down(tmp_path):
-    keys = settings(tmp_path / "run", steps=1) | {"model": "bundled"}
+def test_the_precision_that_auto_stands_for_is_written_down(settings, tiny_folder, tmp_path):
+    keys = settings(tmp_path / "run", steps=1) | {"model": str(tiny_folder("qwen2"))}
     winnow.train(**keys)
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["model"]["dtype"] == "float32"
     with refused(RunFolderError, "model.dtype", "float32", "bfloat16", code="run_folder.changed"):
         winnow.train(**settings(tmp_path / "run", steps=2), resume=True)
 
 
-def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(tmp_path, monkeypatch):
+def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(settings, tmp_path, monkeypatch):
     """Before the first update it is that of a run without a copy. Where there is no room, it is of the copy; each row
     of the log has the bits of what was sampled on.
     """
     found = {}
     for name, options, room in (("own", {}, True), ("exact", ROUNDED, True), ("copy", ROUNDED, False)):
         monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))
-        keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}}
+        keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}, "prompt": {}}
         rollout = {**keys["rollout"], "engine": {"use": "native", **options}}
         evaluate = {"problems": 8, "rollouts_per_prompt": 4}
         result = winnow.train(**{**keys, "rollout": rollout, "evaluate": evaluate})

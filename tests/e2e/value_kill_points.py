@@ -28,6 +28,7 @@ CONFIG: dict[str, Any] = {
     "task": {"size": 6},
     "verify": {"workers": 0},
     "reward": "even",
+    "prompt": {"template": "question_only"},
 }
 CRITIC = {
     "pretraining_steps": 2,

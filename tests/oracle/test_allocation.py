@@ -77,7 +77,7 @@ def test_online_shrinks_towards_the_prior_and_explores_the_unsolved():
     assert counts.tolist() == [*np.rint(30 * weights / weights.sum()).astype(int), 2]
 
 
-CASES = pytest.mark.parametrize("cases", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])  # the same, and more
+CASES = pytest.mark.parametrize("cases", [500, pytest.param(10_000, marks=pytest.mark.slow)])  # the same, and more
 
 
 @CASES

@@ -46,9 +46,9 @@ def small(folder: Path, policy: Path, /, **changes: Any) -> dict[str, Any]:
         "model": {"path": str(policy), "dtype": "float64"},
         "task": {"use": "arithmetic", "levels": [1, 2], "size": 24},
         "reward": {"use": f"{folder}/laws.py:parity"},
-        "rollout": {"prompts_per_step": 6, "rollouts_per_prompt": 8, "max_new_tokens": 6},
+        "rollout": {"prompts_per_step": 6, "rollouts_per_prompt": 8, "max_new_tokens": 4},
         "select": {"use": "max_variance", "keep_per_prompt": 3},
-        "evaluate": {"problems": 3, "rollouts_per_prompt": 2},
+        "evaluate": {"problems": 3, "rollouts_per_prompt": 2, "greedy": False},
         "update": {"tokens_per_micro_batch": 256},
         "optimizer": {"learning_rate": 1e-3, "eps": 1e-3},  # rounding of a gradient near 0 stays small
         "checkpoint": {"every": 0},

@@ -26,7 +26,7 @@ SLOW = pytest.mark.slow  # covered by those that are not: by other pairs of rank
 
 PROBE = {"every": 1, "rollouts_per_prompt": 2, "outer_reset": "reference"}  # the reference moves before the save
 LITTLE: dict[str, Any] = {
-    "rollout": {"rollouts_per_prompt": 4},
+    "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 4},
     "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
 }
 FULL = {**LITTLE, "terms": [{"use": "kl", "coefficient": 0.05}], "allocate": {"use": "gvm"}, "probe": PROBE}
@@ -107,7 +107,6 @@ def state(checkpoint: Path) -> dict[str, np.ndarray]:
     [
         pytest.param("full", SHARDED, ONE),
         pytest.param("full", ONE, SHARDED),
-        pytest.param("lora", SHARDED, ONE),
         pytest.param("value model", SHARDED, ONE),
         *(
             pytest.param(kind, saved_by, resumed_by, marks=SLOW)
@@ -120,6 +119,7 @@ def state(checkpoint: Path) -> dict[str, np.ndarray]:
                 ("full", SHARDED, FOUR_REPLICATED),
                 ("full", FOUR_SHARDED, SHARDED),
                 ("full", FOUR_REPLICATED, ONE),
+                ("lora", SHARDED, ONE),  # the same two models as "full"; test_rank_runs.py shares adapters by default
                 ("lora", REPLICATED, ONE),
                 ("value model", REPLICATED, ONE),
                 ("value model", ONE, SHARDED),

@@ -102,14 +102,14 @@ KL = [{"use": "kl", "coefficient": 0.05}]
 
 
 def uneven(folder: Path) -> dict[str, Any]:
-    """GVM's counts, of which one is 0, and a prompt with more than all others have at 4 ranks; four updates a step."""
+    """GVM's counts, of which one is 0, and a prompt with more than all others have at 4 ranks; two updates a step."""
     return {
         "steps": 2,
         "allocate": {"use": f"{folder}/laws.py:uneven"},
         "terms": KL,
-        "update": {"epochs": 2, "updates_per_step": 2},
+        "update": {"updates_per_step": 2},
         "weighting": {"use": "token"},
-        "evaluate": {"every": 2},
+        "evaluate": {"every": 2, "greedy": True},
     }
 
 
