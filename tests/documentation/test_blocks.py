@@ -20,7 +20,7 @@ from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
 from winnow.cli import app
-from winnow.commands.sweep.sweep_file import read_sweep_file
+from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.testing import check_engine

@@ -10,7 +10,7 @@ from test_named_things import OPTIONS
 from typer.testing import CliRunner
 
 from winnow.cli import app
-from winnow.commands.config_keys import keys
+from winnow.commands.list.config_keys import keys
 
 PAGE = PAGES["docs/from-the-blog.md"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.run_settings import format_toml
 from winnow.config import Config
+from winnow.evaluation.settings import format_toml
 
 
 def start(config, output, *more):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.report.show import Choice, show
-from winnow.report.summary import summary
+from winnow.commands.show.text import Choice, show
+from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.critic_metrics import describe_values
 from winnow.training.events import Notice

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from refusals import refused
-from winnow.commands.run_settings import format_toml
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, accepted_value
+from winnow.evaluation.settings import format_toml
 from winnow.training.resolve import resolve_members
 
 

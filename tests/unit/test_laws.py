@@ -153,16 +153,16 @@ def test_the_door_lists_what_it_opens_in_order():
 # A message that a Python program shows must not name options of the command line. These are about --set itself, name a
 # command, or start another program.
 SPEAKS_OF_FLAGS = {
-    "commands/check.py",
+    "commands/check/lines.py",
     "commands/doctor/devices.py",
-    "commands/doctor/lines.py",
+    "commands/doctor/text.py",
     "commands/doctor/machine.py",
     "commands/doctor/missing.py",
     "commands/profile/plan_lines.py",
-    "commands/sweep/run_process.py",
+    "commands/sweep/process.py",
     "config_file.py",
-    "report/training_history.py",
-    "report/summary.py",
+    "commands/training_history.py",
+    "run_view/summary.py",
     "verify/sandbox/bwrap.py",
 }
 

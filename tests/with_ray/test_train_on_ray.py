@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.run_settings import format_toml
 from winnow.config import Config
+from winnow.evaluation.settings import format_toml
 
 pytestmark = pytest.mark.timeout(1200)
 pytest.importorskip("ray.train", reason="needs Ray Train: pip install 'winnow-rl[ray]'")

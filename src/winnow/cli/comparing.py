@@ -39,16 +39,16 @@ def compare(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write the tables without the picture.")] = False,
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
-    from winnow.report.comparison.compared import compare_inputs
-    from winnow.report.comparison.comparison_csv import tables
-    from winnow.report.comparison.comparison_table import table
+    from winnow.commands.compare.comparison import compare_inputs
+    from winnow.commands.compare.comparison_csv import tables
+    from winnow.commands.compare.text import table
     from winnow.state.cost_file import read_costs
     from winnow.state.output_files import check_new, write_output_folder
 
     if output is not None:
         check_new(output)
         if not no_plot:
-            from winnow.report.comparison.comparison_picture import pictures
+            from winnow.commands.compare.picture import pictures
     step_costs = None if costs is None else read_costs(costs)
     comparison = compare_inputs(paths, baseline=baseline, task=task, measure=measure, costs=step_costs)
     print_text(table(comparison))

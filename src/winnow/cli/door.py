@@ -15,11 +15,11 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import DataError, WinnowError, format_with_code, resumable, resume_options
-from winnow.report import tracker_threads
-from winnow.report.foreign_logs import escape_logs
-from winnow.report.screen import escape_unprintable, silence
-from winnow.report.text import sanitize
+from winnow.trackers import tracker_threads
 from winnow.version import __version__
+from winnow.view.foreign_logs import escape_logs
+from winnow.view.screen import escape_unprintable, silence
+from winnow.view.text import sanitize
 
 __all__ = [
     "BAD_INPUT",

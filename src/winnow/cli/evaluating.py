@@ -48,10 +48,10 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a model, or compare two, on held-out problems with the engine and verifiers of training."""
-    from winnow.commands.evaluation.evaluated import run_evaluation
-    from winnow.commands.evaluation.evaluation_report import format_comparison, format_headline, format_table
-    from winnow.report.evaluation_progress import evaluation_progress
-    from winnow.report.evaluations.saved_evaluation import is_evaluation
+    from winnow.commands.evaluation_progress import evaluation_progress
+    from winnow.evaluation.evaluate import run_evaluation
+    from winnow.evaluation.saved_evaluation import is_evaluation
+    from winnow.evaluation.text import format_comparison, format_headline, format_table
     from winnow.state.output_files import check_new, write_output_json
 
     if resume and output is None:

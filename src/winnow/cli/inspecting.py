@@ -28,8 +28,8 @@ def show(
     ] = False,
 ) -> None:
     """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
-    from winnow.report.show import Choice
-    from winnow.report.show import show as blocks
+    from winnow.commands.show.text import Choice
+    from winnow.commands.show.text import show as blocks
 
     if worst is not None and best is not None:
         raise typer.BadParameter("choose one of --worst and --best")
@@ -47,9 +47,9 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="Print the text without drawing.")] = False,
 ) -> None:
     """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
-    from winnow.report.heading import heading
-    from winnow.report.run_changes import changes_in, evaluations
-    from winnow.report.summary import summary
+    from winnow.run_view.configuration import heading
+    from winnow.run_view.run_changes import changes_in, evaluations
+    from winnow.run_view.summary import summary
     from winnow.state.logbook import read_metrics
     from winnow.state.saved_runs import manifest_of
 
@@ -59,7 +59,7 @@ def plot(
     evaluated = evaluations(manifest.config, changes_in(manifest.data))
     print_text(summary(rows, manifest.config, evaluated))
     if not summary_only:
-        from winnow.report.plot import plot as draw
+        from winnow.run_view.plot import plot as draw
 
         picture = output or folder / "plot.png"
         draw(rows, picture, title=folder.resolve().name, subtitle=heading(manifest.config), evaluated=evaluated)
@@ -83,8 +83,8 @@ def report(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --serve (0: any free port).")] = 0,
 ) -> None:
     """Write a page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
-    from winnow.commands.report import evaluations_of, output_of, parse_size, runs_at, write_report
-    from winnow.report.text import one_line, wrap
+    from winnow.commands.report.files import evaluations_of, output_of, parse_size, runs_at, write_report
+    from winnow.view.text import one_line, wrap
 
     if port and not serve:
         raise typer.BadParameter("--port requires --serve: add it, or omit --port")
@@ -95,8 +95,8 @@ def report(
     for note in compared.notes:
         print_text(wrap(f"note: {note}"), err=True)
     if serve:
-        from winnow.commands.report_server import ReportServer
-        from winnow.commands.report_server import serve as serve_until_interrupted
+        from winnow.commands.report.server import ReportServer
+        from winnow.commands.report.server import serve as serve_until_interrupted
 
         if output is not None or limit is not None:
             raise typer.BadParameter("--serve writes no file: omit --output and --limit")
@@ -120,7 +120,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, describe what can be written."""
-    from winnow.report.training_history import describe_export, training_history
+    from winnow.commands.training_history import describe_export, training_history
     from winnow.state.logbook import read_metrics
     from winnow.state.output_files import check_new, write_output_json
 

@@ -25,9 +25,9 @@ def score(
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the rows of --output.")] = False,
 ) -> None:
     """Score saved responses again, with outcome, reason and seconds of every row."""
-    from winnow.commands.score import build_config, count_rows, describe, summary, verifiers_for, with_progress_bar
-    from winnow.commands.score import score as scored
-    from winnow.commands.unfinished_scores import UnfinishedScores, settings_of_scores
+    from winnow.commands.score.folder import UnfinishedScores, settings_of_scores
+    from winnow.evaluation.scoring import build_config, count_rows, describe, summary, verifiers_for, with_progress_bar
+    from winnow.evaluation.scoring import score as scored
 
     if resume and output is None:
         raise typer.BadParameter("--resume needs the unfinished file: --output FILE")
@@ -62,8 +62,8 @@ def audit(
     sets: Sets = None,
 ) -> None:
     """Check that a task is fit for training: gold and constant answers, repetitions, overlap of splits."""
-    from winnow.commands.audit import audit_configured, describe
-    from winnow.commands.score import build_config
+    from winnow.commands.audit.checks import audit_configured, describe
+    from winnow.evaluation.scoring import build_config
 
     result = audit_configured(build_config(sets or (), task=task, reward=reward), Path.cwd())
     for line in describe(result):

@@ -10,7 +10,7 @@ import typer
 
 from winnow.cli.door import FAILED, SAVED, ConfigFile, Sets, Unsets, app, print_resume_command
 from winnow.errors import resumable
-from winnow.report.screen import Progress
+from winnow.view.screen import Progress
 
 
 def _check_progress(how: str) -> str:
@@ -45,7 +45,7 @@ def train(
     restarts: Annotated[int, typer.Option(min=0, help="On Ray: maximum number of restarts after a rank failed.")] = 3,
 ) -> None:
     """Train a policy. Exit code 75 means interrupted and saved."""
-    from winnow.commands.launch.training import TrainingRequest, train_here
+    from winnow.commands.train.here import TrainingRequest, train_here
     from winnow.state.run_folder import has_finished_step
 
     # JSON's strings are TOML's: a path with quotes or backslashes stays one value.
@@ -61,11 +61,11 @@ def train(
     if ray is not None and progress == "json":
         raise typer.BadParameter("Ray also writes to standard output: read metrics.jsonl of the run instead")
     if ray is not None:
-        from winnow.commands.launch.on_ray import launch_on_ray
+        from winnow.commands.train.on_ray import launch_on_ray
 
         code = launch_on_ray(request, ray, ranks, restarts=restarts)
     elif ranks > 1:
-        from winnow.commands.launch.elastic import launch
+        from winnow.commands.train.elastic import launch
 
         code = launch(request, ranks)
     else:

@@ -26,7 +26,7 @@ def check(
     ] = 1,
 ) -> None:
     """Validate a configuration and its data, and print it resolved with its costs. Reads no weights."""
-    from winnow.commands.check import check_lines
+    from winnow.commands.check.lines import check_lines
 
     for line in check_lines(config, sets or (), memory, ranks, unset=unset or ()):
         print_text(line)
@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Describe this machine, the defaults of a run on it, and what is missing. Loads nothing."""
     from winnow.commands.doctor.examine import examine
-    from winnow.commands.doctor.lines import lines
+    from winnow.commands.doctor.text import lines
 
     report = examine(network=network)
     for line in [json.dumps(report, indent=1, allow_nan=False)] if as_json else lines(report):
@@ -53,7 +53,7 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="losses, selectors, rewards, tasks, metrics ...")] = None,
 ) -> None:
     """List what a configuration can name: each member with its options, their defaults, and its purpose."""
-    from winnow.commands.catalog import KINDS, catalog
+    from winnow.commands.list.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):
         print_text(block)
@@ -65,7 +65,7 @@ def fetch(
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
 ) -> None:
     """Download a data set or a model from the hub into a folder, and print the SHA-256 of every file."""
-    from winnow.commands.fetch import data_set_of, fetch_data, fetch_model
+    from winnow.commands.fetch.download import data_set_of, fetch_data, fetch_model
 
     data = data_set_of(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):

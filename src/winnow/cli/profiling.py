@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from winnow.algos.costs import StepCosts
+    from winnow.commands.profile.measurement import Profile
+    from winnow.commands.profile.plan import StepPlan
     from winnow.commands.profile.points import PointResult, ProfileRequest
-    from winnow.commands.profile.profiled import Profile
-    from winnow.commands.profile.step_plan import StepPlan
 
 SUFFIXES = (".csv", ".json", ".png", ".svg")
 PLAN_SUFFIXES = (".json", ".costs.json")
@@ -111,8 +111,8 @@ def profile(
     """Time sampling, updates and steps on this machine for several numbers of rollouts. Saves no model.
     With --plan, choose n, m and the prompts per step from these times and a run's statistics.
     """
+    from winnow.commands.profile.measurement import prepare_profile
     from winnow.commands.profile.points import ProfileRequest, parse_counts
-    from winnow.commands.profile.profiled import prepare_profile
     from winnow.memory.sizes import parse_bytes
     from winnow.state.output_files import check_new
 
@@ -138,9 +138,9 @@ def profile(
     files = [] if output is None else [output.with_name(output.name + suffix) for suffix in suffixes]
     check_new(*files)
     if plan and run is not None:
+        from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest
         from winnow.commands.profile.plan_lines import opening_lines
         from winnow.commands.profile.planned_step import prepare_plan
-        from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanRequest
         from winnow.state.cost_file import read_costs
 
         wanted = PlanRequest(
@@ -170,7 +170,7 @@ def _measured_costs(
 ) -> StepCosts:
     """Measure the two curves of a plan now, and print each point."""
     from winnow.commands.profile.planned_step import costs_of, curves_to_measure, measure_points
-    from winnow.commands.profile.tables import line, opening
+    from winnow.commands.profile.text import line, opening
 
     profile = curves_to_measure(config, sets, plan, request, unset=unset)
     for text in opening(profile):
@@ -211,7 +211,7 @@ def _until_terminated(points: Iterable[Any]) -> Iterator[PointResult]:
 
 def _measure(profile: Profile, files: list[Path]) -> None:
     """Print and write each point as it is measured; then print and write what follows from all points."""
-    from winnow.commands.profile.tables import Rows, as_json, closing, line, opening
+    from winnow.commands.profile.text import Rows, as_json, closing, line, opening
     from winnow.installed import is_installed
     from winnow.state.output_files import write_output_json
 
@@ -228,7 +228,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     if files:
         write_output_json(files[1], as_json(profile))
         if draws:
-            from winnow.commands.profile.panels import draw_profile
+            from winnow.commands.profile.picture import draw_profile
 
             draw_profile(profile, *files[2:])
         print_text(f"written    {', '.join(map(str, files if draws else files[:2]))}")

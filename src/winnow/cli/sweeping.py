@@ -47,7 +47,7 @@ def sweep(
 
 def _compare(folder: Path, output: Path | None) -> None:
     """Print how to compare the runs, or with `output` compare them into a folder of tables and pictures."""
-    from winnow.commands.sweep.comparison_place import mark_comparison
+    from winnow.commands.sweep.comparison import mark_comparison
 
     command = ["winnow", "compare", str(folder)]
     if output is None:

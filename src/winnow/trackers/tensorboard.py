@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.registry import register
 from winnow.trackers.flat_config import config_text
-from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
+from winnow.trackers.interface import Status, TrackedRun, Tracker
 
 
 class TensorBoardTracker(Tracker):

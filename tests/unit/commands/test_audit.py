@@ -6,7 +6,7 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.audit import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.commands.audit.checks import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem

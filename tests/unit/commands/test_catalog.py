@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from refusals import refused
-from winnow.commands.catalog import catalog
-from winnow.commands.config_keys import keys
+from winnow.commands.list.catalog import catalog
+from winnow.commands.list.config_keys import keys
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS

@@ -16,7 +16,7 @@ from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.cli import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
-from winnow.report.drawing import new_figure
+from winnow.view.drawing import new_figure
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 GSM8K = "".join(
@@ -91,7 +91,7 @@ def test_check_imports_nothing_that_computes_with_a_model(imports):
 @pytest.fixture
 def no_picture(monkeypatch):
     """A picture is empty: what is written where does not depend on what is drawn."""
-    monkeypatch.setattr("winnow.report.plot.draw", lambda *_, **__: new_figure(1, 1))
+    monkeypatch.setattr("winnow.run_view.plot.draw", lambda *_, **__: new_figure(1, 1))
 
 
 def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
@@ -159,7 +159,7 @@ def test_plot_without_matplotlib_prints_the_summary_and_the_extra(tmp_path, monk
     run = write_run(tmp_path / "toy")
     for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("winnow.report.plot", "winnow.report.drawing"):
+    for name in ("winnow.run_view.plot", "winnow.view.drawing"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     result = winnow("plot", run)
     assert result.stdout.split()[:4] == ["reward", "0.100", "->", "1.000"]

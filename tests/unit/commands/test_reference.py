@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import forked
-from winnow.commands import config_keys as module
-from winnow.commands.catalog import catalog
-from winnow.commands.config_keys import keys
-from winnow.commands.run_settings import format_toml
+from winnow.commands.list import config_keys as module
+from winnow.commands.list.catalog import catalog
+from winnow.commands.list.config_keys import keys
 from winnow.config import Config
+from winnow.evaluation.settings import format_toml
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import winnow.commands.fetch
+import winnow.commands.fetch.download
 from planned_run import write_planned_run
 from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
@@ -22,11 +22,11 @@ from synthetic_run import write_run
 from winnow.cli import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
-from winnow.report.drawing import new_figure, save_figure
 from winnow.state.output_files import write_output, write_output_folder
 from winnow.state.run_folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
 from winnow.tasks.source import Record
+from winnow.view.drawing import new_figure, save_figure
 
 CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
 FEW = (
@@ -149,8 +149,8 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         records = [Record({"question": "1 + 1?", "answer": "#### 2"}, "here")] * 9
         return whole(source, folder, read=lambda *_, **__: records)
 
-    whole = winnow.commands.fetch.fetch_data
-    monkeypatch.setattr("winnow.commands.fetch.fetch_data", fetched)
+    whole = winnow.commands.fetch.download.fetch_data
+    monkeypatch.setattr("winnow.commands.fetch.download.fetch_data", fetched)
 
 
 @pytest.fixture(autouse=True)
@@ -160,15 +160,15 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(job: Any, *_: Any, **__: Any) -> PointResult:
         return PointResult(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
 
-    monkeypatch.setattr("winnow.commands.profile.profiled.measure_in_subprocess", found)
-    for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):
-        monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
+    monkeypatch.setattr("winnow.commands.profile.measurement.measure_in_subprocess", found)
+    for name in ("run_view.plot.draw", "commands.compare.picture.draw_comparison"):
+        monkeypatch.setattr(f"winnow.{name}", lambda *_, **__: new_figure(1, 1))
 
     def empty(panels: Any, outputs: Any, **_: Any) -> None:
         for path in outputs:
             save_figure(new_figure(1, 1), path, dpi=10)
 
-    monkeypatch.setattr("winnow.commands.profile.panels.draw", empty)
+    monkeypatch.setattr("winnow.commands.profile.picture.draw", empty)
 
 
 def test_every_command_and_each_of_its_paths_is_called_here() -> None:

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from refusals import refused
 from synthetic_run import write_run
 from winnow.cli import app
-from winnow.commands.report_server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
+from winnow.commands.report.data import ReportedRun
+from winnow.commands.report.files import html as page
+from winnow.commands.report.server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
 from winnow.errors import DataError, WinnowError
-from winnow.report.page import assembled as page
-from winnow.report.page.run_data import ReportedRun
 
 PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import winnow
 from refusals import check_printed_error, refused
 from winnow.cli import app
-from winnow.commands.run_settings import EVERY, settings_from, settings_of, source_of
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.evaluation.settings import EVERY, settings_from, settings_of, source_of
 from winnow.training.resolve import resolve_members
 
 PLANTED = """

@@ -9,8 +9,8 @@ import pytest
 
 import winnow
 from refusals import refused
-from winnow.commands.score import Scored, count_rows, describe, score, summary
 from winnow.errors import DataError
+from winnow.evaluation.scoring import Scored, count_rows, describe, score, summary
 from winnow.state.logbook import read_rows
 from winnow.verify import Verifiers
 

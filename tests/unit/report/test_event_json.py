@@ -9,7 +9,7 @@ import pytest
 
 from winnow.alarms import Alarm
 from winnow.records import StepReport
-from winnow.report.progress import progress
+from winnow.run_view.progress import progress
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 HOSTILE = "\x1b]52;c;AAAA\x07\x7f\x9b2J\u202e\u2028\r\b\ud800 end"

@@ -11,14 +11,14 @@ import pytest
 from golden_files import assert_golden
 from refusals import refused
 from synthetic_run import evaluation, metrics, write_run
+from winnow.commands.training_history import training_history
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import DataError
-from winnow.report.heading import heading
-from winnow.report.plot import draw, plot
-from winnow.report.run_panels import panels
-from winnow.report.summary import hints, summary
-from winnow.report.training_history import training_history
+from winnow.run_view.configuration import heading
+from winnow.run_view.panels import panels
+from winnow.run_view.plot import draw, plot
+from winnow.run_view.summary import hints, summary
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import manifest_of
 

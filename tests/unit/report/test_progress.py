@@ -14,10 +14,10 @@ from golden_files import assert_golden
 from synthetic_run import evaluation, metrics
 from winnow.alarms import Alarm
 from winnow.records import StepReport
-from winnow.report.progress import progress
-from winnow.report.screen import console_on, is_screen
-from winnow.report.standing import Standing
+from winnow.run_view.progress import progress
+from winnow.run_view.standing import Standing
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.view.screen import console_on, is_screen
 
 NASTY = Notice("the reward raised \x1b[31m[bold]boo[/bold] " + "again and again " * 12)
 

@@ -10,10 +10,10 @@ import pytest
 from golden_files import assert_golden
 from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
+from winnow.commands.show.text import Choice, show
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
 from winnow.records import Outcome
-from winnow.report.show import Choice, show
 from winnow.state.logbook import Logbook
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from winnow.report.text import (
+from winnow.view.text import (
     format_accuracies,
     format_count,
     format_decimal,

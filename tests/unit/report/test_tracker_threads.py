@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from winnow.config_file import validate
-from winnow.report.tracking import track_run
 from winnow.trackers import Tracker
+from winnow.trackers.watch import track_run
 from winnow.training.events import Ended, Started
 from winnow.training.resolve import resolve_members
 
 AT_WORK = """
 import atexit, threading
-from winnow.report import tracker_threads
+from winnow.trackers import tracker_threads
 threading.Thread(target=threading.Event().wait, name={name!r}).start()
 atexit.register(print, "interpreter ends", flush=True)
 tracker_threads.exit_if_running(3)

@@ -13,7 +13,7 @@ from typing import Any
 from winnow.commands.doctor import chosen, devices, machine, packages, surroundings
 from winnow.commands.doctor.missing import missing
 from winnow.installed import version_of
-from winnow.report.text import sanitize
+from winnow.view.text import sanitize
 
 FORMAT = 1
 Probe = Callable[[], dict[str, Any]]

@@ -23,7 +23,7 @@ from winnow.commands.profile.points import Job, PointResult
 from winnow.errors import WinnowError, format_error
 
 Measure = Callable[[Job, Callable[[], None]], PointResult]
-PRELOADED = "winnow.commands.profile.measuring"
+PRELOADED = "winnow.commands.profile.work"
 LAST = 400  # characters of a process's last output
 
 

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from winnow.commands.profile.plan import Candidate, StepPlan
 from winnow.commands.profile.run_statistics import RunStatistics
-from winnow.commands.profile.step_plan import Candidate, StepPlan
 from winnow.commands.profile.step_seconds import StepClock
 from winnow.config import dump
 from winnow.memory.sizes import format_bytes
-from winnow.report.comparison.key_differences import differing, keys_of, within
-from winnow.report.text import format_percent
+from winnow.run_view.key_differences import differing, keys_of, within
 from winnow.state.cost_file import as_json
+from winnow.view.text import format_percent
 
 SHOWN = 10  # maximum number of candidates in the table
 CHOSEN = ("rollout.prompts_per_step", "rollout.rollouts_per_prompt", "select", "update.tokens_per_micro_batch")

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from winnow.algos.costs import StepCosts
+from winnow.commands.profile.measurement import Profile, prepare_profile
+from winnow.commands.profile.plan import PlanRequest, StepPlan
 from winnow.commands.profile.points import PointResult, ProfileRequest, Way
-from winnow.commands.profile.profiled import Profile, prepare_profile
 from winnow.commands.profile.run_statistics import statistics_of
-from winnow.commands.profile.step_plan import PlanRequest, StepPlan
-from winnow.commands.profile.tables import row
+from winnow.commands.profile.text import row
 from winnow.config_file import load
 from winnow.state.cost_file import costs_of_profile
 from winnow.training.resolve import resolve_members

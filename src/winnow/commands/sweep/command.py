@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.comparison_place import any_evaluated, comparison_due
+from winnow.commands.sweep.comparison import any_evaluated, comparison_due
+from winnow.commands.sweep.display import sweep_display
+from winnow.commands.sweep.loop import Sweep
+from winnow.commands.sweep.plan import SweepPlan, read_plan, record
+from winnow.commands.sweep.process import Command, Launcher, OnThisMachine, train_command
 from winnow.commands.sweep.reused_runs import reuse
-from winnow.commands.sweep.run_process import Command, Launcher, OnThisMachine, train_command
-from winnow.commands.sweep.run_sweep import Sweep
-from winnow.commands.sweep.sweep_display import sweep_display
-from winnow.commands.sweep.sweep_plan import SweepPlan, read_plan, record
-from winnow.report.text import wrap
 from winnow.state.sweep_folder import SweepFolder, SweepRun, read_sweep
 from winnow.training.signals import stop_signals
+from winnow.view.text import wrap
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def train_sweep(
 def _launcher(plan: SweepPlan, folder: SweepFolder) -> Launcher:
     if plan.file.ray is None:
         return OnThisMachine(plan.file.at_once)
-    from winnow.commands.sweep.ray_tasks import OnRay
+    from winnow.commands.sweep.on_ray import OnRay
 
     return OnRay(plan.file.ray, folder.path, cpus=plan.file.cpus_per_run, gpus=plan.file.gpus_per_run)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, flatten, locate
+from winnow.commands.sweep.file import OWN_KEYS, SweepFile, flatten, locate
 from winnow.errors import ConfigError, near_miss
 from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP
 

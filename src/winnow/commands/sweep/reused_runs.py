@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from winnow.commands.sweep.sweep_plan import SweepPlan
+from winnow.commands.sweep.plan import SweepPlan
 from winnow.errors import RunFolderError
 from winnow.state.run_folder import LOCK, has_finished_step
 from winnow.state.sweep_folder import (

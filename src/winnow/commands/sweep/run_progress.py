@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from winnow.metrics import is_step
-from winnow.report.text import one_line, shorten
 from winnow.state.logbook import METRICS
+from winnow.view.text import one_line, shorten
 
 _LOG_END = 8192  # bytes
 _LAST_LINES = 3

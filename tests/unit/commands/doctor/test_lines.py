@@ -5,7 +5,7 @@ from __future__ import annotations
 from golden_files import assert_golden
 from winnow.commands.doctor.devices import cards
 from winnow.commands.doctor.examine import build_report
-from winnow.commands.doctor.lines import SECTIONS, lines
+from winnow.commands.doctor.text import SECTIONS, lines
 
 CARDS = """0, NVIDIA H100 80GB HBM3, 81559, 80995, 9.0, 550.54.15
 1, Tesla T4, 15360, 15000, 7.5, 550.54.15

@@ -6,9 +6,9 @@ import json
 import os
 
 from refusals import refused
-from winnow.commands.evaluation.evaluation_folder import EvaluationFolder
 from winnow.errors import DataError, RunFolderError, resume_options
-from winnow.report.evaluations.saved_evaluation import is_evaluation, read_rows, read_settings
+from winnow.evaluation.folder import EvaluationFolder
+from winnow.evaluation.saved_evaluation import is_evaluation, read_rows, read_settings
 
 SETTINGS = {"tasks": {"t": {"config": {"seed": 1}, "prompts": "x"}}, "machine": {"torch": "2.13"}}
 

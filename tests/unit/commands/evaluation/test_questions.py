@@ -8,17 +8,17 @@ import pytest
 
 from refusals import refused
 from winnow.algos.loss import clip
-from winnow.commands.evaluation.questions import (
+from winnow.config import dump
+from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.evaluation.questions import (
     check_members_exist,
     evaluation_tasks,
     named_tasks,
     reward_label,
     uses_task_defaults,
 )
-from winnow.commands.run_settings import format_toml
-from winnow.config import dump
-from winnow.config_file import validate
-from winnow.errors import ConfigError
+from winnow.evaluation.settings import format_toml
 
 
 def test_tasks_are_named_with_their_paths():

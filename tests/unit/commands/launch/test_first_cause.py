@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from winnow.commands.exit_codes import RunFailed
-from winnow.commands.launch.first_cause import first_cause
-from winnow.commands.launch.rank_end import NOTE, RankEnd, suffered
+from winnow.commands.train.first_cause import first_cause
+from winnow.commands.train.rank_end import NOTE, RankEnd, suffered
 from winnow.errors import ConfigError, EngineError, RankError, RunFolderError
 
 HOST = socket.gethostname()

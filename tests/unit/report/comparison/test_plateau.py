@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.plateau import is_share, plateau_of
+from winnow.commands.compare.curve import Curve
+from winnow.commands.compare.plateau import is_share, plateau_of
 
 
 def curves(*ys):

@@ -12,8 +12,8 @@ from written_runs import write_run, write_sweep
 from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.cli import app
+from winnow.commands.compare.comparison import compare_inputs
 from winnow.errors import DataError
-from winnow.report.comparison.compared import compare_inputs
 
 ACCURACIES = (0.1, 0.6, 0.6, 0.6, 0.6)
 

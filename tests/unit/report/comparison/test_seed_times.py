@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.seed_times import seed_time, smoothed
+from winnow.commands.compare.curve import Curve
+from winnow.commands.compare.seed_times import seed_time, smoothed
 
 
 def curve(y, **x):

@@ -8,8 +8,8 @@ from public_curves import as_csv, public_curves
 from typer.testing import CliRunner
 
 from winnow.cli import app
-from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.speed_up import speed_up
+from winnow.commands.compare.curve import Curve
+from winnow.commands.compare.speed_up import speed_up
 
 
 def seeds(x, *ys):

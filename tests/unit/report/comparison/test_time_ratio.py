@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from winnow.report.comparison.seed_times import SeedTime
-from winnow.report.comparison.time_ratio import time_ratio
+from winnow.commands.compare.seed_times import SeedTime
+from winnow.commands.compare.time_ratio import time_ratio
 
 
 def seeds(times, *, names="abcdefgh", endings=()):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.report.evaluations.shared_frame import Frame
+from winnow.evaluation.shared_frame import Frame
 
 
 @pytest.mark.parametrize(

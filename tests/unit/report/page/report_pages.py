@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from winnow.report.page import assembled, strict_json
-from winnow.report.page.packed_rollouts import packed
-from winnow.report.run_panels import STEPS
+from winnow.commands.report.files import html as assembled
+from winnow.commands.report.files import strict_json
+from winnow.commands.report.packed_rollouts import packed
+from winnow.run_view.panels import STEPS
 
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")

@@ -9,11 +9,11 @@ import report_pages as pages
 
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
+from winnow.commands.report.evaluation_data import evaluation_data
+from winnow.commands.report.files import evaluation_data as module
 from winnow.errors import DataError
-from winnow.report.evaluations.compared_folders import compare_folders, comparisons_below
-from winnow.report.evaluations.rollout_lines import rows_of
-from winnow.report.page import evaluation_data as module
-from winnow.report.page.evaluation_data import evaluation_data
+from winnow.evaluation.compared_folders import compare_folders, comparisons_below
+from winnow.evaluation.rollout_lines import rows_of
 
 CONFIG = {"seed": 3, "model": {"dtype": "auto"}}
 

@@ -6,7 +6,7 @@ import json
 
 import report_pages as pages
 
-from winnow.report.text import sanitize
+from winnow.view.text import sanitize
 
 RAN = "window.ran = true; alert(1)"
 OF_OBJECTS = ["__proto__", "constructor"]

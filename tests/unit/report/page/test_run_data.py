@@ -10,16 +10,16 @@ import pytest
 
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
+from winnow.commands.report.budget_ledger import ledger
+from winnow.commands.report.data import ReportedRun, report_data
+from winnow.commands.report.groups import spread
+from winnow.commands.report.headline import headline
+from winnow.commands.report.rollouts import cut, rollout_data
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
-from winnow.report.opened import open_folder
-from winnow.report.page.budget_ledger import ledger
-from winnow.report.page.headline import headline
-from winnow.report.page.included import spread
-from winnow.report.page.rollout_data import cut, rollout_data
-from winnow.report.page.run_data import ReportedRun, report_data
-from winnow.report.summary import summary
-from winnow.report.tokens import tokenizer_of
+from winnow.run_view.data import open_folder
+from winnow.run_view.summary import summary
+from winnow.run_view.tokens import tokenizer_of
 from winnow.state.logbook import Logbook, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, path_of
 
