@@ -17,7 +17,7 @@ from winnow.commands.report.files import parse_size
 from winnow.errors import ConfigError
 from winnow.evaluation.rollout_lines import rows_of
 
-PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
+PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)
 
 

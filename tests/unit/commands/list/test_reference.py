@@ -14,7 +14,7 @@ from winnow.commands.list.config_keys import keys
 from winnow.config import Config
 from winnow.evaluation.settings import format_toml
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 def test_the_page_is_the_generated_one(tmp_path):

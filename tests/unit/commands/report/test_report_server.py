@@ -24,7 +24,7 @@ from winnow.commands.report.files import html as page
 from winnow.commands.report.server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
 from winnow.errors import DataError, WinnowError
 
-PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
+PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 
 
 @pytest.fixture(scope="module")
