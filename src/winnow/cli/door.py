@@ -15,10 +15,9 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import DataError, WinnowError, format_with_code, resumable, resume_options
-from winnow.trackers import tracker_threads
+from winnow.trackers.feed import exit_if_running
 from winnow.version import __version__
-from winnow.view.foreign_logs import escape_logs
-from winnow.view.screen import escape_unprintable, silence
+from winnow.view.screen import escape_logs, escape_unprintable, silence
 from winnow.view.text import sanitize
 
 __all__ = [
@@ -141,9 +140,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        tracker_threads.exit_if_running(end.code if isinstance(end.code, int) else FAILED if end.code else 0)
+        exit_if_running(end.code if isinstance(end.code, int) else FAILED if end.code else 0)
         raise
     except Exception as error:  # a bug in winnow or in a user's function
         print_text("".join(traceback.format_exception(error)).rstrip(), err=True)
-        tracker_threads.exit_if_running(FAILED)
+        exit_if_running(FAILED)
         sys.exit(FAILED)

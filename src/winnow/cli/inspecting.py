@@ -47,8 +47,7 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="Print the text without drawing.")] = False,
 ) -> None:
     """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
-    from winnow.run_view.configuration import heading
-    from winnow.run_view.run_changes import changes_in, evaluations
+    from winnow.run_view.configuration import changes_in, evaluations, heading
     from winnow.run_view.summary import summary
     from winnow.state.logbook import read_metrics
     from winnow.state.saved_runs import manifest_of

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from winnow.alarms import Alarm, alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
-from winnow.run_view.configuration import heading
-from winnow.run_view.run_changes import changes_in, evaluations
+from winnow.run_view.configuration import changes_in, evaluations, heading
 from winnow.state.checkpoint_names import FOLDER, find, is_checkpoint_path
 from winnow.state.logbook import METRICS, read_metrics, read_rows
 from winnow.state.manifest import MANIFEST

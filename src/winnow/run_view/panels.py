@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypedDict
 import numpy as np
 
 from winnow.metrics import per_prompt_metric
-from winnow.run_view.run_changes import EVALUATIONS, Evaluations
+from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.summary import LARGEST, Row, policy_is_held, training_rows
 
 VALUED = ("critic/explained_variance", "critic/loss")

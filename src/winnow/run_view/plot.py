@@ -1,4 +1,4 @@
-"""A run's panels (run_panels.py) as a picture."""
+"""A run's panels (panels.py) as a picture."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
+from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.panels import STEPS, Ends, RunPanel, RunSeries, panels
-from winnow.run_view.run_changes import EVALUATIONS, Evaluations
 from winnow.run_view.summary import Row
 from winnow.view.drawing import (
     BLUE,

@@ -19,8 +19,7 @@ from winnow.hidden_options import hidden
 from winnow.metrics import distinct
 from winnow.records import StepReport
 from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
-from winnow.trackers.flat_config import without_secrets
-from winnow.trackers.interface import Status
+from winnow.trackers.interface import Status, without_secrets
 from winnow.trackers.items import Pictures, Samples, size_of_log
 from winnow.training.events import (
     AlarmRaised,

@@ -1,16 +1,20 @@
-"""The console of a display: terminals, pipes, encodings, and standard output for one writer alone."""
+"""Terminals and pipes: the console of a display, encodings, standard output for one writer alone, and the logs of
+libraries, which are escaped.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 
-from winnow.view.text import encodable
+from winnow.view.text import encodable, sanitize
 
 Progress = Literal["auto", "plain", "json", "none"]  # how a run is shown
 
@@ -99,3 +103,21 @@ def silence(file: IO[str]) -> None:
         descriptor = os.open(os.devnull, os.O_WRONLY)
         os.dup2(descriptor, file.fileno())
         os.close(descriptor)
+
+
+class _Record(logging.LogRecord):
+    def getMessage(self) -> str:
+        return sanitize(super().getMessage())
+
+
+def escape_logs() -> None:
+    """Escape every log record and warning of this process from now on, whichever handler prints it. Only winnow's
+    commands may call this, never a program that imports winnow.
+    """
+    logging.setLogRecordFactory(_Record)
+    formatted = warnings.formatwarning
+
+    def escaped(*args: Any, **more: Any) -> str:
+        return sanitize(formatted(*args, **more))
+
+    warnings.formatwarning = escaped

@@ -14,8 +14,7 @@ from golden_files import assert_golden
 from synthetic_run import evaluation, metrics
 from winnow.alarms import Alarm
 from winnow.records import StepReport
-from winnow.run_view.progress import progress
-from winnow.run_view.standing import Standing
+from winnow.run_view.progress import Standing, progress
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.view.screen import console_on, is_screen
 

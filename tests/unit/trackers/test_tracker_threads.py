@@ -19,10 +19,10 @@ from winnow.training.resolve import resolve_members
 
 AT_WORK = """
 import atexit, threading
-from winnow.trackers import tracker_threads
+from winnow.trackers.feed import exit_if_running
 threading.Thread(target=threading.Event().wait, name={name!r}).start()
 atexit.register(print, "interpreter ends", flush=True)
-tracker_threads.exit_if_running(3)
+exit_if_running(3)
 print("continues", flush=True)
 """
 HANG = """

@@ -17,10 +17,9 @@ from winnow.alarms import Alarm
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.trackers import TrackedRun, Tracker
-from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES
-from winnow.trackers.flat_config import without_secrets
+from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES, SETTLED_SECONDS, TrackerMark
+from winnow.trackers.interface import without_secrets
 from winnow.trackers.items import chosen_of
-from winnow.trackers.tracker_mark import SETTLED_SECONDS, TrackerMark
 from winnow.trackers.watch import digest, track_run
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.training.resolve import resolve_members

@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 
-from winnow.view.foreign_logs import escape_logs
+from winnow.view.screen import escape_logs
 
 
 def test_log_records_and_warnings_of_libraries_are_escaped(monkeypatch):

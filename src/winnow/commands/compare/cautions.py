@@ -9,7 +9,7 @@ from winnow.commands.compare.curve import AXES
 from winnow.commands.compare.groups import ReadRun, SeedGroup
 from winnow.commands.compare.measure import MEASURES
 from winnow.config import leaves
-from winnow.run_view.key_differences import WHAT_IS_MEASURED, at, differing, shown, within
+from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown, within
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds

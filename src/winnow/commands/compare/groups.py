@@ -16,7 +16,7 @@ from winnow.commands.compare.measure import ACCURACY, SHARES, check_measure, mea
 from winnow.commands.compare.recomputed_seconds import costs_notes, seconds_of
 from winnow.errors import DataError
 from winnow.metrics import is_step
-from winnow.run_view.key_differences import Keys, is_one_configuration, keys_of, labels
+from winnow.run_view.configuration import Keys, is_one_configuration, keys_of, labels
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
 

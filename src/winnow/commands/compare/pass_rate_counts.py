@@ -12,7 +12,7 @@ from winnow.commands.compare.groups import ReadRun, SeedGroup
 from winnow.commands.compare.mean_curve import Estimate, estimate
 from winnow.errors import DataError
 from winnow.records import FloatArray
-from winnow.run_view.key_differences import at
+from winnow.run_view.configuration import at
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.errors import DataError
-from winnow.run_view.key_differences import at
+from winnow.run_view.configuration import at
 
 Row = Mapping[str, float]
 

@@ -11,7 +11,7 @@ from winnow.commands.compare.curve import Curve
 from winnow.commands.compare.groups import SeedGroup
 from winnow.commands.compare.plateau import Plateau
 from winnow.commands.compare.seed_times import SeedTime
-from winnow.run_view.key_differences import at
+from winnow.run_view.configuration import at
 
 FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
 

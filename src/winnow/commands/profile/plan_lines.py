@@ -13,7 +13,7 @@ from winnow.commands.profile.run_statistics import RunStatistics
 from winnow.commands.profile.step_seconds import StepClock
 from winnow.config import dump
 from winnow.memory.sizes import format_bytes
-from winnow.run_view.key_differences import differing, keys_of, within
+from winnow.run_view.configuration import differing, keys_of, within
 from winnow.state.cost_file import as_json
 from winnow.view.text import format_percent
 

@@ -23,9 +23,8 @@ from winnow.commands.report.strict_json import encoded, plain, with_list
 from winnow.commands.report.token_pieces import TokenPieces
 from winnow.errors import ConfigError
 from winnow.metrics import meaning
-from winnow.run_view.configuration import heading
+from winnow.run_view.configuration import Change, changes_in, evaluations, heading
 from winnow.run_view.panels import RunPanel, panels
-from winnow.run_view.run_changes import Change, changes_in, evaluations
 from winnow.run_view.summary import Row
 from winnow.run_view.tokens import tokenizer_of
 from winnow.state.logbook import read_metrics

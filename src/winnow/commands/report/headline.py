@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from winnow.commands.report.budget_ledger import total, value_model_tokens
 from winnow.metrics import per_prompt_metric
-from winnow.run_view.run_changes import EVALUATIONS, Evaluations
+from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.summary import Row, costs, mean, phase_shares, training_rows
 from winnow.view.text import format_accuracies, format_count, format_duration, format_percent
 

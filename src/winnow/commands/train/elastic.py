@@ -30,10 +30,9 @@ from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import RankEnd
 from winnow.errors import ConfigError
 from winnow.state.run_folder import check_free
-from winnow.trackers import tracker_threads
+from winnow.trackers.feed import exit_if_running
 from winnow.training.signals import SIGNALS
-from winnow.view.foreign_logs import escape_logs
-from winnow.view.screen import escape_unprintable
+from winnow.view.screen import escape_logs, escape_unprintable
 from winnow.view.text import sanitize
 
 POLL_SECONDS = 0.1
@@ -91,9 +90,9 @@ def run_rank(request: TrainingRequest) -> int:
     except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher would count both as success
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     if code not in (0, SAVED):
-        tracker_threads.exit_if_running(code)
+        exit_if_running(code)
         sys.exit(code)
-    atexit.register(tracker_threads.exit_if_running, 0)  # at exit, as torch's launcher first needs the returned code
+    atexit.register(exit_if_running, 0)  # at exit, as torch's launcher first needs the returned code
     return code
 
 
