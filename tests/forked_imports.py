@@ -22,7 +22,7 @@ import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
 import winnow.algos.allocation
 import winnow.algos.weighting
-import winnow.cli
+import winnow.commands
 import winnow.commands.train.here
 import winnow.engines.native.engine
 import winnow.engines.native.running

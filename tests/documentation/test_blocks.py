@@ -19,7 +19,7 @@ import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted

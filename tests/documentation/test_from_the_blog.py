@@ -9,7 +9,7 @@ from doc_pages import PAGES
 from test_named_things import OPTIONS
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.list.config_keys import keys
 
 PAGE = PAGES["docs/from-the-blog.md"]

@@ -10,7 +10,7 @@ import typer
 from doc_pages import PAGES, REPOSITORY, codes
 
 import winnow
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.list.config_keys import keys
 from winnow.config import Config
 from winnow.errors import CODES

@@ -12,7 +12,7 @@ import pytest
 from doc_pages import PAGES
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.models.model_folder import settings_folder
 
 PAGE = PAGES["docs/recipes.md"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import winnow
 from winnow import testing
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.list.config_keys import keys
 from winnow.config import Config
 from winnow.config_file import load

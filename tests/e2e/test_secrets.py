@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import winnow
 from refusals import check_refusal, refusal_of, refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError
 from winnow.hidden_options import HIDDEN
 from winnow.rewards.compose import make_reward

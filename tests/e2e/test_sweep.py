@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import forked
 from refusals import check_refusal, refusal_of
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.sweep.plan import read_plan
 from winnow.commands.sweep.process import OnThisMachine, ProcessEnd
 from winnow.state.logbook import read_metrics

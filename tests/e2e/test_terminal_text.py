@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from synthetic_run import FAILED, batch, evaluation, group, metrics
-from winnow.cli import app, door
+from winnow.commands import app, door
 from winnow.records import Outcome
 from winnow.state.logbook import Logbook
 

@@ -25,7 +25,7 @@ from typer.main import get_command
 import winnow
 from golden_files import assert_golden
 from winnow import ranks
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.compare.inputs import named_inputs
 from winnow.commands.list.catalog import catalog
 from winnow.commands.list.config_keys import keys

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.doctor.examine import build_report
 from winnow.commands.doctor.packages import of_packages
 from winnow.config_file import validate

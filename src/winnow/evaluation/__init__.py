@@ -1,8 +1,11 @@
-"""Saved evaluations: the lines of their files, and comparisons of two of them.
+"""Evaluates models, saves and compares evaluations, and verifies saved responses again.
 
-rollout_lines.py      a judged rollout as a line of JSON, and back
-saved_evaluation.py   the contents of an evaluation's folder, checked when they are read
-shared_frame.py       a prompt without the template that all prompts share
-comparison.py         two models on the same problems, for `winnow eval` and `winnow report`
-compared_folders.py   the comparison of two folders
+settings.py    the settings of an evaluation: from a configuration, or from the run beside a model
+run.py         sample and verify, one part of the problems at a time
+folder.py      where rows and metrics are written, and from where an interrupted evaluation resumes
+result.py      the result of one task: metrics, and their intervals over problems
+comparison.py  two models on the same problems
+evaluate.py    all of it in one call, for `winnow eval` and `winnow.evaluate`
+text.py        results and comparisons as text
+scoring.py     the verdicts on saved responses
 """

@@ -1,6 +1,6 @@
 """Two models on the same problems: their difference, a test of its significance, and the problems that changed.
 
-All of it is computed from the rows of two evaluations (rollout_lines.py). "other" is the model with which "model" is
+All of it is computed from the rows of two evaluations (folder.py). "other" is the model with which "model" is
 compared, such as the initial model of the training.
 """
 
@@ -8,17 +8,62 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from winnow.algos.intervals import Interval, of_difference
 from winnow.algos.paired_test import PairedTest, paired_test
-from winnow.evaluation.rollout_lines import Row
-from winnow.evaluation.shared_frame import Frame
+from winnow.errors import DataError
+from winnow.evaluation.folder import (
+    AGAINST,
+    METRICS,
+    SETTINGS,
+    Row,
+    differing_keys,
+    is_evaluation,
+    read_settings,
+    read_tasks,
+)
 from winnow.training.judged import Category, judged_row
+
+ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The template around the question: the numbers of characters before and after it, equal in all prompts."""
+
+    before: int = 0
+    after: int = 0
+
+    @classmethod
+    def of(cls, prompts: Sequence[str]) -> Self:
+        """The frame of the prompts. It is empty without two different ones, which separate template and question."""
+        different = list(dict.fromkeys(prompts))
+        if len(different) < 2:
+            return cls()
+        same = _alike(different)
+        before = max(same.rfind(end) for end in ENDS) + 1
+        same = _alike([prompt[before:][::-1] for prompt in different])[::-1]
+        starts = [at for start in STARTS if (at := same.find(start)) >= 0]
+        return cls(before, len(same) - min(starts) if starts else 0)
+
+    def question(self, prompt: str) -> str:
+        """The question of a prompt; the whole prompt if that is empty."""
+        return prompt[self.before : len(prompt) - self.after].strip() or prompt
+
+
+def _alike(texts: Sequence[str]) -> str:
+    """The common prefix of all texts: it is that of the first and the last text in sorted order."""
+    first, last = min(texts), max(texts)
+    return first[
+        : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    ]
+
 
 MODES = ("sampled", "greedy")
 CATEGORIES: dict[Category, str] = {
@@ -197,3 +242,78 @@ def _first(rows: Sequence[Row], *, correct: bool) -> str:
     """The first right answer, or the first wrong one. It exists, as the scores of the two models differ."""
     text: str = next(row["text"] for row in rows if row["correct"] is correct)
     return text
+
+
+LISTED = 5  # keys that a note names
+
+
+@dataclass(frozen=True)
+class ComparedFolders:
+    """The result of a comparison of two folders."""
+
+    models: Models
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+
+def compare_folders(model: Path, other: Path) -> ComparedFolders:
+    """Compare every task that both evaluations have. Raises DataError for an unfinished or damaged evaluation, and if
+    they have no task in common.
+    """
+    mine, theirs = read_settings(model), read_settings(other)
+    try:
+        names = [name for name in mine["tasks"] if name in theirs["tasks"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})",
+            remedy="evaluate again into a new folder",
+            code="data.malformed",
+        ) from error
+    if not names:
+        raise DataError(
+            f"the evaluations {model} and {other} have no task in common",
+            remedy="name two evaluations of the same task",
+            code="data.mismatch",
+        )
+    models = Models(other=_model_of(theirs), model=_model_of(mine))
+    comparisons, notes = list[Comparison](), list[str]()
+    tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
+    for one, against in tasks:
+        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        comparisons += of_task
+        notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
+    return ComparedFolders(models, tuple(comparisons), tuple(notes))
+
+
+def settings_notes(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A note if the evaluation in `folder` has other settings of a task, with some of the keys that differ."""
+    keys = differing_keys(there["tasks"][task], here["tasks"][task])
+    if keys:
+        more = " ..." if len(keys) > LISTED else ""
+        yield f"{task}: its settings in {folder} differ: {', '.join(keys[:LISTED])}{more}"
+
+
+def comparisons_below(folder: Path) -> list[Path]:
+    """The finished evaluations at most two levels below this folder that contain a comparison with another model
+    (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
+    """
+    paths = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
+    return [path for path in paths if _has_another(path) and not _through_a_link(path, folder)]
+
+
+def _has_another(path: Path) -> bool:
+    return all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
+
+
+def _through_a_link(path: Path, above: Path) -> bool:
+    return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
+
+
+def _seed(config: Any) -> int:
+    seed = config.get("seed", 0)
+    return seed if isinstance(seed, int) else 0
+
+
+def _model_of(settings: dict[str, Any]) -> str:
+    machine = settings.get("machine")
+    return str(machine.get("model", "?")) if isinstance(machine, dict) else "?"

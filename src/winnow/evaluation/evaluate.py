@@ -1,4 +1,4 @@
-"""`winnow eval` and `winnow.evaluate`: evaluate a model, and compare it with another one."""
+"""Evaluate a model on its tasks, and compare it with another one, which is new or is read from its folder."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.evaluation_progress import EvaluationProgress, silent
 from winnow.config import dump
-from winnow.config_file import merge
-from winnow.errors import WinnowError
-from winnow.evaluation.against import compare_results, read_evaluation
-from winnow.evaluation.comparison import Comparison
-from winnow.evaluation.folder import EvaluationFolder, check_free, check_resumable
-from winnow.evaluation.questions import EvaluationTask, evaluation_tasks
-from winnow.evaluation.result import EvaluationResult
+from winnow.config_file import merge, validate
+from winnow.errors import DataError, WinnowError
+from winnow.evaluation.comparison import Comparison, Models, compare_models, settings_notes
+from winnow.evaluation.folder import (
+    AGAINST,
+    EvaluationFolder,
+    SavedTask,
+    check_free,
+    check_resumable,
+    damaged_error,
+    is_evaluation,
+    read_settings,
+    read_tasks,
+)
+from winnow.evaluation.progress import EvaluationProgress
+from winnow.evaluation.result import EvaluationResult, averages
 from winnow.evaluation.run import PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
-from winnow.evaluation.saved_evaluation import AGAINST, is_evaluation
-from winnow.evaluation.several_tasks import averages
+from winnow.evaluation.settings import EvaluationTask, evaluation_tasks
 from winnow.evaluation.text import format_report
 from winnow.state.saved_runs import check_is_model
 from winnow.version import __version__
@@ -79,7 +86,7 @@ def run_evaluation(
     to_evaluate = evaluation_tasks(model, config, tasks, given, sets, **source)
     prepared, other_prepared = prepare(to_evaluate), _prepare_other_model(compare, to_evaluate)
     saved, differences = ([], []) if compare is None or other_prepared else read_evaluation(Path(compare), prepared)
-    progress = progress or silent()
+    progress = progress or EvaluationProgress()
     progress.begin(count_rollouts(prepared) + count_rollouts(other_prepared))
     with contextlib.ExitStack() as stack:
         folder = _open_folder(stack, into, prepared, resume)
@@ -155,3 +162,52 @@ def _as_json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def compare_results(
+    results: Sequence[EvaluationResult], other: Sequence[EvaluationResult]
+) -> tuple[list[Comparison], list[str]]:
+    """Compare sampled and greedy rollouts, task by task. The notes describe what cannot be compared."""
+    by_name, comparisons, notes = {one.name: one for one in other}, list[Comparison](), list[str]()
+    for one in results:
+        if one.name not in by_name:
+            notes.append(f"{one.name} was not evaluated with the other model: it is not compared")
+            continue
+        against = by_name[one.name]
+        models = Models(other=against.config.model.path, model=one.config.model.path)
+        of_task, of_task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
+        comparisons += of_task
+        notes += of_task_notes
+    return comparisons, notes
+
+
+def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[EvaluationResult], list[str]]:
+    """Read a finished evaluation of another model. The notes list where its settings differ from those of `tasks`.
+
+    Raises DataError if it is unfinished or damaged, or has none of the tasks.
+    """
+    saved, current = read_settings(folder), describe(tasks)
+    try:
+        names, path = [name for name in current["tasks"] if name in saved["tasks"]], str(saved["machine"]["model"])
+        if not names:
+            wanted, has = ", ".join(current["tasks"]), ", ".join(saved["tasks"])
+            raise DataError(
+                f"{folder} has none of the tasks {wanted}",
+                remedy=f"name one of its tasks, {has}, or another evaluation",
+                code="data.mismatch",
+            )
+    except (KeyError, TypeError) as error:
+        raise damaged_error(folder, error) from error
+    results = [_result_of(task, path, folder) for task in read_tasks(folder, saved, names)]
+    return results, [note for name in names for note in settings_notes(name, saved, current, folder)]
+
+
+def _result_of(task: SavedTask, path: str, folder: Path) -> EvaluationResult:
+    config: dict[str, Any] = dict(task.config)
+    try:
+        config["model"] = {**config["model"], "path": path}
+    except (KeyError, TypeError) as error:
+        raise damaged_error(folder, error) from error
+    return EvaluationResult(
+        name=task.name, config=validate(config, source=str(folder)), rows=task.rows, dropped=task.dropped
+    )

@@ -1,21 +1,21 @@
-"""The result of one task: every rollout, the metrics, and their intervals over problems."""
+"""The result of one task: every rollout, the metrics, and their intervals over problems; and averages over tasks."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from winnow.algos.estimators import is_tied
-from winnow.algos.intervals import Interval, over_problems
+from winnow.algos.intervals import Interval, of_average, over_problems
 from winnow.config import Config
-from winnow.evaluation.questions import reward_label, uses_task_defaults
-from winnow.evaluation.rollout_lines import Row, group_by_problem
+from winnow.evaluation.folder import Row, group_by_problem
+from winnow.evaluation.settings import reward_label, uses_task_defaults
 from winnow.hidden_options import hidden
 from winnow.records import FloatArray
 from winnow.training.evaluation import with_prefix
@@ -143,3 +143,36 @@ class EvaluationResult:
 
 def _mean(values: FloatArray) -> float:
     return float(np.nanmean(values))
+
+
+BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
+AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
+
+
+class Average(NamedTuple):
+    """The unweighted mean of several tasks' means."""
+
+    mean: float
+    interval: Interval
+
+
+def averages(results: Sequence[EvaluationResult]) -> dict[str, dict[str, Average]]:
+    """{average: {metric: mean and interval}} for each average whose tasks were all evaluated.
+
+    Only metrics that all its tasks have are averaged. A task that was evaluated twice is ambiguous, and ignored.
+    """
+    labels = [one.config.task.label for one in results]
+    by_task = {one.config.task.label: one for one in results if labels.count(one.config.task.label) == 1}
+    return {
+        name: _average_of([by_task[task] for task in tasks])
+        for name, tasks in AVERAGES.items()
+        if {*tasks} <= {*by_task}
+    }
+
+
+def _average_of(results: Sequence[EvaluationResult]) -> dict[str, Average]:
+    shared = [name for name in results[0].values if all(name in one.intervals for one in results)]
+    known = {name: [one.values[name][~np.isnan(one.values[name])] for one in results] for name in shared}
+    return {
+        name: Average(float(np.mean([v.mean() for v in tasks])), of_average(tasks)) for name, tasks in known.items()
+    }

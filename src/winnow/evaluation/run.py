@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from winnow.commands.evaluation_progress import EvaluationProgress
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, make_engine
 from winnow.errors import DataError
-from winnow.evaluation.folder import EvaluationFolder
-from winnow.evaluation.questions import EvaluationTask
+from winnow.evaluation.folder import EvaluationFolder, rows_of
+from winnow.evaluation.progress import EvaluationProgress
 from winnow.evaluation.result import EvaluationResult
-from winnow.evaluation.rollout_lines import rows_of
+from winnow.evaluation.settings import EvaluationTask
 from winnow.models.device import resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import Prompt, Rollout

@@ -1,11 +1,10 @@
-"""`winnow score`: verifies saved responses again, from JSON lines with texts and golds, or from a run's rollouts."""
+"""Verifies saved responses again, from JSON lines with texts and golds, or from a run's rollouts."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self, cast, get_args
 
 import numpy as np
-from rich.progress import track
 
 from winnow.config import Config
 from winnow.config_file import override, validate
@@ -26,7 +24,6 @@ from winnow.state.log_rows import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
 from winnow.verify import Verifiers
-from winnow.view.screen import console_on
 from winnow.view.text import format_percent, one_line, sanitize, shorten
 
 TEXT = ("text", "response", "completion", "output")
@@ -122,12 +119,6 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
     for outcome in verifiers.stream(tasks()):
         line, name, was, earned = waiting.popleft()
         yield Scored(line=line, id=name, outcome=outcome, was=was, earned=earned)
-
-
-def with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
-    """The same rows with a progress bar on standard error, where that is a terminal."""
-    console = console_on(sys.stderr)
-    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)
 
 
 def reason(outcome: Outcome) -> str:

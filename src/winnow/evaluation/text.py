@@ -9,10 +9,9 @@ import numpy as np
 from winnow.algos.intervals import Interval
 from winnow.config import EvaluateSection
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
-from winnow.evaluation.questions import declared_reward, reward_label
-from winnow.evaluation.result import SAMPLING, EvaluationResult
-from winnow.evaluation.rollout_lines import Row
-from winnow.evaluation.several_tasks import Average, averages
+from winnow.evaluation.folder import Row
+from winnow.evaluation.result import SAMPLING, Average, EvaluationResult, averages
+from winnow.evaluation.settings import declared_reward, reward_label
 from winnow.training.judged import judged_row
 from winnow.view.text import format_percent, quote, sanitize, shorten
 

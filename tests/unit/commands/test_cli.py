@@ -14,7 +14,7 @@ from golden_files import assert_golden
 from published_models import make
 from refusals import check_printed_error
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
 from winnow.view.drawing import new_figure
 
@@ -28,7 +28,7 @@ IMPORTS = """
 import json, sys
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
-from winnow.cli import app
+from winnow.commands import app
 Figure.savefig = lambda *_, **__: None  # a picture is not painted, which imports no more than was
 calls, names = json.loads(sys.argv[1])
 for arguments in calls:
@@ -433,7 +433,7 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
     [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
 )
 def test_exit_codes(error, code):
-    from winnow.cli import CommandGroup
+    from winnow.commands import CommandGroup
 
     other = type(app)(cls=CommandGroup)
 

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from winnow.commands.evaluation_progress import evaluation_progress
+from winnow.commands.eval import evaluation_progress
 
 
 def test_without_a_terminal_a_long_part_has_a_line_now_and_then():

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.state.sweep_folder import SWEEP
 
 CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"

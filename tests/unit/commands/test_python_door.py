@@ -16,7 +16,7 @@ import forked
 import winnow
 from refusals import refused
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.run_view.data import OpenRun
 from winnow.state.checkpoint import newest

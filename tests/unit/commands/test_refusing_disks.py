@@ -19,7 +19,7 @@ from planned_run import write_planned_run
 from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
 from winnow.state.output_files import write_output, write_output_folder
@@ -265,7 +265,7 @@ def test_a_folder_of_files_is_written_completely_or_not_at_all(tmp_path):
 
 
 def test_printing_to_a_full_disk_is_refused(monkeypatch, capfd):
-    from winnow.cli.door import print_text
+    from winnow.commands.command_line import print_text
 
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)

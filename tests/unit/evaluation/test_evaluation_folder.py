@@ -7,8 +7,7 @@ import os
 
 from refusals import refused
 from winnow.errors import DataError, RunFolderError, resume_options
-from winnow.evaluation.folder import EvaluationFolder
-from winnow.evaluation.saved_evaluation import is_evaluation, read_rows, read_settings
+from winnow.evaluation.folder import EvaluationFolder, is_evaluation, read_rows, read_settings
 
 SETTINGS = {"tasks": {"t": {"config": {"seed": 1}, "prompts": "x"}}, "machine": {"torch": "2.13"}}
 

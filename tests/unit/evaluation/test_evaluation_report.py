@@ -12,11 +12,9 @@ from golden_files import assert_golden
 from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.algos.intervals import over_problems
 from winnow.config_file import validate
-from winnow.evaluation.against import compare_results
-from winnow.evaluation.evaluate import EvaluatedTasks
-from winnow.evaluation.result import EvaluationResult
-from winnow.evaluation.rollout_lines import rows_of
-from winnow.evaluation.several_tasks import averages
+from winnow.evaluation.evaluate import EvaluatedTasks, compare_results
+from winnow.evaluation.folder import rows_of
+from winnow.evaluation.result import EvaluationResult, averages
 from winnow.evaluation.text import format_comparison, format_headline, format_report, format_table
 
 SAMPLED = (group("a", (RIGHT, WRONG, WRONG, UNREAD)), group("b", (RIGHT, RIGHT, FAILED, WRONG), texts=[NASTY] * 4))

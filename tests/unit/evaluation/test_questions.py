@@ -11,14 +11,14 @@ from winnow.algos.loss import clip
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.evaluation.questions import (
+from winnow.evaluation.settings import (
     check_members_exist,
     evaluation_tasks,
+    format_toml,
     named_tasks,
     reward_label,
     uses_task_defaults,
 )
-from winnow.evaluation.settings import format_toml
 
 
 def test_tasks_are_named_with_their_paths():

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import winnow
 from refusals import check_printed_error, refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.evaluation.settings import EVERY, settings_from, settings_of, source_of
 from winnow.training.resolve import resolve_members
@@ -295,7 +295,7 @@ def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder):
         settings["auto_map"] = {key: value, "AutoConfig": "configuration_x.Config"}
         (model / name).write_text(json.dumps(settings))
     # As the installed script; -P keeps its folder out of the path of imports.
-    call = "from winnow.cli import main; main()"
+    call = "from winnow.commands import main; main()"
     few = ("--problems", "1", "--rollouts-per-prompt", "1", "--no-greedy", "--set", "rollout.max_new_tokens=2")
     done = subprocess.run(
         [sys.executable, "-P", "-c", call, "eval", ".", "--task", "arithmetic", *few, "--set", "task.size=2"],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.evaluation.shared_frame import Frame
+from winnow.evaluation.comparison import Frame
 
 
 @pytest.mark.parametrize(

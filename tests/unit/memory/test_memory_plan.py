@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from golden_files import assert_golden
 from published_models import NAMES, make
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import load as load_config
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from refusals import refused
 from winnow.algos.dealing import in_runs
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.learner.gradient_sums import BUCKET, _buckets

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from published_models import make
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 from winnow.memory.footprint import activation_bytes

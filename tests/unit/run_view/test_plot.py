@@ -11,7 +11,7 @@ import pytest
 from golden_files import assert_golden
 from refusals import refused
 from synthetic_run import evaluation, metrics, write_run
-from winnow.commands.training_history import training_history
+from winnow.commands.export import training_history
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import DataError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import load
 from winnow.models.model_folder import settings_folder
 from winnow.tasks.templates import PLAIN

@@ -8,8 +8,7 @@ from typing import Any
 
 from winnow.commands.report.rollouts import cut
 from winnow.commands.report.strict_json import encoded
-from winnow.evaluation.compared_folders import ComparedFolders
-from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
+from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
 
 ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
 LONGEST = 20_000  # characters of a text

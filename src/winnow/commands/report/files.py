@@ -15,8 +15,8 @@ from winnow.commands.report.data import ReportedRun, report_data
 from winnow.commands.report.evaluation_data import evaluation_data
 from winnow.commands.report.html import MARK, assemble
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.compared_folders import compare_folders, comparisons_below
-from winnow.evaluation.saved_evaluation import AGAINST
+from winnow.evaluation.comparison import compare_folders, comparisons_below
+from winnow.evaluation.folder import AGAINST
 from winnow.state.disk import check_kind
 from winnow.state.logbook import METRICS
 from winnow.state.output_files import check_parent, refused, write_output

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
-from winnow.evaluation.saved_evaluation import differing_keys
+from winnow.evaluation.folder import differing_keys
 from winnow.evaluation.scoring import Scored
 from winnow.state.disk import check_kind, opened, sync, write_all, write_json
 from winnow.state.input_digests import digest, digests

@@ -59,7 +59,7 @@ class _Group:
         return sum(rewards) / len(rewards) if rewards else math.nan
 
 
-def show(path: Path, choice: Choice) -> Iterator[str]:
+def format_rollouts(path: Path, choice: Choice) -> Iterator[str]:
     """One block of text per chosen group of a run folder, or of a file of its rollouts. Raises DataError if the path
     does not exist, or contains no chosen rollout.
     """

@@ -7,11 +7,17 @@ import itertools
 import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from winnow.commands.command_line import FAILED, print_text
 from winnow.errors import RunFolderError
+from winnow.installed import is_installed
 from winnow.state.disk import write_json
 from winnow.state.input_digests import digest
 from winnow.state.logbook import read_metrics
@@ -34,6 +40,21 @@ def comparison_due(folder: Path) -> Path | None:
         if _read_digests(path) == _input_digests(folder):
             return None
     raise AssertionError("unreachable")
+
+
+def compare(folder: Path, output: Path | None) -> None:
+    """Print how to compare the runs, or with `output` compare them into a folder of tables and pictures."""
+    command = ["winnow", "compare", str(folder)]
+    if output is None:
+        print_text(f"finished; compare them: {' '.join(command)}")
+        return
+    without = [] if is_installed("matplotlib") else ["--no-plot"]
+    done = subprocess.run([sys.executable, "-m", *command, "--output", str(output), *without], check=False)
+    if done.returncode:
+        raise typer.Exit(FAILED)
+    mark_comparison(output, folder)
+    if without:
+        print_text("note: there is no picture without matplotlib: pip install 'winnow-rl[plot]', then winnow compare")
 
 
 def mark_comparison(comparison: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from winnow import ranks as this_process
-from winnow.commands.exit_codes import FAILED, INTERRUPTED, SAVED
+from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
 from winnow.commands.train.first_cause import Cause, first_cause
 from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import RankEnd

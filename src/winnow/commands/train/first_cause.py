@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from winnow.commands.exit_codes import FAILED, INTERRUPTED
+from winnow.commands.command_line import FAILED, INTERRUPTED
 from winnow.commands.train.rank_end import RankEnd
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from winnow import ranks
-from winnow.commands.exit_codes import SAVED, RunFailed
+from winnow.commands.command_line import SAVED, RunFailed
 from winnow.commands.train.rank_end import RankEnd, hold_back
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.exit_codes import FAILED, SAVED
+from winnow.commands.command_line import FAILED, SAVED
 from winnow.commands.train.first_cause import first_cause
 from winnow.commands.train.here import TrainingRequest, this_rank, train_here
 from winnow.commands.train.rank_end import NOTE, RankEnd

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from winnow.commands.exit_codes import FAILED, RunFailed, code_of
+from winnow.commands.command_line import FAILED, RunFailed, code_of
 from winnow.errors import RankError, WinnowError, format_error, format_with_code
 
 NOTE = "TORCHELASTIC_ERROR_FILE"  # the variable that names the file

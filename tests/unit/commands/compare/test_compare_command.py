@@ -11,7 +11,7 @@ from written_runs import write_run
 
 from golden_files import assert_golden
 from synthetic_run import NASTY, RIGHT, WRONG
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.compare.picture import draw_comparison
 from winnow.commands.compare.speed_up_table import NO_DIFFERENCE

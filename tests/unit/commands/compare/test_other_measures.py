@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from written_runs import write_run
 
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.compare.picture import draw_comparison
 from winnow.errors import ConfigError

@@ -11,7 +11,7 @@ from written_runs import write_run, write_sweep
 
 from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.errors import DataError
 

@@ -7,7 +7,7 @@ import pytest
 from public_curves import as_csv, public_curves
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.compare.curve import Curve
 from winnow.commands.compare.speed_up import speed_up
 

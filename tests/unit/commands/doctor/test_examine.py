@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.doctor import examine as of_examine
 from winnow.commands.doctor.chosen import of_defaults, of_vllm
 from winnow.commands.doctor.examine import build_report, examine, hide_names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 
 CONFIG = Path(__file__).parents[4] / "configs" / "arithmetic.toml"
 TINY = [

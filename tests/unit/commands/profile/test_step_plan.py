@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.algos.pass_rates import flat_share
 from winnow.algos.planning_law import Noise, Rule, group_signal
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.profile.plan import PlanRequest
 from winnow.commands.profile.plan_lines import opening_lines, plan_lines
 from winnow.commands.profile.planned_step import prepare_plan

@@ -12,8 +12,8 @@ from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.commands.report.evaluation_data import evaluation_data
 from winnow.commands.report.files import evaluation_data as module
 from winnow.errors import DataError
-from winnow.evaluation.compared_folders import compare_folders, comparisons_below
-from winnow.evaluation.rollout_lines import rows_of
+from winnow.evaluation.comparison import compare_folders, comparisons_below
+from winnow.evaluation.folder import rows_of
 
 CONFIG = {"seed": 3, "model": {"dtype": "auto"}}
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from refusals import check_printed_error, refused
 from synthetic_run import RIGHT, WRONG, group, write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.report.files import html as page
 from winnow.commands.report.files import parse_size
 from winnow.errors import ConfigError
-from winnow.evaluation.rollout_lines import rows_of
+from winnow.evaluation.folder import rows_of
 
 PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)

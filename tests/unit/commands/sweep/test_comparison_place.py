@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.sweep import command
 from winnow.commands.sweep.command import SweepResult
 from winnow.commands.sweep.comparison import any_evaluated, comparison_due, mark_comparison

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from winnow.commands.exit_codes import RunFailed
+from winnow.commands.command_line import RunFailed
 from winnow.commands.train.first_cause import first_cause
 from winnow.commands.train.rank_end import NOTE, RankEnd, suffered
 from winnow.errors import ConfigError, EngineError, RankError, RunFolderError

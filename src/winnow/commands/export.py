@@ -1,13 +1,41 @@
-"""A run's metrics under the names that older GRPO scripts and their plots expect: training_history.json."""
+"""`winnow export`: a run's metrics in training_history.json, with the names that older GRPO scripts and plots expect."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+
+from winnow.commands.command_line import BAD_INPUT, RunPath, note_cut_row, print_text
 from winnow.metrics import is_step
 from winnow.view.text import wrap
+
+
+def export(
+    run: RunPath,
+    history: Annotated[bool, typer.Option("--history", help="training_history.json: one entry per step.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file; default: standard output.")] = None,
+) -> None:
+    """Rewrite a run's metrics for other programs; without an option, describe what can be written."""
+    from winnow.state.logbook import read_metrics
+    from winnow.state.output_files import check_new, write_output_json
+
+    if output is not None:
+        check_new(output)
+    entries = training_history(read_metrics(run))
+    note_cut_row(run)
+    if not history:
+        print_text(describe_export(entries), err=True)
+        raise typer.Exit(BAD_INPUT)
+    if output is None:
+        print_text(json.dumps(entries, indent=1, allow_nan=False))
+    else:
+        write_output_json(output, entries)
+
 
 Row = Mapping[str, float]
 
