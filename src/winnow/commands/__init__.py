@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from winnow.commands.command_line import FAILED, INTERRUPTED, WORDS, code_of, print_resume_command, print_text
-from winnow.errors import WinnowError, format_with_code
+from winnow.commands.command_line import FAILED, CommandGroup, print_text
 from winnow.version import __version__
 from winnow.view.screen import escape_logs, escape_unprintable
 
@@ -61,33 +59,16 @@ class Commands(Mapping[str, Any]):
         return len(DECLARED)
 
 
-class CommandGroup(TyperGroup):
-    """Prints a deliberate error as its code and message, and exits with its exit code; a traceback is for bugs."""
+class DeclaredCommands(CommandGroup):
+    """The commands of `DECLARED`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands: Any = Commands()
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            print_resume_command(error, ctx)
-            raise typer.Exit(INTERRUPTED) from None
-        except WinnowError as error:
-            print_text(format_with_code(error), err=True)
-            print_resume_command(error, ctx)
-            raise typer.Exit(code_of(error)) from None
-
-    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        words = list(args)  # a copy, as parsing empties `args`
-        context = super().make_context(info_name, args, *rest, **extra)
-        context.meta[WORDS] = words
-        return context
-
 
 app = typer.Typer(
-    cls=CommandGroup,
+    cls=DeclaredCommands,
     help="RL with verifiable rewards that treats the rollout budget as the thing to optimise.",
     no_args_is_help=True,
     add_completion=False,

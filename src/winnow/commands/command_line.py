@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
+from typer.core import TyperGroup
 
 from winnow.errors import (
     DataError,
@@ -17,6 +18,7 @@ from winnow.errors import (
     RankError,
     VerifierError,
     WinnowError,
+    format_with_code,
     resumable,
     resume_options,
 )
@@ -24,6 +26,7 @@ from winnow.view.screen import silence
 from winnow.view.text import sanitize
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
+_WORDS = "winnow.words"  # key of the command's arguments in its context
 
 
 class RunFailed(WinnowError):
@@ -66,14 +69,32 @@ def print_text(text: str, *, err: bool = False) -> None:
         ) from error
 
 
-WORDS = "winnow.words"  # key of the command's arguments in its context
+class CommandGroup(TyperGroup):
+    """Prints a deliberate error as its code and message, and exits with its exit code; a traceback is for bugs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            print_resume_command(error, ctx)
+            raise typer.Exit(INTERRUPTED) from None
+        except WinnowError as error:
+            print_text(format_with_code(error), err=True)
+            print_resume_command(error, ctx)
+            raise typer.Exit(code_of(error)) from None
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        words = list(args)  # a copy, as parsing empties `args`
+        context = super().make_context(info_name, args, *rest, **extra)
+        context.meta[_WORDS] = words
+        return context
 
 
 def print_resume_command(error: BaseException, ctx: Any) -> None:
     """Print this command with the options with which it resumes, if the error is `resumable`."""
     options = resume_options(error)
     if options is not None:
-        words = ctx.meta[WORDS]
+        words = ctx.meta[_WORDS]
         more = [word for name in options for value in options[name] for word in (f"--{name.replace('_', '-')}", value)]
         resume = [] if "--resume" in words else ["--resume"]
         print_text(f"continue with: {shlex.join(['winnow', *words, *resume, *more])}", err=True)

@@ -1,4 +1,4 @@
-"""`winnow export`: a run's metrics in training_history.json, with the names that older GRPO scripts and plots expect."""
+"""`winnow export`: a run's metrics in training_history.json, with the names that older GRPO scripts expect."""
 
 from __future__ import annotations
 

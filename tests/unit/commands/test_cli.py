@@ -433,7 +433,7 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
     [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
 )
 def test_exit_codes(error, code):
-    from winnow.commands import CommandGroup
+    from winnow.commands.command_line import CommandGroup
 
     other = type(app)(cls=CommandGroup)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import winnow.commands.fetch.download
@@ -124,7 +125,7 @@ READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
 
-COMMANDS = {info.name or (info.callback.__name__): info.callback for info in app.registered_commands if info.callback}
+COMMANDS = {name: command.callback for name, command in typer.main.get_command(app).commands.items()}
 
 
 def winnow_(*arguments: Any) -> Any:
