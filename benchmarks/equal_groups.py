@@ -39,9 +39,7 @@ import numpy as np
 from winnow.commands.compare.curve import AXES, Curve
 from winnow.commands.compare.groups import SeedGroup, seed_groups
 from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.compare.plateau import plateau_of
-from winnow.commands.compare.seed_times import seed_time, smoothed
-from winnow.commands.compare.time_ratio import TimeRatio, time_ratio
+from winnow.commands.compare.speed_up import TimeRatio, plateau_of, seed_time, smoothed, time_ratio
 from winnow.seeds import generator
 
 ACCURACY = "accuracy"

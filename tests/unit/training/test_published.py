@@ -214,7 +214,7 @@ def a_machine_with_unknown_free_memory(monkeypatch):
     """The free memory of the machine that runs this test must not affect the results."""
     for module in ("winnow.commands.check.dry_run", "winnow.memory.plan"):
         monkeypatch.setattr(f"{module}.free_on_device", lambda device: None)
-    monkeypatch.setattr("winnow.commands.check.lines.check_installed", lambda members: None)  # nor must its packages
+    monkeypatch.setattr("winnow.commands.check.dry_run.check_installed", lambda members: None)  # nor must its packages
 
 
 def check(path, folder, *more):

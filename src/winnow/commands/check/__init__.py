@@ -23,7 +23,7 @@ def check(
     ] = 1,
 ) -> None:
     """Validate a configuration and its data, and print it resolved with its costs. Reads no weights."""
-    from winnow.commands.check.lines import check_lines
+    from winnow.commands.check.dry_run import check_lines
 
     for line in check_lines(config, sets or (), memory, ranks, unset=unset or ()):
         print_text(line)

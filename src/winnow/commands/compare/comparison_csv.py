@@ -8,11 +8,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from winnow.commands.compare.comparison import GroupComparison, SpeedUpRow
-from winnow.commands.compare.mean_curve import Estimate
-from winnow.commands.compare.pass_rate_counts import BINS
-from winnow.commands.compare.seed_times import SeedTime
-from winnow.commands.compare.speed_up import SpeedUp
+from winnow.commands.compare.comparison import BINS, GroupComparison, SpeedUpRow
+from winnow.commands.compare.curve import Estimate
+from winnow.commands.compare.speed_up import SeedTime, SpeedUp
 
 ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
 CURVES = ("group", "axis", "x", "measure", *ESTIMATE)

@@ -1,22 +1,72 @@
-"""One seed's curve: the quality of the weights over seconds, tokens and steps of training.
+"""The curves of seeds over seconds, tokens and steps of training, and the mean curve of a group.
 
-The points are the evaluations during training. The value of an axis at an evaluation is the cost of training before it:
-sampling, verification and updates. It includes the probes of an allocator, and excludes evaluations and the waiting for
-checkpoints.
+The points are the evaluations during training. The value of an axis at an evaluation is the cost of training before it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from winnow.commands.compare.measure import ACCURACY, MEASURES, metrics_of, prefix_of
-from winnow.errors import DataError
+from winnow.algos.intervals import over_seeds
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.metrics import is_step
 from winnow.records import FloatArray, IntArray
+
+ACCURACY = "accuracy"
+EVALUATION = "eval/"
+MEASURED = {  # measure -> metrics of an evaluation; the first that is present counts
+    ACCURACY: ("accuracy_sampled",),
+    "length": ("length_mean",),
+    "answer": ("part/answer", "accuracy_sampled"),
+    "formatted": ("formatted",),
+    "correct_and_formatted": ("correct_and_formatted",),
+}
+MEASURES = tuple(MEASURED)
+SHARES = tuple(measure for measure in MEASURES if measure != "length")
+
+
+def prefix_of(task: str | None) -> str:
+    """The prefix of an evaluation's metrics, or of the metrics of its further task `task`."""
+    return EVALUATION if task is None else f"{EVALUATION}{task}/"
+
+
+def metrics_of(measure: str, task: str | None) -> list[str]:
+    """The metrics of a measure, of the further task `task` if it is given; the first that is present counts."""
+    if measure in MEASURED:
+        return [prefix_of(task) + name for name in MEASURED[measure]]
+    return [prefix_of(task) + measure.removeprefix(EVALUATION)]
+
+
+def measurable(rows: Iterable[Mapping[str, float]], task: str | None) -> frozenset[str]:
+    """Every measure that has a number in some row."""
+    names = {name for row in rows for name, value in row.items() if not math.isnan(value)}
+    prefix = prefix_of(task)
+    plain = {EVALUATION + name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    return frozenset(plain | {measure for measure in SHARES if names & set(metrics_of(measure, task))})
+
+
+def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raise ConfigError for a measure that any of these pairs (run or file, its measures) lacks."""
+    common = frozenset.intersection(*(names for _, names in known))
+    lacking = [source for source, names in known if measure not in names]
+    if not lacking:
+        return
+    if len(lacking) == len(known):
+        what = f"there is no measure {measure!r} in what is compared"
+    else:
+        what = f"{', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)} lacks the measure {measure!r}"
+    raise ConfigError(what, remedy=near_miss(measure, common), code="config.unknown_name")
+
+
+def title(measure: str) -> str:
+    """The name of a measure in tables and pictures."""
+    return measure.removeprefix(EVALUATION).replace("_", " ") if measure != ACCURACY else ACCURACY
+
 
 SPENT = {  # axis -> the metrics of a step whose sum it is
     "seconds": ("seconds/step", "seconds/probe"),
@@ -98,3 +148,77 @@ def _measured(rows: Sequence[Row], names: Sequence[str]) -> FloatArray:
     """[P] the values of the first of the metrics that occurs in any row; NaN in rows without it."""
     name = next((name for name in names if any(name in row for row in rows)), names[-1])
     return np.array([row.get(name, math.nan) for row in rows], dtype=np.float64)
+
+
+NORMAL = 1.96  # standard errors to either side: the band that papers draw
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds. For a single curve, all numbers but the mean are NaN."""
+
+    mean: float
+    standard_error: float  # ddof 1
+    low: float  # the 95% interval of Student's t, which keeps its coverage with few seeds
+    high: float
+
+
+class OnSharedX(NamedTuple):
+    """The curves of a group at the same places."""
+
+    x: FloatArray  # [X], rising
+    y: FloatArray  # [S, X]
+
+
+@dataclass(frozen=True, eq=False)
+class MeanCurve:
+    """The mean curve of a group over one axis, [X] each."""
+
+    x: FloatArray
+    mean: FloatArray
+    standard_error: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def at(self, place: int) -> Estimate:
+        """The estimate at one point."""
+        return Estimate(*(float(values[place]) for values in (self.mean, self.standard_error, self.low, self.high)))
+
+
+def estimate(values: FloatArray) -> Estimate:
+    """The mean of [S] numbers, one per seed."""
+    error = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    return Estimate(float(values.mean()), error, *over_seeds(values))
+
+
+def on_shared_x(curves: Sequence[Curve], axis: str, measure: str) -> OnSharedX | None:
+    """The values of all curves at every x at which any of them was measured, in the range that all of them cover.
+
+    Values between two points of a curve are interpolated linearly, and nothing is extrapolated. Curves with the same x
+    keep their points. None if a curve lacks the axis or the measure, or if no x is in the range of all.
+    """
+    if not curves or any(axis not in curve.x or measure not in curve.y for curve in curves):
+        return None
+    points = [_distinct(curve.x[axis], curve.y[measure]) for curve in curves]
+    first, last = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
+    pooled = np.unique(np.concatenate([x for x, _ in points]))
+    shared = pooled[(pooled >= first) & (pooled <= last)]
+    if not len(shared):
+        return None
+    return OnSharedX(shared, np.stack([np.interp(shared, x, y) for x, y in points]))
+
+
+def mean_curve(curves: Sequence[Curve], axis: str, measure: str) -> MeanCurve | None:
+    """The mean of `on_shared_x` with its errors; None if that is None."""
+    shared = on_shared_x(curves, axis, measure)
+    if shared is None:
+        return None
+    columns = np.array([estimate(values) for values in shared.y.T])
+    return MeanCurve(shared.x, *columns.T)
+
+
+def _distinct(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The measured points of one curve; of several at the same x, the last."""
+    measured = np.isfinite(y)
+    x, y = x[measured], y[measured]
+    last = np.append(np.diff(x) > 0, True)
+    return x[last], y[last]

@@ -138,9 +138,8 @@ def profile(
     files = [] if output is None else [output.with_name(output.name + suffix) for suffix in suffixes]
     check_new(*files)
     if plan and run is not None:
-        from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest
+        from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, prepare_plan
         from winnow.commands.profile.plan_lines import opening_lines
-        from winnow.commands.profile.planned_step import prepare_plan
         from winnow.state.cost_file import read_costs
 
         wanted = PlanRequest(
@@ -169,7 +168,7 @@ def _measured_costs(
     plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], request: ProfileRequest
 ) -> StepCosts:
     """Measure the two curves of a plan now, and print each point."""
-    from winnow.commands.profile.planned_step import costs_of, curves_to_measure, measure_points
+    from winnow.commands.profile.plan import costs_of, curves_to_measure, measure_points
     from winnow.commands.profile.text import line, opening
 
     profile = curves_to_measure(config, sets, plan, request, unset=unset)

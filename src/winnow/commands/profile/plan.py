@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -21,18 +22,30 @@ from winnow.algos.planning_law import (
     progress,
     second_moment,
 )
-from winnow.commands.profile.run_statistics import RunStatistics
+from winnow.commands.profile.measurement import Profile, prepare_profile
+from winnow.commands.profile.points import PointResult, ProfileRequest, Way
+from winnow.commands.profile.run_statistics import (
+    PredictedSeconds,
+    RunStatistics,
+    StepClock,
+    calibrated,
+    statistics_of,
+    uncalibrated,
+)
 from winnow.commands.profile.setting import Setting, rule_of, setting_of, updates_of
-from winnow.commands.profile.step_seconds import PredictedSeconds, StepClock, calibrated, uncalibrated
+from winnow.commands.profile.text import row
 from winnow.config import Config
+from winnow.config_file import load
 from winnow.errors import ConfigError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.models.adapter import add_lora, trained_parameters
 from winnow.models.device import planned_device
 from winnow.models.meta import meta_model
+from winnow.state.cost_file import costs_of_profile
 from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompts import run_prompts
+from winnow.training.resolve import resolve_members
 
 NOISE = Noise(rollout=6.3, between=4.3)  # measured on the bundled policy: docs/planner.md
 SPREAD = 0.1  # share of the trained weights that AdamW's eps acts on, measured on the bundled policy
@@ -286,3 +299,35 @@ def _at_once(plan: MemoryPlan, most: int) -> int:
     """Number of rollouts of full length whose keys and values fit, at most `most`."""
     held = [part.bytes // part.least for part in plan.parts if part.least and part.wanted]
     return max(1, min([most, *held]))
+
+
+MEASURED: tuple[Way, ...] = ("sampling", "accumulated")  # the two curves
+
+
+def prepare_plan(
+    config: Path, sets: Sequence[str], run: Path, request: PlanRequest, *, window: int, unset: Sequence[str] = ()
+) -> StepPlan:
+    """A plan whose candidates have no seconds yet. Raises WinnowError for everything that can be checked now."""
+    members = resolve_members(load(config, sets, unset), base=config.parent)
+    return StepPlan(members, statistics_of(run.expanduser(), window=window), request)
+
+
+def curves_to_measure(
+    config: Path, sets: Sequence[str], plan: StepPlan, request: ProfileRequest, *, unset: Sequence[str] = ()
+) -> Profile:
+    """A profile of the configuration's two curves, with rollouts of the run's mean length."""
+    length = max(1, round(plan.run.length))
+    return prepare_profile(config, [*sets, f"rollout.max_new_tokens={length}"], request, unset=unset)
+
+
+def measure_points(profile: Profile) -> Iterator[PointResult]:
+    """Measure the points of the two curves."""
+    return profile.measure(ways=MEASURED)
+
+
+def costs_of(profile: Profile) -> StepCosts:
+    """The cost curves through the measured points. Raises DataError if a curve has none."""
+    on = profile.measured_on
+    return costs_of_profile(
+        {"points": [row(result) for result in profile.found]}, f"measured on {on['date']}, {on['cpu']}"
+    )

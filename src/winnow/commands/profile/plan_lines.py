@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.profile.plan import Candidate, StepPlan
-from winnow.commands.profile.run_statistics import RunStatistics
-from winnow.commands.profile.step_seconds import StepClock
+from winnow.commands.profile.run_statistics import RunStatistics, StepClock
 from winnow.config import dump
 from winnow.memory.sizes import format_bytes
 from winnow.run_view.configuration import differing, keys_of, within

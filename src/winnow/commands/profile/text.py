@@ -9,9 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.profile.curves import GAIN, Step, measured, memory_bound, points_of, saturation, speed_up, steps
 from winnow.commands.profile.measurement import Profile
-from winnow.commands.profile.points import WAYS, PointResult, Way
+from winnow.commands.profile.points import (
+    GAIN,
+    WAYS,
+    PointResult,
+    Step,
+    Way,
+    measured,
+    memory_bound,
+    points_of,
+    saturation,
+    speed_up,
+    steps,
+)
 from winnow.config import dump
 from winnow.memory.sizes import format_bytes
 from winnow.models.precision import describe_precision

@@ -6,6 +6,7 @@ The page's JSON is `report_data` of the text of each run. Numbers that are not f
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from winnow.alarms import alarms_of_run
-from winnow.commands.report.budget_ledger import ledger, total
 from winnow.commands.report.groups import included
-from winnow.commands.report.headline import headline
-from winnow.commands.report.rollouts import cut, group_data
-from winnow.commands.report.step_groups import GroupPlace, LoggedSteps
-from winnow.commands.report.strict_json import encoded, plain, with_list
-from winnow.commands.report.token_pieces import TokenPieces
+from winnow.commands.report.headline import headline, ledger, total
+from winnow.commands.report.html import encoded, plain, with_list
+from winnow.commands.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, cut, group_data
 from winnow.errors import ConfigError
+from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
 from winnow.metrics import meaning
 from winnow.run_view.configuration import Change, changes_in, evaluations, heading
 from winnow.run_view.panels import RunPanel, panels
@@ -31,6 +30,55 @@ from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
+
+ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
+LONGEST = 20_000  # characters of a text
+
+
+def evaluation_data(name: str, compared: ComparedFolders) -> dict[str, Any]:
+    """The comparisons of two evaluations, with the title `name`."""
+    room = ROOM // max(1, len(compared.comparisons))
+    return {
+        "name": cut(name, NAME),
+        "models": {"other": cut(compared.models.other, NAME), "model": cut(compared.models.model, NAME)},
+        "notes": [cut(note, 5 * NAME) for note in compared.notes],
+        "comparisons": [_comparison(one, room) for one in compared.comparisons],
+    }
+
+
+def _comparison(one: Comparison, room: int) -> dict[str, Any]:
+    return {
+        "task": cut(one.task, NAME),
+        "mode": one.mode,
+        "problems": one.problems,
+        "other": one.other,
+        "model": one.model,
+        "interval": list(one.interval),
+        "p_value": one.test.p_value,
+        "won": len(one.won),
+        "lost": len(one.lost),
+        "categories": [{"label": CATEGORIES[of.category], **of._asdict()} for of in one.categories],
+        "changes": list(_fitting(one, room)),
+    }
+
+
+def _fitting(one: Comparison, room: int) -> Iterator[dict[str, Any]]:
+    """The problems that changed most, alternately a better and a worse one, as many as fit in `room` bytes."""
+    for pair in itertools.zip_longest(one.won, one.lost):
+        for better, change in zip((True, False), pair, strict=True):
+            if change is None:
+                continue
+            data = {"better": better, **_changed_problem(change)}
+            room -= len(encoded(data))
+            if room < 0:
+                return
+            yield data
+
+
+def _changed_problem(change: ChangedProblem) -> dict[str, Any]:
+    texts = {name: cut(value, LONGEST) for name, value in change._asdict().items() if isinstance(value, str)}
+    return {**change._asdict(), **texts, "id": cut(change.id, NAME)}
+
 
 FORMAT = 1
 MOST_PLACES = 10_000  # groups in the table of the allocation

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from winnow.commands.report.data import ReportedRun, report_data
-from winnow.commands.report.evaluation_data import evaluation_data
+from winnow.commands.report.data import ReportedRun, evaluation_data, report_data
 from winnow.commands.report.html import MARK, assemble
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation.comparison import compare_folders, comparisons_below

@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from winnow.commands.report.rollouts import group_data
-from winnow.commands.report.step_groups import GroupPlace, LoggedSteps
-from winnow.commands.report.strict_json import encoded
-from winnow.commands.report.token_pieces import TokenPieces
+from winnow.commands.report.html import encoded
+from winnow.commands.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, group_data
 from winnow.errors import DataError
 
 SHARES = 8

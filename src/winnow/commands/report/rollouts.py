@@ -1,17 +1,188 @@
-"""A group of rollouts as data of the page: texts, verdicts, and numbers per token. Long texts lose their middle."""
+"""A group of rollouts as data of the page: texts, verdicts, and numbers per token. Long texts lose their middle.
+
+Of a long run, the columns that identify groups and count their verdicts are read first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from winnow.commands.report.packed_rollouts import packed
-from winnow.commands.report.step_groups import GroupPlace
-from winnow.commands.report.strict_json import plain
-from winnow.commands.report.token_pieces import TokenPieces
-from winnow.state.rollout_files import StepFile
+from winnow.commands.report.html import encoded, plain
+from winnow.errors import DataError
+from winnow.state.rollout_files import ROLLOUTS, StepFile, files_by_step
+
+IDENTITY = ("step", "prompt_id", "correct")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """The rollouts of a prompt in a step: consecutive rows of its file."""
+
+    step: int
+    prompt_id: str
+    first: int
+    count: int
+    verified: int
+    correct: int
+
+
+@dataclass
+class LoggedSteps:
+    """The rollouts of a run folder. A file is read once, and again if it changes, as the run may be in progress."""
+
+    run: Path
+    notes: list[str] = field(default_factory=list)  # on files that cannot be read
+    _known: dict[Path, tuple[Any, list[GroupPlace]]] = field(default_factory=dict)
+
+    def steps(self) -> dict[int, list[GroupPlace]]:
+        """The groups of every logged step, in step order. A file that cannot be read is omitted, with a note."""
+        groups = {}
+        self.notes = []
+        for step, path in files_by_step(self.run / ROLLOUTS).items():
+            try:
+                groups[step] = self._groups(path)
+            except DataError as error:
+                self.notes.append(f"step {step} is left out: {error}")
+        return groups
+
+    def file(self, step: int) -> StepFile:
+        """The file of a step. Raises DataError if the step is not logged, or cannot be read."""
+        files = files_by_step(self.run / ROLLOUTS)
+        if step not in files:
+            raise DataError(
+                f"{self.run} contains no rollouts of step {step}", remedy="choose another step", code="data.missing"
+            )
+        return StepFile(files[step])
+
+    def _groups(self, path: Path) -> list[GroupPlace]:
+        try:
+            about = path.stat()
+        except OSError as error:
+            raise DataError(
+                f"cannot read {path}: {error.strerror or error}",
+                remedy="put the file back, or allow reading it",
+                code="data.unreadable",
+            ) from error
+        seen = about.st_mtime_ns, about.st_size, about.st_ino
+        if path not in self._known or self._known[path][0] != seen:
+            self._known[path] = seen, list(places(StepFile(path)))
+        return self._known[path][1]
+
+
+def places(file: StepFile) -> Iterator[GroupPlace]:
+    """The groups of a file, in its order. Raises DataError."""
+    rows = itertools.chain.from_iterable(file.rows(first, end, IDENTITY) for first, end in file.parts)
+    first = 0
+    for (step, prompt), same in itertools.groupby(rows, key=lambda row: (row["step"], row["prompt_id"])):
+        verdicts = [row["correct"] for row in same]
+        verified = [verdict for verdict in verdicts if verdict is not None]
+        yield GroupPlace(step, prompt, first, len(verdicts), len(verified), sum(verified))
+        first += len(verdicts)
+
+
+MOST = 16  # tokens that form one character or word together; a character of UTF-8 has at most 4 bytes
+UNFINISHED = "\ufffd"  # a tokenizer's output for bytes that are no character, or not yet a whole one
+
+
+class TokenPieces:
+    """The pieces from one tokenizer. The texts of single tokens and pairs are cached."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._size = len(tokenizer)
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def __call__(self, tokens: Sequence[int], text: str) -> list[str] | None:
+        """A piece per token. Tokens that end within a character get "", and the token that completes the character gets
+        it. Special tokens, which a rollout's text lacks, and tokens after a stop string also get "".
+
+        None if the tokens do not decode to this text.
+        """
+        ids = [int(token) for token in tokens]
+        if not all(0 <= token < self._size for token in ids):
+            return None
+        pieces: list[str] = []
+        at = 0
+        while len(pieces) < len(ids):
+            some = self._next(ids, len(pieces), text, at)
+            if some is None:
+                return None
+            pieces += some
+            at += sum(map(len, some))
+        return pieces if at == len(text) else None
+
+    def _next(self, ids: Sequence[int], first: int, text: str, at: int) -> list[str] | None:
+        """The pieces of the next token, or of the next few tokens that only together form a text."""
+        for end in range(first + 1, min(first + MOST, len(ids)) + 1):
+            for written in self._written(ids, first, end):
+                whole = not written.endswith(UNFINISHED) or end == len(ids)
+                if whole and text.startswith(written, at):
+                    return [""] * (end - first - 1) + [written]
+                within = whole and at < len(text) and end == first + 1  # a stop string may end the text within a token
+                if within and written.startswith(text[at:]):
+                    return [text[at:]]
+        return [""] if at == len(text) else None
+
+    def _written(self, ids: Sequence[int], first: int, end: int) -> list[str]:
+        """The text of tokens alone, and their text after the previous token, where some tokenizers add a space."""
+        alone = self._decoded(tuple(ids[first:end]))
+        if first == 0:
+            return [alone]
+        before = self._decoded((ids[first - 1],))
+        both = self._decoded(tuple(ids[first - 1 : end]))
+        return [alone, both[len(before) :]] if both.startswith(before) else [alone]
+
+    def _decoded(self, ids: tuple[int, ...]) -> str:
+        if ids not in self._known:
+            text = str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+            if len(ids) > 2:
+                return text
+            self._known[ids] = text
+        return self._known[ids]
+
+
+PARTS = 10_000  # of a nat: a log-prob of 0 is a probability of 1, to 0.005%
+
+Column = list[Any] | dict[str, Any]
+
+
+def packed(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """The columns of rollouts that `rollout_data` returned."""
+    columns = {name: [rollout[name] for rollout in rollouts] for name in rollouts[0]}
+    special = {"pieces": _pieces, "logprobs": _log_probs}
+    return {name: special.get(name, _column)(values) for name, values in columns.items()}
+
+
+def _column(values: list[Any]) -> Column:
+    places: dict[Hashable, int] = {}
+    at = [places.setdefault(_key(value), len(places)) for value in values]
+    if len(places) == 1:
+        return {"of": values[:1], "at": 0}
+    if len(places) > len(values) // 2:
+        return values
+    return {"of": [values[at.index(place)] for place in range(len(places))], "at": at}
+
+
+def _key(value: Any) -> Hashable:
+    """A key that is equal for values with equal JSON: it separates True from 1, and equates equal lists."""
+    return encoded(value) if isinstance(value, (list, dict)) else (type(value), value)
+
+
+def _pieces(values: list[Any]) -> Column:
+    places: dict[str, int] = {}
+    at = [None if of is None else [places.setdefault(piece, len(places)) for piece in of] for of in values]
+    return {"of": list(places), "at": at} if any(of is not None for of in values) else {"of": [None], "at": 0}
+
+
+def _log_probs(values: list[Any]) -> Column:
+    return _column([None if of is None else [x if x is None else round(PARTS * x) for x in of] for of in values])
+
 
 COLUMNS = (
     "step", "prompt_id", "prompt", "answer", "task", "count", "index", "text", "tokens", "logprobs", "length", "finish",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from winnow.commands.command_line import Sets, interruptible, print_text
+from winnow.view.screen import console_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from winnow.evaluation.scoring import Scored
 
 
 def score(
@@ -25,7 +32,7 @@ def score(
 ) -> None:
     """Score saved responses again, with outcome, reason and seconds of every row."""
     from winnow.commands.score.folder import UnfinishedScores, settings_of_scores
-    from winnow.evaluation.scoring import build_config, count_rows, describe, summary, verifiers_for, with_progress_bar
+    from winnow.evaluation.scoring import build_config, count_rows, describe, summary, verifiers_for
     from winnow.evaluation.scoring import score as scored
 
     if resume and output is None:
@@ -40,7 +47,7 @@ def score(
         verifiers = stack.enter_context(verifiers_for(config, Path.cwd()))
         total = count_rows(file)
         rows = [] if kept is None else list(kept.rows)
-        for row in with_progress_bar(scored(file, verifiers, done=len(rows)), total - len(rows)):
+        for row in _with_progress_bar(scored(file, verifiers, done=len(rows)), total - len(rows)):
             rows.append(row)
             if kept is None:
                 print_text(describe(row))
@@ -52,3 +59,11 @@ def score(
         print_text(line)
     if len(rows) < total:
         print_text(f"{total - len(rows):,} rollouts were logged without their text, and are omitted")
+
+
+def _with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
+    """The same rows with a progress bar on standard error, where that is a terminal."""
+    from rich.progress import track
+
+    console = console_on(sys.stderr)
+    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)

@@ -23,7 +23,7 @@ def sweep(
     ] = None,
 ) -> None:
     """Train a grid of configurations with several seeds, then compare. Exit code 75 means interrupted and saved."""
-    from winnow.commands.sweep.command import train_sweep
+    from winnow.commands.sweep.loop import train_sweep
 
     options = {"output": output, "ray": ray}
     result = train_sweep(file, {key: value for key, value in options.items() if value is not None}, resume=resume)

@@ -25,9 +25,8 @@ from typing import Any
 
 from winnow import ranks as this_process
 from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
-from winnow.commands.train.first_cause import Cause, first_cause
 from winnow.commands.train.here import TrainingRequest, train_here
-from winnow.commands.train.rank_end import RankEnd
+from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
 from winnow.errors import ConfigError
 from winnow.state.run_folder import check_free
 from winnow.trackers.feed import exit_if_running

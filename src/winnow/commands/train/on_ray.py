@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.command_line import FAILED, SAVED
-from winnow.commands.train.first_cause import first_cause
 from winnow.commands.train.here import TrainingRequest, this_rank, train_here
-from winnow.commands.train.rank_end import NOTE, RankEnd
+from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.errors import ConfigError, RankError

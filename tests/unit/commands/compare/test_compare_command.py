@@ -14,7 +14,7 @@ from synthetic_run import NASTY, RIGHT, WRONG
 from winnow.commands import app
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.compare.picture import draw_comparison
-from winnow.commands.compare.speed_up_table import NO_DIFFERENCE
+from winnow.commands.compare.text import NO_DIFFERENCE
 from winnow.view.text import format_duration
 
 

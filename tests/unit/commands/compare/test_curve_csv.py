@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.commands.compare.curve_csv import read_curves
+from winnow.commands.compare.inputs import read_curves
 from winnow.errors import DataError
 
 

@@ -7,8 +7,7 @@ import pytest
 from written_runs import write_run
 
 from refusals import refused
-from winnow.commands.compare.curve import Curve, curve_of
-from winnow.commands.compare.mean_curve import mean_curve, on_shared_x
+from winnow.commands.compare.curve import Curve, curve_of, mean_curve, on_shared_x
 from winnow.errors import DataError
 from winnow.state.logbook import read_metrics
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.plateau import is_share, plateau_of
+from winnow.commands.compare.speed_up import is_share, plateau_of
 
 
 def curves(*ys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.seed_times import seed_time, smoothed
+from winnow.commands.compare.speed_up import seed_time, smoothed
 
 
 def curve(y, **x):

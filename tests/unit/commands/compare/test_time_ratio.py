@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from winnow.commands.compare.seed_times import SeedTime
-from winnow.commands.compare.time_ratio import time_ratio
+from winnow.commands.compare.speed_up import SeedTime, time_ratio
 
 
 def seeds(times, *, names="abcdefgh", endings=()):

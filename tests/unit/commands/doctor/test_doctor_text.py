@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from golden_files import assert_golden
-from winnow.commands.doctor.devices import cards
 from winnow.commands.doctor.examine import build_report
+from winnow.commands.doctor.machine import cards
 from winnow.commands.doctor.text import SECTIONS, lines
 
 CARDS = """0, NVIDIA H100 80GB HBM3, 81559, 80995, 9.0, 550.54.15

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from refusals import refused
-from winnow.commands.list.catalog import catalog
-from winnow.commands.list.config_keys import keys
+from winnow.commands.list.catalog import catalog, keys
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS

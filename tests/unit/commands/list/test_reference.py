@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import forked
-from winnow.commands.list import config_keys as module
-from winnow.commands.list.catalog import catalog
-from winnow.commands.list.config_keys import keys
+from winnow.commands.list import catalog as module
+from winnow.commands.list.catalog import catalog, keys
 from winnow.config import Config
 from winnow.evaluation.settings import format_toml
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.commands.report.files import html as assembled
 from winnow.commands.report.files import strict_json
-from winnow.commands.report.packed_rollouts import packed
+from winnow.commands.report.rollouts import packed
 from winnow.run_view.panels import STEPS
 
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))

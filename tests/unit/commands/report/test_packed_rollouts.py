@@ -7,9 +7,8 @@ import json
 import numpy as np
 import report_pages as pages
 
-from winnow.commands.report.packed_rollouts import packed
-from winnow.commands.report.rollouts import rollout_data
-from winnow.commands.report.strict_json import encoded
+from winnow.commands.report.html import encoded
+from winnow.commands.report.rollouts import packed, rollout_data
 
 LIMIT, DEMO = 20_000_000, 61_440  # bytes of --limit, and rollouts of configs/arithmetic.toml
 

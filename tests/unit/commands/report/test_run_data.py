@@ -10,10 +10,9 @@ import pytest
 
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
-from winnow.commands.report.budget_ledger import ledger
 from winnow.commands.report.data import ReportedRun, report_data
 from winnow.commands.report.groups import spread
-from winnow.commands.report.headline import headline
+from winnow.commands.report.headline import headline, ledger
 from winnow.commands.report.rollouts import cut, rollout_data
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED

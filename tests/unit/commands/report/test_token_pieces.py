@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.commands.report.token_pieces import TokenPieces
+from winnow.commands.report.rollouts import TokenPieces
 
 END = 256  # special
 

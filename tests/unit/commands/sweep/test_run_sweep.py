@@ -16,10 +16,9 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
-from winnow.commands.sweep.display import SweepDisplay, format_status, sweep_display
+from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow.commands.sweep.loop import Sweep
 from winnow.commands.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
-from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
 from winnow.errors import RunFolderError
 from winnow.state.run_folder import Lock
 from winnow.state.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep

@@ -9,8 +9,7 @@ import socket
 import pytest
 
 from winnow.commands.command_line import RunFailed
-from winnow.commands.train.first_cause import first_cause
-from winnow.commands.train.rank_end import NOTE, RankEnd, suffered
+from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause, suffered
 from winnow.errors import ConfigError, EngineError, RankError, RunFolderError
 
 HOST = socket.gethostname()
