@@ -157,7 +157,7 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/machine.py",
     "commands/doctor/text.py",
     "commands/doctor/examine.py",
-    "commands/profile/plan_lines.py",
+    "commands/profile/plan_text.py",
     "commands/sweep/process.py",
     "config_file.py",
     "commands/training_history.py",

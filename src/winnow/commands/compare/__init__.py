@@ -39,7 +39,7 @@ def compare(
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
     from winnow.commands.compare.comparison import compare_inputs
-    from winnow.commands.compare.comparison_csv import tables
+    from winnow.commands.compare.csv_tables import tables
     from winnow.commands.compare.text import table
     from winnow.state.cost_file import read_costs
     from winnow.state.output_files import check_new, write_output_folder

@@ -139,7 +139,7 @@ def profile(
     check_new(*files)
     if plan and run is not None:
         from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, prepare_plan
-        from winnow.commands.profile.plan_lines import opening_lines
+        from winnow.commands.profile.plan_text import opening_lines
         from winnow.state.cost_file import read_costs
 
         wanted = PlanRequest(
@@ -182,7 +182,7 @@ def _measured_costs(
 
 def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
     """Print the plan with these costs. Write it to `files`, with the costs where they were measured."""
-    from winnow.commands.profile.plan_lines import as_plan_json, plan_lines
+    from winnow.commands.profile.plan_text import as_plan_json, plan_lines
     from winnow.state.cost_file import as_json
     from winnow.state.output_files import write_output_json
 

@@ -15,7 +15,7 @@ from winnow.algos.pass_rates import flat_share
 from winnow.algos.planning_law import Noise, Rule, group_signal
 from winnow.commands import app
 from winnow.commands.profile.plan import PlanRequest, prepare_plan
-from winnow.commands.profile.plan_lines import opening_lines, plan_lines
+from winnow.commands.profile.plan_text import opening_lines, plan_lines
 from winnow.commands.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
 from winnow.commands.profile.setting import Setting, rule_of, setting_of
 from winnow.config_file import load, validate
