@@ -28,11 +28,12 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "algorithms": ("algos", "rewards"),
     "models": ("models",),
     "memory": ("memory",),
-    "components": ("tasks", "engines", "verify", "learner", "alarms", "state", "trackers"),
-    "training": ("training",),
-    "reports": ("report",),
+    "components": ("tasks", "engines", "verify", "learner", "alarms", "state"),
+    "training": ("training", "view"),
+    "evaluation": ("evaluation", "run_view"),
+    "trackers": ("trackers",),
     "commands": ("commands",),
-    "interfaces": ("__init__.py", "__main__.py", "cli", "testing.py"),
+    "interfaces": ("__init__.py", "__main__.py", "testing.py"),
 }  # fmt: skip
 
 

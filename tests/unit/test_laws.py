@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import winnow
+from winnow.commands import DECLARED
 
 SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
@@ -33,9 +34,20 @@ WORDS = [
     "other_names",
     "config_file",
 ]
-ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state", "trackers"}
-DOOR = {"__main__", "cli", "testing", "winnow"}
-FLOORS = [set(WORDS), {"algos", "rewards"}, {"models"}, {"memory"}, ROOMS, {"training"}, {"report"}, {"commands"}, DOOR]
+ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
+DOOR = {"__main__", "testing", "winnow"}
+FLOORS = [
+    set(WORDS),
+    {"algos", "rewards"},
+    {"models"},
+    {"memory"},
+    ROOMS,
+    {"training", "view"},
+    {"evaluation", "run_view"},
+    {"trackers"},
+    {"commands"},
+    DOOR,
+]
 
 
 def place(path: Path) -> str:
@@ -109,6 +121,37 @@ def test_no_import_goes_in_a_circle():
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
+def command_of(name: str) -> str | None:
+    """The command to which a module belongs: NAME of winnow.commands.NAME. None for others, as for command_line.py."""
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == ["commands"] and len(parts) > 2 and parts[2] != "command_line" else None
+
+
+def test_no_command_imports_another():
+    pairs = ((name, other) for name, path in MODULES.items() for other in imported_modules(path) if command_of(name))
+    assert [(name, other) for name, other in pairs if command_of(other) not in (None, command_of(name))] == []
+
+
+def test_what_commands_share_imports_no_command():
+    shared = [name for name in MODULES if name.startswith("winnow.") and command_of(name) is None]
+    inner = {name: {other for other in imported_modules(MODULES[name]) if command_of(other)} for name in shared}
+    assert not {name: others for name, others in inner.items() if others}
+
+
+def test_every_command_is_declared_in_its_own_file():
+    assert {command_of(name) for name in MODULES} - {None} == set(DECLARED)
+
+
+def test_nothing_imports_the_api():
+    assert [name for name, path in MODULES.items() if "winnow" in imported_modules(path)] == []
+
+
+def test_a_folder_has_at_most_16_files():
+    rooms = ("commands", "evaluation", "run_view", "trackers", "view")
+    files = (path for room in rooms for path in (SOURCE / room).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert {folder: count for folder, count in Counter(path.parent for path in files).items() if count > 16} == {}
+
+
 def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -134,16 +177,6 @@ def test_no_two_modules_define_a_public_class_of_one_name():
     assert not {name: places for name, places in homes.items() if len(places) > 1}
 
 
-def test_no_two_files_have_one_name():
-    """Except those that mean the same in each folder: an engine, and what its memory holds."""
-    shared = {"__init__.py", "engine.py", "memory.py"}
-    names = Counter(path.name for path in FILES if path.name not in shared)
-    assert not [name for name, count in names.items() if count > 1]
-    for path in FILES:
-        if path.name in shared - {"__init__.py"}:
-            assert path.relative_to(SOURCE).parts[0] == "engines", f"{path.name} is what an engine's folder has"
-
-
 def test_the_door_lists_what_it_opens_in_order():
     assert winnow.__all__ == sorted(winnow.__all__)
     for name in winnow.__all__:
@@ -158,9 +191,9 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/text.py",
     "commands/doctor/examine.py",
     "commands/profile/plan_text.py",
+    "commands/sweep/comparison.py",
     "commands/sweep/process.py",
     "config_file.py",
-    "commands/training_history.py",
     "run_view/summary.py",
     "verify/sandbox/bwrap.py",
 }
@@ -178,8 +211,11 @@ def messages(path: Path) -> set[str]:
 
 
 def test_errors_from_python_contain_no_flags():
-    """A message is for both doors; the command line adds its flags in cli/."""
-    files = [path for path in FILES if place(path) != "cli" and str(path.relative_to(SOURCE)) not in SPEAKS_OF_FLAGS]
+    """A message is for both doors; the command line adds its flags in the declarations of commands."""
+    declared = {MODULES[f"winnow.commands.{name}"] for name in DECLARED} | {
+        MODULES[name] for name in ("winnow.commands", "winnow.commands.command_line")
+    }
+    files = [path for path in FILES if path not in declared and str(path.relative_to(SOURCE)) not in SPEAKS_OF_FLAGS]
     texts = ((str(path), text) for path in files for text in messages(path))
     flags = [(file, text) for file, text in texts if re.search(r"(^|[\s(])--[a-z]", text)]
     assert [(file, text) for file, text in flags if "on the command line" not in text] == []

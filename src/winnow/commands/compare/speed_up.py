@@ -1,24 +1,19 @@
-"""The times to a level of accuracy, and their ratio to the baseline's.
+"""The times to a level of accuracy: of one seed, their ratio to the baseline's, and the speed-up as PODS defines it.
 
-The time at which one seed reaches a level, on each axis.
+**Of a seed.** Each evaluation is averaged with its neighbours: three values, two at either end. The seed reaches the
+level at the first crossing of the running maximum of these means, interpolated linearly between two evaluations.
+docs/statistics.md has the simulations for these choices. The level is a share of the plateau, the accuracy at which
+the baseline's training levels off.
 
-Each evaluation is averaged with its neighbours: three values, two at either end. The seed reaches the level at the
-first crossing of the running maximum of these means, interpolated linearly between two evaluations. docs/statistics.md
-has the simulations for these choices.
+**The ratio**, baseline over group, is of geometric means, so its logarithm is a difference of mean log times. The 95%
+interval of that difference is Student's t of the differences seed by seed if both groups have the same seeds, and
+Welch's otherwise.
 
-The accuracy at which a baseline's training levels off, and the level to which all groups are timed.
-
-The ratio of the times to the level, baseline over group, with an interval.
-
-It is a ratio of geometric means, so its logarithm is a difference of mean log times. The 95% interval of that
-difference is Student's t of the differences seed by seed if both groups have the same seeds, and Welch's otherwise.
-
-The speed-up of PODS (Xu et al. 2025, arXiv 2504.13818): how many times sooner a group reaches the baseline's best.
-
-The threshold is 0.99 of the maximum of the baseline's mean curve. A mean curve reaches it at its first point with
-x > 0 at or above it, without interpolation between points (mean_curve.py defines the points). The speed-up is the
-baseline's x over the other's. A curve that stays below has no such x: "never reached" is a result, not a missing value.
-This speed-up has no interval. The comparison's main measure is in time_ratio.py.
+**The speed-up of PODS** (Xu et al. 2025, arXiv 2504.13818) is how many times sooner a group reaches the baseline's
+best. The threshold is 0.99 of the maximum of the baseline's mean curve. A mean curve reaches it at its first point
+with x > 0 at or above it, without interpolation between points (curve.py defines the points). The speed-up is the
+baseline's x over the other's. A curve that stays below has no such x: "never reached" is a result, not a missing
+value. This speed-up has no interval. The comparison's main measure is the ratio.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Assembled:
 
 
 def assemble(data: str, *, title: str, served: bool, parts: Path | None = None) -> Assembled:
-    """The page of `data`, JSON from strict_json.py. `parts` is the folder of page.html and the files that it names.
+    """The page of `data`, JSON of `encoded`. `parts` is the folder of page.html and the files that it names.
 
     Everything is inserted in one pass, so that a placeholder in the data is never replaced.
     """

@@ -27,7 +27,7 @@
   const asText = (value) =>
     (value === null || value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
 
-  const PARTS = 10000; // of a nat: log-probs are whole numbers of these (packed_rollouts.py)
+  const PARTS = 10000; // of a nat: log-probs are whole numbers of these (rollouts.py)
 
   const valueOf = (column, i) => (Array.isArray(column) ? column[i] : column.of[typeof column.at === 'number' ? column.at : column.at[i]]);
 
