@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from winnow.commands.report.files import html as assembled
-from winnow.commands.report.files import strict_json
+from winnow.commands.report import html as assembled
 from winnow.commands.report.rollouts import packed
 from winnow.run_view.panels import STEPS
 
@@ -23,7 +22,7 @@ def as_sent(made: dict[str, Any]) -> dict[str, Any]:
 def assemble(data: dict[str, Any], *, served: bool = False) -> str:
     """The page of the data, in the form that `winnow report` writes."""
     runs = [one | {"groups": [as_sent(g) for g in one["groups"]]} for one in data["runs"]]
-    return assembled.assemble(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
+    return assembled.assemble(assembled.encoded(data | {"runs": runs}), title="winnow report", served=served).text
 
 
 def rollout(index: int, completion: str, **other: Any) -> dict[str, Any]:

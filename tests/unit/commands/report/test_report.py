@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from refusals import check_printed_error, refused
 from synthetic_run import RIGHT, WRONG, group, write_run
 from winnow.commands import app
-from winnow.commands.report.files import html as page
+from winnow.commands.report import html as page
 from winnow.commands.report.files import parse_size
 from winnow.errors import ConfigError
 from winnow.evaluation.folder import rows_of
