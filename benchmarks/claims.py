@@ -19,11 +19,10 @@ from typing import Any
 
 import frame
 
-from winnow.report.comparison.compared import GroupComparison, compare_inputs, per_step
-from winnow.report.comparison.mean_curve import MeanCurve
-from winnow.report.comparison.pass_rate_counts import BINS
-from winnow.report.comparison.run_groups import SeedGroup
-from winnow.report.comparison.seed_times import SeedTime
+from winnow.commands.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
+from winnow.commands.compare.curve import MeanCurve
+from winnow.commands.compare.groups import SeedGroup
+from winnow.commands.compare.speed_up import SeedTime
 from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
 

@@ -36,12 +36,10 @@ from typing import Any
 import frame
 import numpy as np
 
-from winnow.report.comparison.curve import AXES, Curve
-from winnow.report.comparison.named_paths import named_inputs
-from winnow.report.comparison.plateau import plateau_of
-from winnow.report.comparison.run_groups import SeedGroup, seed_groups
-from winnow.report.comparison.seed_times import seed_time, smoothed
-from winnow.report.comparison.time_ratio import TimeRatio, time_ratio
+from winnow.commands.compare.curve import AXES, Curve
+from winnow.commands.compare.groups import SeedGroup, seed_groups
+from winnow.commands.compare.inputs import named_inputs
+from winnow.commands.compare.speed_up import TimeRatio, plateau_of, seed_time, smoothed, time_ratio
 from winnow.seeds import generator
 
 ACCURACY = "accuracy"

@@ -30,13 +30,13 @@ from planner_regret import by_the_page, nearest, over_seeds, regrets
 
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.algos.planning_law import Noise
-from winnow.commands.profile.plan_setting import Setting, setting_of
+from winnow.commands.compare.comparison import compare_inputs
+from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
 from winnow.commands.profile.run_statistics import COUNTS, PHASES, statistics_of
-from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanRequest, StepPlan
+from winnow.commands.profile.setting import Setting, setting_of
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
-from winnow.report.comparison.compared import compare_inputs
 from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import SweepRun, read_sweep

@@ -30,8 +30,8 @@ import numpy as np
 
 from winnow.config_file import validate
 from winnow.records import StepReport
-from winnow.report.tracking import track_run
 from winnow.trackers import Tracker
+from winnow.trackers.watch import track_run
 from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members

@@ -22,17 +22,18 @@ WIDTH = 120  # columns
 FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
         "records.py", "families.py", "registry.py", "options.py", "user_code.py", "hidden_options.py", "config.py",
-        "other_names.py", "config_file.py", "recipes", "seeds.py", "errors.py", "installed.py", "control_groups.py",
-        "ranks.py", "metrics.py", "version.py",
+        "other_names.py", "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
+        "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
     "algorithms": ("algos", "rewards"),
     "models": ("models",),
     "memory": ("memory",),
-    "components": ("tasks", "engines", "verify", "learner", "alarms", "state", "trackers"),
-    "training": ("training",),
-    "reports": ("report",),
+    "components": ("tasks", "engines", "verify", "learner", "alarms", "state"),
+    "training": ("training", "view"),
+    "evaluation": ("evaluation", "run_view"),
+    "trackers": ("trackers",),
     "commands": ("commands",),
-    "interfaces": ("__init__.py", "__main__.py", "cli", "testing.py"),
+    "interfaces": ("__init__.py", "__main__.py", "testing.py"),
 }  # fmt: skip
 
 

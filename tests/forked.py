@@ -99,7 +99,7 @@ def live(cwd: str, env: Mapping[str, str], out: int, err: int, act: Callable[[],
 
 
 def _command(*arguments: str) -> None:
-    from winnow.cli import main
+    from winnow.commands import main
 
     sys.argv = ["winnow", *arguments]
     main()

@@ -22,13 +22,13 @@ import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
 import winnow.algos.allocation
 import winnow.algos.weighting
-import winnow.cli
-import winnow.commands.launch.training
+import winnow.commands
+import winnow.commands.train.here
 import winnow.engines.native.engine
 import winnow.engines.native.running
 import winnow.engines.native.sampler
-import winnow.report.plot
-import winnow.report.progress
+import winnow.run_view.plot
+import winnow.run_view.progress
 import winnow.state.rollout_columns
 import winnow.training.build
 import winnow.training.fit  # noqa: F401

@@ -36,9 +36,8 @@ from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
-    from winnow.commands.evaluation.measured import EvaluationResult
-    from winnow.report.opened import OpenRun
-    from winnow.report.screen import Progress
+    from winnow.evaluation.result import EvaluationResult
+    from winnow.run_view.data import OpenRun
     from winnow.training.events import (
         AlarmRaised,
         Ended,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     )
     from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
+    from winnow.view.screen import Progress
 
 __all__ = [
     "Alarm",
@@ -98,13 +98,13 @@ _LATER = {
     "AlarmRaised": "winnow.training.events",
     "Ended": "winnow.training.events",
     "Evaluated": "winnow.training.events",
-    "EvaluationResult": "winnow.commands.evaluation.measured",
+    "EvaluationResult": "winnow.evaluation.result",
     "Notice": "winnow.training.events",
     "PhaseBegan": "winnow.training.events",
     "RolloutsFinished": "winnow.training.events",
     "Result": "winnow.training.fit",
     "Started": "winnow.training.events",
-    "OpenRun": "winnow.report.opened",
+    "OpenRun": "winnow.run_view.data",
 }
 
 
@@ -184,7 +184,7 @@ def resume(
     Raises RunFolderError for a folder without a run of this user (unless `trust_run`), and for a change that a resume
     does not allow. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
-    from winnow.commands.run_settings import settings_of
+    from winnow.evaluation.settings import settings_of
     from winnow.training.resolve import resolve_members
 
     function, table = _values_from(critic)
@@ -222,7 +222,7 @@ def evaluate(
     Returns the metrics, the settings of the evaluation (`settings()`), every rollout (`rows`) and the judged rollouts
     by problem (`sampled`, `greedy`). Raises WinnowError subclasses.
     """
-    from winnow.commands.evaluation.evaluated import run_evaluation
+    from winnow.evaluation.evaluate import run_evaluation
     from winnow.recipes import find_config
     from winnow.user_code import check_not_importing
 
@@ -254,7 +254,7 @@ def open_run(path: str | Path) -> OpenRun:
 
     Each file is read at its first use. Raises RunFolderError for a folder without a run.
     """
-    from winnow.report.opened import open_folder
+    from winnow.run_view.data import open_folder
 
     return open_folder(Path(path))
 
@@ -274,9 +274,9 @@ def _fit(
     watch: Watch | Sequence[Watch],
     progress: Progress | bool,
 ) -> Result:
-    from winnow.report.progress import output_for
-    from winnow.report.progress import progress as display
-    from winnow.report.tracking import track_run
+    from winnow.run_view.progress import output_for
+    from winnow.run_view.progress import progress as display
+    from winnow.trackers.watch import track_run
     from winnow.training.events import call_each
     from winnow.training.fit import fit
     from winnow.user_code import check_not_importing

@@ -1,5 +1,5 @@
 """`python -m winnow` is `winnow`."""
 
-from winnow.cli import main
+from winnow.commands import main
 
 main()

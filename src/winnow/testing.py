@@ -47,7 +47,7 @@ from winnow.records import (
 )
 from winnow.registry import Entry
 from winnow.seeds import Rng, generator
-from winnow.trackers.tracked_run import ROLLOUT, TrackedRun
+from winnow.trackers.interface import ROLLOUT, TrackedRun
 
 RNG = Rng(("contract",))
 _PNG = base64.b64decode(  # one white pixel

@@ -19,8 +19,8 @@ import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
-from winnow.cli import app
-from winnow.commands.sweep.sweep_file import read_sweep_file
+from winnow.commands import app
+from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.recipes import find_config, recipe_paths

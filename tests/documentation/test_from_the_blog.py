@@ -9,8 +9,8 @@ from doc_pages import PAGES
 from test_named_things import OPTIONS
 from typer.testing import CliRunner
 
-from winnow.cli import app
-from winnow.commands.config_keys import keys
+from winnow.commands import app
+from winnow.commands.list.catalog import keys
 
 PAGE = PAGES["docs/from-the-blog.md"]
 

@@ -10,8 +10,8 @@ import typer
 from doc_pages import PAGES, REPOSITORY, codes
 
 import winnow
-from winnow.cli import app
-from winnow.commands.config_keys import keys
+from winnow.commands import app
+from winnow.commands.list.catalog import keys
 from winnow.config import Config
 from winnow.errors import CODES
 from winnow.families import FAMILIES

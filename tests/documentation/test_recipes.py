@@ -12,7 +12,7 @@ import pytest
 from doc_pages import PAGES
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.models.model_folder import settings_folder
 
 PAGE = PAGES["docs/recipes.md"]
@@ -69,7 +69,7 @@ def test_there_is_a_start_for_each_size_and_number_of_gpus():
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{ranks_of(c)} GPUs {size_of(c)}")
 def test_a_recipe_passes_check(command, tmp_path, monkeypatch):
-    for module in ("winnow.commands.dry_run", "winnow.memory.plan"):
+    for module in ("winnow.commands.check.dry_run", "winnow.memory.plan"):
         monkeypatch.setattr(f"{module}.free_on_device", lambda device: None)  # unknown: this machine is not the target
     for split in ("train", "test"):
         rows = [json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(100)]

@@ -9,8 +9,8 @@ import pytest
 from doc_pages import PAGES, tokens
 from typer.testing import CliRunner
 
-from winnow.cli import app
-from winnow.commands.exit_codes import BAD_INPUT
+from winnow.commands import app
+from winnow.commands.command_line import BAD_INPUT
 from winnow.errors import CODES
 
 NAME = "docs/troubleshooting.md"

@@ -13,7 +13,7 @@ from doc_pages import blocks, words
 from typer.testing import CliRunner
 
 from winnow import open_run
-from winnow.cli import app
+from winnow.commands import app
 
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from winnow import cli
+from winnow.commands import main
 from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
 from winnow.training import collect
@@ -42,4 +42,4 @@ def during_the_save() -> None:
 moment, config = sys.argv[1:]
 {"generate": after_generate, "update": after_the_first_update, "save": during_the_save}[moment]()
 sys.argv = ["winnow", "train", config]
-cli.main()
+main()

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import forked
 import winnow
 from refusals import check_refusal, refusal_of, refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, VerifierError, WinnowError
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.state.run_folder import RunFolder

@@ -13,7 +13,7 @@ from test_resume import digests, rows, write_config
 from typer.testing import CliRunner
 
 from forked_engine import fork_engines
-from winnow.cli import app
+from winnow.commands import app
 
 ENGINE = Path(__file__).with_name("second_engine.py")
 LIMIT_SECONDS = 600.0  # longer than a test may take: a death is noticed, not waited for

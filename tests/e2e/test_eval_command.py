@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import winnow
 from refusals import check_refusal, refusal_of
-from winnow.cli import app
+from winnow.commands import app
 from winnow.rewards.math_equivalence import algebra
 from winnow.state.saved_runs import checkpoints
 

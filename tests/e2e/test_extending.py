@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import forked
-from winnow.cli import app
+from winnow.commands import app
 from winnow.families import FAMILIES, Traits
 from winnow.registry import resolve
 from winnow.testing import check_member

@@ -93,8 +93,8 @@ import json, os, sys
 sys.path.insert(0, os.environ["SITE"])
 import early.members  # by the script itself, before winnow looks for packages
 from typer.testing import CliRunner
-from winnow.cli import app
-from winnow.commands.catalog import catalog
+from winnow.commands import app
+from winnow.commands.list.catalog import catalog
 from winnow.errors import WinnowError
 
 def run(*arguments):

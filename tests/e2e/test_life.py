@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import winnow
 from refusals import check_refusal, refusal_of, refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import validate
 from winnow.engines.native.engine import native
 from winnow.records import StepReport

@@ -18,8 +18,8 @@ import pytest
 from kill_points import chaos
 from rank_kill_points import POINTS, STRIKE
 
-from winnow.commands.run_settings import format_toml
 from winnow.config import Config
+from winnow.config_keys import format_toml
 
 LIMIT_SECONDS = 60.0  # docs/ranks.md, from the kill to the end of the last process
 STEPS = 4

@@ -22,10 +22,10 @@ import pytest
 from typer.testing import CliRunner
 
 import forked
-from winnow.cli import app
-from winnow.commands.launch import elastic
-from winnow.commands.run_settings import format_toml
+from winnow.commands import app
+from winnow.commands.train import elastic
 from winnow.config import Config
+from winnow.config_keys import format_toml
 
 
 def start(config, output, *more):

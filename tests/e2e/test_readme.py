@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import winnow
 from winnow import testing
-from winnow.cli import app
-from winnow.commands.config_keys import keys
+from winnow.commands import app
+from winnow.commands.list.catalog import keys
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.families import FAMILIES

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import forked
 from refusals import check_refusal, refusal_of
-from winnow.cli import app
-from winnow.commands.sweep.run_process import OnThisMachine, ProcessEnd
-from winnow.commands.sweep.sweep_plan import read_plan
+from winnow.commands import app
+from winnow.commands.sweep.plan import read_plan
+from winnow.commands.sweep.process import OnThisMachine, ProcessEnd
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
 from winnow.state.sweep_folder import read_sweep

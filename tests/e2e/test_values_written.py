@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.report.show import Choice, show
-from winnow.report.summary import summary
+from winnow.commands.show.text import Choice, format_rollouts
+from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.critic import describe_values
 from winnow.training.events import Notice
@@ -40,7 +40,7 @@ def test_the_log_says_what_was_expected_and_the_metrics_follow_from_it(told):
     assert {"critic.pretraining_steps", "1", "2"} <= set(re.findall(r"[\w.]+", notice))
 
     assert re.search(r"^values ", summary(read_metrics(run.folder)), flags=re.MULTILINE)
-    (block,) = show(run.folder, Choice(best=1, tokens=True))
+    (block,) = format_rollouts(run.folder, Choice(best=1, tokens=True))
     columns = [tuple(line.split()[-4:]) for line in block.splitlines() if line.endswith("advantage")]
     assert [line[-3:] == ("value", "return", "advantage") for line in columns].count(True) == 2
     assert len(columns) == 4

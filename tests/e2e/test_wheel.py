@@ -33,8 +33,8 @@ for site, calls in json.loads(sys.argv[1]):
     sys.path[sys.path.index(place)] = place = site
     for name in [name for name in sys.modules if name.partition(".")[0] == "winnow"]:
         del sys.modules[name]
-    from winnow.cli import app
-    assert sys.modules["winnow.cli.door"].__file__.startswith(site)
+    from winnow.commands import app
+    assert sys.modules["winnow.commands.command_line"].__file__.startswith(site)
     for call in calls:
         result = CliRunner().invoke(app, call)
         assert result.exit_code == 0, (call, result.output, result.exception)

@@ -17,7 +17,7 @@ LAWS = "tests/unit/test_laws.py"
     [
         ("src/winnow/algos/costs.py", "tests/unit/algos/test_costs.py"),
         ("src/winnow/algos/costs.py", "tests/unit/state/test_cost_file.py"),
-        ("src/winnow/commands/sweep/sweep_file.py", "tests/unit/commands/sweep/test_sweep_plan.py"),
+        ("src/winnow/commands/sweep/file.py", "tests/unit/commands/sweep/test_sweep_plan.py"),
         ("tests/unit/algos/test_dealing.py", "tests/unit/algos/test_dealing.py"),
         ("scripts/changed_tests.py", LAWS),
     ],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from refusals import refused
-from winnow.commands.run_settings import format_toml
 from winnow.config import AdapterCritic, Config, ModelCritic, SharedCritic, dump, key_of, leaves
 from winnow.config_file import load, validate
+from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, accepted_value
 from winnow.recipes import recipe_paths
 from winnow.training.resolve import resolve_members

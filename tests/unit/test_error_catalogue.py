@@ -25,14 +25,15 @@ from typer.main import get_command
 import winnow
 from golden_files import assert_golden
 from winnow import ranks
-from winnow.cli import app
-from winnow.commands.catalog import catalog
-from winnow.commands.config_keys import keys
-from winnow.commands.launch.on_ray import train_on_worker
-from winnow.commands.report_server import ReportServer
-from winnow.commands.sweep.sweep_file import read_sweep_file
+from winnow.commands import app
+from winnow.commands.compare.inputs import named_inputs
+from winnow.commands.list.catalog import catalog
+from winnow.commands.report.server import ReportServer
+from winnow.commands.sweep.file import read_sweep_file
+from winnow.commands.train.on_ray import train_on_worker
 from winnow.config import Config
 from winnow.config_file import load, validate
+from winnow.config_keys import keys
 from winnow.engines.sampling import choose
 from winnow.engines.stopping import split_stops
 from winnow.engines.weight_versions import check_newer
@@ -41,7 +42,6 @@ from winnow.families import FAMILIES
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.records import Outcome, Prompt, Rollout, Sampling
 from winnow.registry import members, register, resolve
-from winnow.report.comparison.named_paths import named_inputs
 from winnow.rewards.math_equivalence import algebra
 from winnow.rewards.not_read import unsaved_tokens
 from winnow.state import checkpoint, output_files, resume_changes

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import winnow
+from winnow.commands import DECLARED
 
 SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
@@ -33,10 +34,22 @@ WORDS = [
     "config",
     "other_names",
     "config_file",
+    "config_keys",
 ]
-ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state", "trackers"}
-DOOR = {"__main__", "cli", "testing", "winnow"}
-FLOORS = [set(WORDS), {"algos", "rewards"}, {"models"}, {"memory"}, ROOMS, {"training"}, {"report"}, {"commands"}, DOOR]
+ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
+DOOR = {"__main__", "testing", "winnow"}
+FLOORS = [
+    set(WORDS),
+    {"algos", "rewards"},
+    {"models"},
+    {"memory"},
+    ROOMS,
+    {"training", "view"},
+    {"evaluation", "run_view"},
+    {"trackers"},
+    {"commands"},
+    DOOR,
+]
 
 
 def place(path: Path) -> str:
@@ -116,6 +129,37 @@ def test_no_import_goes_in_a_circle():
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
+def command_of(name: str) -> str | None:
+    """The command to which a module belongs: NAME of winnow.commands.NAME. None for others, as for command_line.py."""
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == ["commands"] and len(parts) > 2 and parts[2] != "command_line" else None
+
+
+def test_no_command_imports_another():
+    pairs = ((name, other) for name, path in MODULES.items() for other in imported_modules(path) if command_of(name))
+    assert [(name, other) for name, other in pairs if command_of(other) not in (None, command_of(name))] == []
+
+
+def test_what_commands_share_imports_no_command():
+    shared = [name for name in MODULES if name.startswith("winnow.") and command_of(name) is None]
+    inner = {name: {other for other in imported_modules(MODULES[name]) if command_of(other)} for name in shared}
+    assert not {name: others for name, others in inner.items() if others}
+
+
+def test_every_command_is_declared_in_its_own_file():
+    assert {command_of(name) for name in MODULES} - {None} == set(DECLARED)
+
+
+def test_nothing_imports_the_api():
+    assert [name for name, path in MODULES.items() if "winnow" in imported_modules(path)] == []
+
+
+def test_a_folder_has_at_most_16_files():
+    rooms = ("commands", "evaluation", "run_view", "trackers", "view")
+    files = (path for room in rooms for path in (SOURCE / room).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert {folder: count for folder, count in Counter(path.parent for path in files).items() if count > 16} == {}
+
+
 def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -140,16 +184,6 @@ def test_no_two_modules_define_a_public_class_of_one_name():
     assert not {name: places for name, places in homes.items() if len(places) > 1}
 
 
-def test_no_two_files_have_one_name():
-    """Except those that mean the same in each folder: an engine, and what its memory holds."""
-    shared = {"__init__.py", "engine.py", "memory.py"}
-    names = Counter(path.name for path in FILES if path.name not in shared)
-    assert not [name for name, count in names.items() if count > 1]
-    for path in FILES:
-        if path.name in shared - {"__init__.py"}:
-            assert path.relative_to(SOURCE).parts[0] == "engines", f"{path.name} is what an engine's folder has"
-
-
 def test_the_door_lists_what_it_opens_in_order():
     assert winnow.__all__ == sorted(winnow.__all__)
     for name in winnow.__all__:
@@ -159,17 +193,19 @@ def test_the_door_lists_what_it_opens_in_order():
 # A message that a Python program shows must not name options of the command line. These are about --set itself, name a
 # command, or start another program.
 SPEAKS_OF_FLAGS = {
-    "commands/check.py",
-    "commands/doctor/devices.py",
-    "commands/doctor/lines.py",
+    "commands/check/dry_run.py",
     "commands/doctor/machine.py",
+    "commands/doctor/text.py",
+    "commands/doctor/examine.py",
+    "commands/profile/plan_text.py",
+    "commands/sweep/comparison.py",
+    "commands/sweep/process.py",
     "commands/doctor/missing.py",
     "commands/init.py",
     "commands/profile/plan_lines.py",
     "commands/sweep/run_process.py",
     "config_file.py",
-    "report/training_history.py",
-    "report/summary.py",
+    "run_view/summary.py",
     "verify/sandbox/bwrap.py",
 }
 
@@ -186,8 +222,11 @@ def messages(path: Path) -> set[str]:
 
 
 def test_errors_from_python_contain_no_flags():
-    """A message is for both doors; the command line adds its flags in cli/."""
-    files = [path for path in FILES if place(path) != "cli" and str(path.relative_to(SOURCE)) not in SPEAKS_OF_FLAGS]
+    """A message is for both doors; the command line adds its flags in the declarations of commands."""
+    declared = {MODULES[f"winnow.commands.{name}"] for name in DECLARED} | {
+        MODULES[name] for name in ("winnow.commands", "winnow.commands.command_line")
+    }
+    files = [path for path in FILES if path not in declared and str(path.relative_to(SOURCE)) not in SPEAKS_OF_FLAGS]
     texts = ((str(path), text) for path in files for text in messages(path))
     flags = [(file, text) for file, text in texts if re.search(r"(^|[\s(])--[a-z]", text)]
     assert [(file, text) for file, text in flags if "on the command line" not in text] == []

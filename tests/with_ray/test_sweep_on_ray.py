@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
-from winnow.commands.sweep.ray_tasks import OnRay, run_on_node
-from winnow.commands.sweep.run_sweep import Sweep
-from winnow.commands.sweep.sweep_display import SweepDisplay
+from winnow.commands.sweep.display import SweepDisplay
+from winnow.commands.sweep.loop import Sweep
+from winnow.commands.sweep.on_ray import OnRay, run_on_node
 from winnow.errors import ConfigError
 from winnow.state.sweep_folder import Contents, SweepFolder, read_sweep
 from winnow.training.signals import Stop

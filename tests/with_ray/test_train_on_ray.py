@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.run_settings import format_toml
 from winnow.config import Config
+from winnow.config_keys import format_toml
 from winnow.recipes import recipe_paths
 
 pytestmark = pytest.mark.timeout(1200)

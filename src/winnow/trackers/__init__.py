@@ -6,6 +6,6 @@ import winnow.trackers.mlflow
 import winnow.trackers.tensorboard
 import winnow.trackers.trackio
 import winnow.trackers.wandb  # noqa: F401
-from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
+from winnow.trackers.interface import ROLLOUT, Status, TrackedRun, Tracker
 
 __all__ = ["ROLLOUT", "Status", "TrackedRun", "Tracker"]

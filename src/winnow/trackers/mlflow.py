@@ -15,8 +15,7 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.flat_config import LOGIN, config_text, flat_config
-from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
+from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, config_text, flat_config
 
 AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
 LONGEST = 500  # characters of a parameter that every version of MLflow accepts; config.json has the full values

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow.registry import register
-from winnow.trackers.flat_config import config_text
-from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
+from winnow.trackers.interface import Status, TrackedRun, Tracker, config_text
 
 
 class TensorBoardTracker(Tracker):

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
+from winnow.trackers.interface import ROLLOUT, Status, TrackedRun, Tracker
 
 
 class TrackioTracker(Tracker):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
+from winnow.trackers.interface import ROLLOUT, Status, TrackedRun, Tracker
 
 STEP = "step"
 LONGEST_TITLE = 60  # characters: W&B takes 63

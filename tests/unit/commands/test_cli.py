@@ -13,10 +13,10 @@ from golden_files import assert_golden
 from published_models import make
 from refusals import check_printed_error
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
 from winnow.recipes import recipe_paths
-from winnow.report.drawing import new_figure
+from winnow.view.drawing import new_figure
 
 GSM8K = "".join(
     json.dumps({"question": f"Ann has {i} eggs and buys one. How many has she?", "answer": f"#### {i + 1}"}) + "\n"
@@ -27,7 +27,7 @@ IMPORTS = """
 import json, sys
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
-from winnow.cli import app
+from winnow.commands import app
 Figure.savefig = lambda *_, **__: None  # a picture is not painted, which imports no more than was
 calls, names = json.loads(sys.argv[1])
 for arguments in calls:
@@ -91,7 +91,7 @@ def test_check_imports_nothing_that_computes_with_a_model(imports):
 @pytest.fixture
 def no_picture(monkeypatch):
     """A picture is empty: what is written where does not depend on what is drawn."""
-    monkeypatch.setattr("winnow.report.plot.draw", lambda *_, **__: new_figure(1, 1))
+    monkeypatch.setattr("winnow.run_view.plot.draw", lambda *_, **__: new_figure(1, 1))
 
 
 def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
@@ -159,7 +159,7 @@ def test_plot_without_matplotlib_prints_the_summary_and_the_extra(tmp_path, monk
     run = write_run(tmp_path / "toy")
     for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("winnow.report.plot", "winnow.report.drawing"):
+    for name in ("winnow.run_view.plot", "winnow.view.drawing"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     result = winnow("plot", run)
     assert result.stdout.split()[:4] == ["reward", "0.100", "->", "1.000"]
@@ -433,7 +433,7 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
     [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
 )
 def test_exit_codes(error, code):
-    from winnow.cli import CommandGroup
+    from winnow.commands.command_line import CommandGroup
 
     other = type(app)(cls=CommandGroup)
 

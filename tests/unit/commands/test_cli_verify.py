@@ -10,7 +10,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from refusals import check_printed_error
-from winnow.cli import app
+from winnow.commands import app
 
 
 def winnow(*arguments: Any) -> Any:

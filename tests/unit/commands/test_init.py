@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from refusals import check_refusal, refusal_of, refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.audit import audit_configured
-from winnow.commands.config_keys import keys
-from winnow.commands.init import write_project
+from winnow.commands.init.project import write_project
 from winnow.commands.score import build_config
 from winnow.config_file import load
+from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics

@@ -16,9 +16,9 @@ import forked
 import winnow
 from refusals import refused
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
-from winnow.report.opened import OpenRun
+from winnow.run_view.data import OpenRun
 from winnow.state.checkpoint import newest
 from winnow.state.sweep_folder import read_sweep
 

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-import winnow.commands.fetch
+import winnow.commands.fetch.download
 from planned_run import write_planned_run
 from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
 from winnow.recipes import recipe_paths
-from winnow.report.drawing import new_figure, save_figure
 from winnow.state.output_files import write_output, write_output_folder
 from winnow.state.run_folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
 from winnow.tasks.source import Record
+from winnow.view.drawing import new_figure, save_figure
 
 CONFIG = recipe_paths()["arithmetic"]
 FEW = (
@@ -125,7 +126,7 @@ READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
 
-COMMANDS = {info.name or (info.callback.__name__): info.callback for info in app.registered_commands if info.callback}
+COMMANDS = {name: command.callback for name, command in typer.main.get_command(app).commands.items()}
 
 
 def winnow_(*arguments: Any) -> Any:
@@ -150,8 +151,8 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         records = [Record({"question": "1 + 1?", "answer": "#### 2"}, "here")] * 9
         return whole(source, folder, read=lambda *_, **__: records)
 
-    whole = winnow.commands.fetch.fetch_data
-    monkeypatch.setattr("winnow.commands.fetch.fetch_data", fetched)
+    whole = winnow.commands.fetch.download.fetch_data
+    monkeypatch.setattr("winnow.commands.fetch.download.fetch_data", fetched)
 
 
 @pytest.fixture(autouse=True)
@@ -161,15 +162,15 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(job: Any, *_: Any, **__: Any) -> PointResult:
         return PointResult(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
 
-    monkeypatch.setattr("winnow.commands.profile.profiled.measure_in_subprocess", found)
-    for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):
-        monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
+    monkeypatch.setattr("winnow.commands.profile.measurement.measure_in_subprocess", found)
+    for name in ("run_view.plot.draw", "commands.compare.picture.draw_comparison"):
+        monkeypatch.setattr(f"winnow.{name}", lambda *_, **__: new_figure(1, 1))
 
     def empty(panels: Any, outputs: Any, **_: Any) -> None:
         for path in outputs:
             save_figure(new_figure(1, 1), path, dpi=10)
 
-    monkeypatch.setattr("winnow.commands.profile.panels.draw", empty)
+    monkeypatch.setattr("winnow.commands.profile.picture.draw", empty)
 
 
 def test_every_command_and_each_of_its_paths_is_called_here() -> None:
@@ -266,7 +267,7 @@ def test_a_folder_of_files_is_written_completely_or_not_at_all(tmp_path):
 
 
 def test_printing_to_a_full_disk_is_refused(monkeypatch, capfd):
-    from winnow.cli.door import print_text
+    from winnow.commands.command_line import print_text
 
     with open("/dev/full", "w") as full, monkeypatch.context() as patched:
         patched.setattr("sys.stdout", full)

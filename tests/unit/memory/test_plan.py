@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from golden_files import assert_golden
 from memory_plans import part, planned
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError
 from winnow.memory.plan import MemoryPart, MemoryPlan, assume_free, format_bytes, parse_bytes
 

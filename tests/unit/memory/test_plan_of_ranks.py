@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from memory_plans import planned, sizes
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.memory.parts import rank_advice

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from memory_plans import LORA, planned_with
 from published_models import make
 from refusals import refused
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import ConfigError, DataError
 from winnow.memory.parts import rank_advice
 

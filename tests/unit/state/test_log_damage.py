@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from refusals import refused
 from synthetic_run import write_run
-from winnow.cli import app
+from winnow.commands import app
 from winnow.errors import DataError
 from winnow.state.logbook import read_metrics, read_rollouts, read_rows
 from winnow.state.rollout_columns import SCHEMA

@@ -13,7 +13,7 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
-from winnow.trackers.flat_config import flat_config
+from winnow.trackers.interface import flat_config
 from winnow.trackers.mlflow import legal
 from winnow.trackers.tensorboard import code_block
 from winnow.training import resolve

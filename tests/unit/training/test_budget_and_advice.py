@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.cost import describe
+from winnow.commands.check.dry_run import describe
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.tasks.templates import Rendered

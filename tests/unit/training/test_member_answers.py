@@ -15,7 +15,7 @@ from refusals import refused
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import validate
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError

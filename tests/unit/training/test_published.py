@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.config_file import load
 from winnow.models.model_folder import settings_folder
 from winnow.tasks.templates import PLAIN
@@ -212,9 +212,9 @@ CHECKED = [
 @pytest.fixture(autouse=True)
 def a_machine_with_unknown_free_memory(monkeypatch):
     """The free memory of the machine that runs this test must not affect the results."""
-    for module in ("winnow.commands.dry_run", "winnow.memory.plan"):
+    for module in ("winnow.commands.check.dry_run", "winnow.memory.plan"):
         monkeypatch.setattr(f"{module}.free_on_device", lambda device: None)
-    monkeypatch.setattr("winnow.commands.check.check_installed", lambda members: None)  # nor must its packages
+    monkeypatch.setattr("winnow.commands.check.dry_run.check_installed", lambda members: None)  # nor must its packages
 
 
 def check(path, folder, *more):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from winnow.commands.doctor.devices import built_for, cards, of_cuda
+from winnow.commands.doctor.machine import built_for, cards, of_cuda
 
 OUTPUT = """0, NVIDIA H100 80GB HBM3, 81559, 80995, 9.0, 550.54.15
 1, Tesla T4, 15360, [N/A], 7.5, 550.54.15

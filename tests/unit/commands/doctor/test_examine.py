@@ -12,13 +12,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.commands.doctor import examine as of_examine
-from winnow.commands.doctor.chosen import of_defaults, of_vllm
 from winnow.commands.doctor.examine import build_report, examine, hide_names
-from winnow.commands.doctor.lines import SECTIONS, lines
-from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages
-from winnow.commands.doctor.surroundings import of_network, of_ray, try_connection, user_namespaces
+from winnow.commands.doctor.surroundings import (
+    NEEDED,
+    OPTIONAL,
+    of_defaults,
+    of_network,
+    of_packages,
+    of_ray,
+    of_vllm,
+    try_connection,
+    user_namespaces,
+)
+from winnow.commands.doctor.text import SECTIONS, lines
 from winnow.installed import requirements
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]

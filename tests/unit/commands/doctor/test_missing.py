@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.commands.doctor.missing import missing
+from winnow.commands.doctor.examine import missing
 
 CARD = {"index": 0, "name": "H100", "bfloat16": True}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from winnow.commands.profile.apart import measure_in_subprocess
-from winnow.commands.profile.device_memory import DeviceMemory, is_out_of_memory
+from winnow.commands.profile.measurement import measure_in_subprocess
 from winnow.commands.profile.points import Job, Point, PointResult, Work
+from winnow.commands.profile.work import DeviceMemory, is_out_of_memory
 from winnow.config import Config
 from winnow.errors import DataError
 

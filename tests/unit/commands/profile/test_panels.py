@@ -2,9 +2,8 @@
 
 from types import SimpleNamespace
 
-from winnow.commands.profile.panels import panels
+from winnow.commands.profile.picture import Series, draw, panels
 from winnow.commands.profile.points import Point, PointResult, Work
-from winnow.report.profile_plot import Series, draw
 
 GIB = 2**30
 

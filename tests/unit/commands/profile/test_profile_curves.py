@@ -2,8 +2,17 @@
 
 import pytest
 
-from winnow.commands.profile.curves import MemoryBound, Step, memory_bound, saturation, speed_up, steps
-from winnow.commands.profile.points import Point, PointResult, Work
+from winnow.commands.profile.points import (
+    MemoryBound,
+    Point,
+    PointResult,
+    Step,
+    Work,
+    memory_bound,
+    saturation,
+    speed_up,
+    steps,
+)
 
 
 def sampled(per_token):

@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
+from winnow.commands import app
 from winnow.recipes import recipe_paths
 
 CONFIG = recipe_paths()["arithmetic"]

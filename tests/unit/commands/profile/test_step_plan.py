@@ -13,13 +13,11 @@ from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.algos.pass_rates import flat_share
 from winnow.algos.planning_law import Noise, Rule, group_signal
-from winnow.cli import app
-from winnow.commands.profile.plan_lines import opening_lines, plan_lines
-from winnow.commands.profile.plan_setting import Setting, rule_of, setting_of
-from winnow.commands.profile.planned_step import prepare_plan
-from winnow.commands.profile.run_statistics import statistics_of
-from winnow.commands.profile.step_plan import PlanRequest
-from winnow.commands.profile.step_seconds import StepClock, calibrated, own_work, uncalibrated
+from winnow.commands import app
+from winnow.commands.profile.plan import PlanRequest, prepare_plan
+from winnow.commands.profile.plan_text import opening_lines, plan_lines
+from winnow.commands.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
+from winnow.commands.profile.setting import Setting, rule_of, setting_of
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, DataError
 from winnow.state.cost_file import as_json

@@ -7,10 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from winnow.cli import app
-from winnow.commands.sweep import command
-from winnow.commands.sweep.command import SweepResult
-from winnow.commands.sweep.comparison_place import any_evaluated, comparison_due, mark_comparison
+from winnow.commands import app
+from winnow.commands.sweep import loop as command
+from winnow.commands.sweep.comparison import any_evaluated, comparison_due, mark_comparison
+from winnow.commands.sweep.loop import SweepResult
 from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep
 
 

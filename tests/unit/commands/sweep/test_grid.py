@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from refusals import refused
-from winnow.commands.sweep.grid import configurations
-from winnow.commands.sweep.sweep_file import read_sweep_file
+from winnow.commands.sweep.file import configurations, read_sweep_file
 from winnow.errors import ConfigError
 
 HEAD = 'config = "base.toml"\noutput = "out"\n'

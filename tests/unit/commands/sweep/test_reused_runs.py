@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from winnow.commands.sweep.reused_runs import reuse
-from winnow.commands.sweep.sweep_plan import read_plan, record
+from winnow.commands.sweep.plan import read_plan, record, reuse
 from winnow.config_file import load
 from winnow.state.manifest import describe_run
 from winnow.state.run_folder import has_finished_step

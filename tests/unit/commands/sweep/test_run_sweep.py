@@ -16,10 +16,9 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
-from winnow.commands.sweep.run_process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
-from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
-from winnow.commands.sweep.run_sweep import Sweep
-from winnow.commands.sweep.sweep_display import SweepDisplay, format_status, sweep_display
+from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
+from winnow.commands.sweep.loop import Sweep
+from winnow.commands.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
 from winnow.errors import RunFolderError
 from winnow.state.run_folder import Lock
 from winnow.state.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
@@ -261,7 +260,7 @@ def test_a_lock_that_is_a_folder_is_refused(tmp_path):
 
 PARENT = """
 import os, pathlib, signal, sys, time
-from winnow.commands.sweep.run_process import Child
+from winnow.commands.sweep.process import Child
 folder = pathlib.Path(sys.argv[1])
 Child(["-c", sys.argv[2], str(folder)], folder / "log")
 while not (folder / "began").exists():

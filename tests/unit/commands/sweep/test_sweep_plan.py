@@ -9,8 +9,8 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.sweep.command import plan_lines
-from winnow.commands.sweep.sweep_plan import read_plan, record
+from winnow.commands.sweep.loop import plan_lines
+from winnow.commands.sweep.plan import read_plan, record
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.manifest import describe_run

@@ -1,0 +1,271 @@
+"""`winnow audit`: checks of a task with a reward. Its gold answers, constant answers, repetitions and overlap."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from winnow.config import Config
+from winnow.errors import ConfigError, DataError
+from winnow.evaluation.scoring import reason, verifiers_for
+from winnow.families import REWARD, TASK, RewardTraits
+from winnow.options import bind
+from winnow.records import Outcome, Problem, Prompt, Rollout
+from winnow.registry import Entry, resolve
+from winnow.rewards.graders import golds
+from winnow.rewards.math_equivalence import strict
+from winnow.rewards.math_equivalence.numbers import to_fraction
+from winnow.verify import Verifiers
+from winnow.view.text import format_percent, sanitize, shorten
+
+CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
+SPLITS = ("train", "validation", "test")
+TRIED = 500  # about so many problems for each constant answer; see `constants`
+SHOWN = 10  # findings per kind that the report lists
+
+Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
+Phrase = Callable[[Any], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault of a problem."""
+
+    problem: str  # the id
+    gold: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """The result of the checks of a task."""
+
+    problems: Mapping[str, int]  # by split
+    absent: Mapping[str, str]  # split -> why it could not be read
+    golds: Sequence[Finding]  # gold answers that the reward does not accept
+    paid: Sequence[Finding]  # constant answers that the reward accepts although they are not the gold
+    best_constant: tuple[str, float]  # the most accepted one, and its share of the problems
+    gold_reward: float  # mean over the accepted golds; NaN without any
+    wrong_constant: tuple[str, float]  # the rejected constant answer with the highest reward, and that reward
+    untried: str = ""  # why neither golds nor constants were tried; "" where they were
+    duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
+    overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
+    splits: Mapping[str, Sequence[Problem]] = field(repr=False, default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        """Answers were tried, no gold fails, no constant is paid, and train shares no question with other splits."""
+        return not (self.untried or self.faults)
+
+    @property
+    def faults(self) -> bool:
+        """Whether a gold fails, a constant is paid or splits overlap."""
+        return bool(self.golds or self.paid or self.overlap)
+
+
+def audit_configured(config: Config, base: Path) -> Audit:
+    """`audit` of a configuration's task with its reward. Of a sum of rewards, the first part decides correctness."""
+    import winnow.rewards
+    import winnow.tasks  # noqa: F401  (both imports register members)
+
+    task = resolve(TASK, config.task.use, base=base)
+    load = bind(task, config.task.options, key="task")
+    deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
+    with verifiers_for(config, base) as verifiers:
+        return audit(load, resolve(REWARD, deciding, base=base), verifiers)
+
+
+def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
+    """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
+    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap.
+
+    Raises ConfigError when no split exists at all.
+    """
+    by_split, absent = _load(load, splits)
+    problems = [problem for of_split in by_split.values() for problem in of_split]
+    phrase: Phrase | None = None
+    untried = ""
+    try:
+        phrase = phrasing(entry)
+    except ConfigError as error:
+        untried = str(error)
+    golds, gold_reward = failing_golds(problems, phrase, verifiers) if phrase else ([], math.nan)
+    tried = constants(problems, phrase, verifiers) if phrase else NO_CONSTANTS
+    return Audit(
+        problems={split: len(of_split) for split, of_split in by_split.items()},
+        absent=absent,
+        golds=golds,
+        paid=tried.paid,
+        best_constant=tried.best,
+        gold_reward=gold_reward,
+        wrong_constant=tried.wrong,
+        untried=untried,
+        duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
+        overlap=overlap(by_split),
+        splits=by_split,
+    )
+
+
+def phrasing(entry: Entry[RewardTraits]) -> Phrase:
+    """The reward's trait `example`: the function that phrases an answer as the reward reads it. ConfigError without."""
+    if entry.traits.example is None:
+        raise ConfigError(
+            f"the reward {entry.name!r} does not declare how an answer is phrased, so no gold can be tried",
+            remedy="register it with example=lambda gold: <a right completion>",
+            key="reward",
+            code="config.registration",
+        )
+    phrase: Phrase = entry.traits.example
+    return phrase
+
+
+def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
+    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
+    tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
+    outcomes = verifiers.stream(_task(problem, phrase(gold)) for problem, gold in tried)
+    failing, rewards = [], []
+    for (problem, gold), outcome in zip(tried, outcomes, strict=True):
+        if outcome.correct:
+            rewards.append(outcome.reward)
+        else:
+            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome)))
+    return failing, float(np.mean(rewards)) if rewards else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The results of answers that are the same for every problem."""
+
+    paid: Sequence[Finding]  # accepted although they are not the gold
+    best: tuple[str, float]  # the most accepted answer, and its share of the problems
+    wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
+
+
+NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
+
+
+def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
+    """Try `CONSTANTS` on every problem; of 2 * `TRIED` and more problems, on `TRIED` or more at even distances."""
+    problems = problems[:: max(1, len(problems) // TRIED)]
+    tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
+    outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
+    wins: Counter[str] = Counter()
+    paid, wrong = [], ("", math.nan)
+    for (problem, constant), outcome in zip(tried, outcomes, strict=True):
+        wins[constant] += outcome.correct is True
+        if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
+            wrong = (constant, outcome.reward)
+        if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
+            gold = ", ".join(golds(problem.answer))
+            paid.append(Finding(problem=problem.id, gold=gold, reason=f"the constant answer {constant!r} is paid"))
+    best, count = max(wins.items(), key=lambda item: item[1], default=("", 0))
+    return Constants(paid=paid, best=(best, count / max(1, len(problems))), wrong=wrong)
+
+
+def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
+    """Groups of ids with the same question, apart from case, spaces and punctuation."""
+    by_question: defaultdict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        by_question[normalised(problem.question)].append(problem.id)
+    return [tuple(ids) for ids in by_question.values() if len(ids) > 1]
+
+
+def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
+    """Pairs of ids with the same question, one in train and one in another split."""
+    trained = {normalised(problem.question): problem.id for problem in splits.get("train", ())}
+    held_out = [problem for split, of_split in splits.items() if split != "train" for problem in of_split]
+    return [(trained[key], p.id) for p in held_out if (key := normalised(p.question)) in trained]
+
+
+def normalised(question: str) -> str:
+    """The question without case, spaces and punctuation; it is equal for questions that count as the same."""
+    return re.sub(r"[\s.,;:!?'\"$]+", "", question).casefold()
+
+
+def describe(result: Audit) -> Iterator[str]:
+    """The report, line by line."""
+    for split, count in result.problems.items():
+        yield f"{split:<11}{count:>7,} problems"
+    for split, why in result.absent.items():
+        yield f"{split:<11}      - {sanitize(why)}"
+    if result.untried:
+        yield f"golds and constant answers were not tried: {sanitize(result.untried)}"
+    else:
+        yield from _about_answers(result)
+    yield f"questions repeated within a split: {len(result.duplicates)}"
+    yield from (f"  {', '.join(map(sanitize, ids))}" for ids in result.duplicates[:SHOWN])
+    yield f"questions of train that are also held out: {len(result.overlap)}"
+    yield from (f"  {sanitize(a)} = {sanitize(b)}" for a, b in result.overlap[:SHOWN])
+    yield "clean" if result.clean else "not clean" if result.faults else "incomplete"
+
+
+def _about_answers(result: Audit) -> Iterator[str]:
+    total = sum(result.problems.values())
+    yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(len(result.golds) / total)})"
+    yield from _listed(result.golds)
+    constant, share = result.best_constant
+    best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
+    yield f"constant answers accepted although they are not the gold: {len(result.paid)}; {best}"
+    yield from _listed(result.paid)
+    wrong, reward = result.wrong_constant
+    yield f"reward of a gold: {_reward(result.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
+        "" if math.isnan(reward) else f" ({wrong!r})"
+    )
+
+
+def _reward(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.3f}"
+
+
+def _listed(findings: Sequence[Finding]) -> Iterator[str]:
+    for finding in findings[:SHOWN]:
+        yield f"  {sanitize(finding.problem)}: {sanitize(shorten(finding.gold, 60))}: {sanitize(finding.reason)}"
+    if len(findings) > SHOWN:
+        yield f"  and {len(findings) - SHOWN} more"
+
+
+def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], dict[str, str]]:
+    by_split: dict[str, list[Problem]] = {}
+    absent: dict[str, str] = {}
+    for split in splits:
+        try:
+            by_split[split] = load(split)
+        except (ConfigError, DataError) as error:
+            absent[split] = str(error)
+    if not by_split:
+        raise ConfigError(
+            "no split of this task can be read: " + "; ".join(absent.values()), key="task", code="data.missing"
+        )
+    return by_split, absent
+
+
+def _task(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
+    prompt = Prompt(
+        id=problem.id,
+        tokens=np.zeros(0, np.int64),
+        text=problem.question,
+        answer=problem.answer,
+        task=problem.task,
+        meta=problem.meta,
+    )
+    return prompt, Rollout(
+        index=0, tokens=np.zeros(0, np.int64), logprobs=np.zeros(0), text=text, finish="stop", version=0
+    )
+
+
+def _failing(outcome: Outcome) -> str:
+    return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
+
+
+def _same(constant: str, gold: str) -> bool:
+    """The same text apart from units, prefixes such as `x =` and layout, or the same number in digits."""
+    mine, theirs = (strict.canonical(text).casefold() for text in (constant, gold))
+    number = to_fraction(mine)
+    return bool(mine) and (mine == theirs or (number is not None and number == to_fraction(theirs)))

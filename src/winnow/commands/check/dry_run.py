@@ -1,0 +1,285 @@
+"""The checks that `train` makes before it reads a weight, and their report: prompt, costs, memory, advice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.config import Config, ModelCritic, Section, SeparateCritic, trained_tokens
+from winnow.config_keys import format_toml
+from winnow.errors import ConfigError, DataError
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device, parse_bytes
+from winnow.models.device import planned_device
+from winnow.models.load import has_tokenizer
+from winnow.models.model_folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
+from winnow.tasks.stream import PromptStream
+from winnow.training.advice import advice, faster_decoding, missing_answer_forms
+from winnow.training.budget import Budget, budget, per_update
+from winnow.training.combinations import check_ranks, check_start, check_value_model
+from winnow.training.device_plan import plan_devices
+from winnow.training.first_prompt import FirstPrompt
+from winnow.training.members import Members
+from winnow.training.prompts import run_prompts
+from winnow.training.resolve import check_installed, resolve_file
+from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
+
+_NEITHER = "neither as a folder nor in the hub's cache"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The result of the checks."""
+
+    first: FirstPrompt | None  # None where no prompt could be rendered
+    plan: MemoryPlan | None  # None where the model's settings are not on this machine
+    room: FreeBytes  # the free memory for which the plan is checked
+    notes: tuple[str, ...]  # one sentence for each check that needs the network
+
+
+def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
+    """Load the problems, render the prompts of both splits, and plan the devices of `ranks` processes. A model of the
+    hub is read from its cache only. `memory` is the bytes of the policy's device on another machine than this one.
+
+    Raises ConfigError or DataError as a run would. A plan that does not fit raises only in `plan.check`.
+    """
+    path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
+    folder = _folder(path)
+    readable = folder is not None and (not is_hub_id(path) or has_tokenizer(folder))
+    critic_path = critic.path if isinstance(critic, ModelCritic) else None
+    critic_folder = folder if critic_path is None else _critic_folder(critic_path)
+    device = planned_device(members.config.device)
+    first, longest_prompt, plan = None, None, None
+    members = _with_folders(members, folder, critic_folder)
+    if data is None and readable:
+        first, longest_prompt = _check_prompts(members, values=critic_folder is not None)
+    elif data is None:
+        _check_problems(members)
+    if folder is not None and critic_folder is not None:
+        plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
+    notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
+    if critic_path is not None and critic_folder is None:
+        notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
+    return DryRun(first, plan, free_on_device if memory is None else assume_free(memory, device.type), notes)
+
+
+def _folder(path: str) -> Path | None:
+    """The folder with a model's settings; None where the hub's cache does not contain the model."""
+    folder = cached_folder(path) if is_hub_id(path) else settings_folder(path)
+    if folder is not None:
+        weight_files(folder)
+    return folder
+
+
+def _critic_folder(path: str) -> Path | None:
+    """The critic's model folder; None where it, or the tokenizer to compare with the policy's, is not here."""
+    with relabel_errors("critic.path"):
+        folder = _folder(path)
+    return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
+
+
+def _about_data(hub_id: str | None) -> list[str]:
+    return [f"{hub_id} is not on this machine, so no problem was checked"] if hub_id else []
+
+
+def _about_model(hub_id: str, folder: Path | None) -> list[str]:
+    what, also = ("the tokenizer of ", "") if folder else ("", " and no memory was planned")
+    return [f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}"]
+
+
+def _with_folders(members: Members, folder: Path | None, critic_folder: Path | None) -> Members:
+    """The same members, with hub ids of models replaced by folders of the hub's cache."""
+    config, changed = members.config, dict[str, Section]()
+    if folder is not None and is_hub_id(config.model.path):
+        changed["model"] = config.model.model_copy(update={"path": str(folder)})
+    critic = config.critic
+    if isinstance(critic, ModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
+        changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
+    return dataclasses.replace(members, config=config.model_copy(update=changed))
+
+
+def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]:
+    """The first prompt, and the number of tokens of the longest one; with `values`, also check the value model."""
+    config = members.config
+    prompts = run_prompts(members)
+    training, tokenizer = prompts.training, prompts.tokenizer
+    if config.critic is not None and values:
+        check_value_model(config, tokenizer)
+        check_start(config)
+    # Made only for its check: it refuses fewer prompts than a step needs.
+    PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    first = FirstPrompt.of(training.prompts[0], tokenizer, config)
+    return first, prompts.longest
+
+
+def _check_problems(members: Members) -> None:
+    members.task("train")
+    members.task(members.config.evaluate.split)
+    for task in members.further_tasks:
+        task("test")
+
+
+def _hub_data(members: Members) -> str | None:
+    """The first of the task's paths, given or default, that is a hub id; as TOML. None without one."""
+    paths = {name: members.task.options.get(name) for name in ("path", "test_path")}
+    hub_paths = (
+        f"task.{name} = {path!r}"
+        for name, path in paths.items()
+        if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path)
+    )
+    return next(hub_paths, None)
+
+
+def _on_hub(path: str) -> bool:
+    """Whether a path has the form "owner/name", and neither it nor its parent folder exists here."""
+    exists = Path(path).exists() or Path(path).parent.is_dir()
+    return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not exists
+
+
+SHOWN = 3000  # characters of the first prompt
+
+
+def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
+    """The prompt as the policy reads it, behind a bar, and what ends its rollouts."""
+    yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
+    yield quote(first.prompt.text, limit=SHOWN, indent=" " * 13)
+    strings = f", or as soon as the text ends in {' or '.join(map(repr, first.strings))}" if first.strings else ""
+    yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
+
+
+def describe(config: Config, b: Budget) -> Iterator[str]:
+    """The budget as text, in the order of a step.
+
+    Numbers are limits where every prompt gets the same number of rollouts; otherwise they are averages.
+    """
+    uniform = config.allocate.label == "uniform"
+    yield from _about_probe(config, b)
+    yield _about_rollouts(config, b, uniform)
+    bound = "at most" if uniform else "on average"
+    yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
+    if trained_tokens(config) < config.rollout.max_new_tokens:
+        first, most = trained_tokens(config), config.rollout.max_new_tokens
+        yield f"trained      the first {first} tokens of a rollout, which may have {most}"
+    yield from _about_values(config)
+    yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
+    yield (
+        f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
+        f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
+    )
+    yield _about_evaluation(config, b)
+
+
+def _about_values(config: Config) -> Iterator[str]:
+    """The rollouts for which a value model returns values, and the updates that train it."""
+    critic = config.critic
+    if critic is None:
+        return
+    if not isinstance(critic, SeparateCritic):
+        yield "values       of the kept rollouts, by a head that is trained in the policy's updates"
+        return
+    read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
+    form = "an adapter on the policy's base" if critic.form == "adapter" else "a separate model"
+    epochs, each, steps = critic.epochs, critic.epochs * critic.updates_per_step, critic.pretraining_steps
+    alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} only it is trained" if steps else ""
+    yield (
+        f"{read} {form}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per step, before the "
+        f"policy's{alone}"
+    )
+
+
+def _chunks(config: Config) -> str:
+    """What selectors with a chunk keep of each chunk: ", 32 of each 128"."""
+    chunks = [(s.options.get("keep_per_prompt", "a number"), s.chunk) for s in config.select if s.chunk]
+    return "".join(f", {keep} of each {chunk}" for keep, chunk in chunks)
+
+
+def _about_evaluation(config: Config, b: Budget) -> str:
+    hours = config.max_hours
+    times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
+    ends = f", and stops after {hours:g} hours of training" if hours else ""
+    training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
+    return f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
+
+
+def _about_probe(config: Config, b: Budget) -> Iterator[str]:
+    if b.probe:
+        probe, rollout = config.probe, config.rollout
+        # The last window is probed whole, even if the run has fewer steps left.
+        windows = math.ceil(config.steps / probe.every)
+        share = windows * b.probe / (config.steps * b.rollouts)
+        yield (
+            f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "
+            f"window of {probe.every} steps, {format_percent(share)} on top of the run's own; "
+            f"up to {format_count(b.probe * rollout.max_new_tokens)} tokens"
+        )
+
+
+def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
+    rollout = config.rollout
+    each = "" if uniform else f" on average, as {config.allocate.label} decides"
+    rounds = rollout.dynamic_sampling_rounds
+    plural = "s" * (rounds > 1)
+    more = f", and at most as many again in each of {rounds} round{plural} of dynamic sampling" if rounds else ""
+    return (
+        f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "
+        f"up to {format_count(b.rollouts * (1 + rounds) * rollout.max_new_tokens)} tokens"
+    )
+
+
+def _per_step(config: Config, b: Budget, rows: str) -> str:
+    update = config.update
+    return (
+        f"updates      {update.epochs} epoch{'s' * (update.epochs > 1)} x {update.updates_per_step} = {b.updates} per "
+        f"step, each {per_update(config, b)} prompts and {rows}; {b.updates * config.steps} in the run"
+    )
+
+
+def check_lines(
+    config: Path, sets: Sequence[str], memory: str | None, ranks: int = 1, *, unset: Sequence[str] = ()
+) -> Iterator[str]:
+    """The report, line by line. `memory` ("80GiB") is that of the policy's device on another machine than this one;
+    `ranks` is the number of processes of the run, all on one machine.
+
+    Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
+    With `memory`, a missing package is only a note, as the run is for another machine.
+    """
+    members = resolve_file(config, sets, unset)
+    check_ranks(members.config, ranks)
+    settings, counts = members.config, budget(members)
+    result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
+    first, plan = result.first, result.plan
+    yield from (format_toml(settings), "")
+    if first is not None:
+        yield from map(sanitize, first_prompt_lines(first))
+    yield from describe(settings, counts)
+    if plan is not None:
+        yield from map(sanitize, plan.lines(result.room))
+    planned = faster_decoding(members, plan) if plan is not None else ()
+    unfit = advice(members, counts, ranks)
+    for sentence in (*(missing_answer_forms(members, first) if first else ()), *unfit, *planned):
+        yield wrap(f"! {sentence}")
+    lacking = _lacking(members)
+    elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)
+    yield from (wrap(f"note: {note}") for note in (*result.notes, *elsewhere))
+    if lacking is not None and memory is None:
+        raise lacking
+    if plan is not None:
+        plan.check(result.room)
+    elif memory is not None:
+        raise DataError(
+            f"--memory {memory}: there is no plan to compare it with, as the model is not on this machine",
+            remedy="download the model (winnow fetch)",
+            key="model.path",
+            code="data.missing",
+        )
+
+
+def _lacking(members: Members) -> ConfigError | None:
+    """The error about a package that is not installed, or has an unfit version; None without one."""
+    try:
+        check_installed(members)
+    except ConfigError as error:
+        return error
+    return None

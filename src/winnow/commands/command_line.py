@@ -1,0 +1,139 @@
+"""What commands share: printing, exit codes (docs/troubleshooting.md lists them), and arguments of several commands."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+from typer.core import TyperGroup
+
+from winnow.errors import (
+    DataError,
+    EngineError,
+    RankError,
+    VerifierError,
+    WinnowError,
+    format_with_code,
+    resumable,
+    resume_options,
+)
+from winnow.recipes import find_config
+from winnow.view.screen import silence
+from winnow.view.text import sanitize
+
+BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
+_WORDS = "winnow.words"  # key of the command's arguments in its context
+
+
+class RunFailed(WinnowError):
+    """A run failed after its first step had begun."""
+
+    @classmethod
+    def of(cls, error: WinnowError) -> Self:
+        """The same error as the failure of a run, with its parts and notes."""
+        failure = cls(error.problem, remedy=error.remedy, key=error.key, code=error.code)
+        for note in getattr(error, "__notes__", ()):
+            failure.add_note(note)
+        return failure
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of a command that raises `error`."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    failed = isinstance(error, (RunFailed, EngineError, VerifierError, RankError))
+    return BAD_INPUT if isinstance(error, WinnowError) and not failed else FAILED
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print on standard output, or with `err` on standard error. Text of models, files and users is escaped here, once
+    for all commands, so that a terminal never interprets it.
+
+    Raises DataError where the text cannot be written, for example on a full disk.
+    """
+    try:
+        typer.echo(sanitize(text), err=err)
+    except BrokenPipeError:  # the reader closed the pipe: the command exits without a message
+        raise
+    except OSError as error:
+        stream, name = (sys.stderr, "error") if err else (sys.stdout, "output")
+        silence(stream)  # else Python writes its buffer once more at exit, and fails again
+        raise DataError(
+            f"cannot write to standard {name}: {error.strerror}",
+            remedy="make room, or redirect it elsewhere",
+            code="data.unwritable",
+        ) from error
+
+
+class CommandGroup(TyperGroup):
+    """Prints a deliberate error as its code and message, and exits with its exit code; a traceback is for bugs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            print_resume_command(error, ctx)
+            raise typer.Exit(INTERRUPTED) from None
+        except WinnowError as error:
+            print_text(format_with_code(error), err=True)
+            print_resume_command(error, ctx)
+            raise typer.Exit(code_of(error)) from None
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        words = list(args)  # a copy, as parsing empties `args`
+        context = super().make_context(info_name, args, *rest, **extra)
+        context.meta[_WORDS] = words
+        return context
+
+
+def print_resume_command(error: BaseException, ctx: Any) -> None:
+    """Print this command with the options with which it resumes, if the error is `resumable`."""
+    options = resume_options(error)
+    if options is not None:
+        words = ctx.meta[_WORDS]
+        more = [word for name in options for value in options[name] for word in (f"--{name.replace('_', '-')}", value)]
+        resume = [] if "--resume" in words else ["--resume"]
+        print_text(f"continue with: {shlex.join(['winnow', *words, *resume, *more])}", err=True)
+
+
+@contextmanager
+def interruptible(begun: Callable[[], bool]) -> Iterator[None]:
+    """Mark a Ctrl-C in the block as `resumable` if `begun()` is true, so that the command to continue is printed."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if begun():
+            resumable(error)
+        raise
+
+
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", parser=find_config, help="A recipe (winnow list recipes), or the path of a TOML file."
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Unsets = Annotated[
+    list[str] | None,
+    typer.Option("--unset", metavar="A.B", help="Remove a key or a table of the file; may be repeated."),
+]
+
+
+def note_cut_row(run: Path) -> None:
+    """Print a note where the last row of a run's metrics is incomplete, and therefore omitted."""
+    from winnow.state.log_lines import ends_cut
+    from winnow.state.logbook import METRICS
+
+    path = run / METRICS if run.is_dir() else run
+    if ends_cut(path):
+        print_text(
+            f"note: the last row of {path} is incomplete and omitted: it is being written, or a writer was killed",
+            err=True,
+        )

@@ -1,0 +1,195 @@
+"""A comparison as text of 100 columns: accuracies and costs of each group, speed-ups, and notes about them."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from winnow.commands.compare.comparison import GroupComparison, SpeedUpRow, per_step
+from winnow.commands.compare.curve import NORMAL, Estimate, title
+from winnow.commands.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
+from winnow.view.text import format_count, format_duration, one_line, sanitize
+
+STILL_RISING = "still rising"
+NO_DIFFERENCE = "no difference shown"
+
+
+def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[str]]:
+    """The blocks of all groups; lines of at most `width` columns."""
+    for label in dict.fromkeys(row.group for row in comparison.speed_ups):
+        rows = [row for row in comparison.speed_ups if row.group == label]
+        what = f"{label} against {comparison.baseline}: time to {SHARE:.0%} of the baseline's plateau, seed by seed"
+        level = _level(comparison, rows[0].ratio)
+        head = f"{'':18}{'baseline':>13}{'group':>13}  {'speed-up':>8} {'[95%]':<37}{f'PODS {PODS_SHARE:.0%}':>8}"
+        yield [
+            *textwrap.wrap(one_line(what), width),
+            *textwrap.wrap(one_line(level), width, initial_indent="  ", subsequent_indent="  "),
+            head,
+            *(_axis(comparison, row) for row in rows),
+        ]
+
+
+def _level(comparison: GroupComparison, ratio: TimeRatio) -> str:
+    plateau = comparison.plateau
+    level, value = (number(comparison, of) for of in (plateau.level or math.nan, plateau.value))
+    rising = f", {STILL_RISING}" * plateau.still_rising
+    how = "compared seed by seed" if ratio.paired else "compared by group means, as the seeds are not the same"
+    return f"level: {title(comparison.measure)} {level} (plateau {value}{rising}); {how}"
+
+
+def _axis(comparison: GroupComparison, row: SpeedUpRow) -> str:
+    of = row.ratio
+    baseline = _time(row.axis, of.baseline, comparison.times[comparison.baseline])
+    group = _time(row.axis, of.group, comparison.times[row.group])
+    times = f"  {row.axis.replace('_', ' '):16}{baseline:>13}{group:>13}"
+    return f"{times}  {_ratio(of):<46}{pods_ratio(row.pods):>8}"
+
+
+def _ratio(of: TimeRatio) -> str:
+    if not math.isnan(of.ratio):
+        interval = f" [{of.low:.2f}, {of.high:.2f}]" if of.has_interval else ""
+        words = f"  {NO_DIFFERENCE}" if of.has_interval and not of.shows_difference else ""
+        return f"{f'{of.ratio:.2f}x':>8}{interval}{words}"
+    return bound(of) or f"{'-':>8}"
+
+
+def bound(of: TimeRatio) -> str:
+    """The bound of a ratio if a seed did not reach the level; empty if there is none."""
+    for words, value in (("at least", of.at_least), ("at most", of.at_most)):
+        if math.isnan(of.ratio) and not math.isnan(value):
+            return f"{words} {value:.2f}x"
+    return ""
+
+
+def _time(axis: str, mean: float, seeds: Sequence[SeedTime]) -> str:
+    return unreached(seeds) or amount(axis, mean)
+
+
+def unreached(seeds: Sequence[SeedTime]) -> str:
+    """ "1 of 3 never", "2 of 3 at once"; empty if all seeds reached the level after their first evaluation."""
+    for ending, words in (("never", "never"), ("at the first", "at once")):
+        count = sum(seed.ending == ending for seed in seeds)
+        if count:
+            return f"{count} of {len(seeds)} {words}"
+    return ""
+
+
+def pods_ratio(pods: SpeedUp | None) -> str:
+    """ "1.72x", without any interval."""
+    if pods is None:
+        return "-"
+    if pods.ratio is not None:
+        return f"{pods.ratio:.2f}x"
+    return "ended" if pods.ended_before else "never"
+
+
+def number(comparison: GroupComparison, value: float) -> str:
+    """A value of the measure: a share in percent, other measures with four digits."""
+    return f"{value:.1%}" if comparison.plateau.share else f"{value:.4g}"
+
+
+def amount(axis: str, x: float) -> str:
+    """A place on an axis: "1:30:00", "3.4M", "12"."""
+    if axis == "seconds":
+        return format_duration(x) if x >= 60 else f"{x:.1f} s"
+    return format_count(x) if axis != "steps" else f"{round(x, 1):g}"
+
+
+WIDTH = 100
+LABEL = 23  # columns of a group's name, which continues on further lines
+LONGEST = 60  # characters of the costs' source
+
+
+def table(comparison: GroupComparison) -> str:
+    """The text that `winnow compare` prints."""
+    blocks = [_values(comparison), _costs(comparison), *speed_up_blocks(comparison, WIDTH), _notes(comparison)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _values(comparison: GroupComparison) -> list[str]:
+    share = comparison.plateau.share
+    head = _row("group", f"{'seeds':>5}  {'final':<14}{'[95%]':<16}{'best':<14}{'[95%]':<16} at")
+    unit = " in percent" * share
+    lines = [
+        *textwrap.wrap(
+            f"held-out {one_line(title(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
+            f"[95% interval of Student's t]",
+            WIDTH,
+        ),
+        head,
+    ]
+    for group in comparison.groups:
+        axis = comparison.main_axis(group.label)
+        curve = comparison.curves[group.label, axis, comparison.measure]
+        best = int(curve.mean.argmax())
+        seeds = "mean" if group.seeds is None else str(group.seeds)
+        shown = "".join(_value(curve.at(place), share) for place in (len(curve.x) - 1, best))
+        lines += _labelled(group.label, f"{seeds:>5}  {shown} {_at(axis, float(curve.x[best]))}")
+    return lines
+
+
+def _costs(comparison: GroupComparison) -> list[str]:
+    axes = [axis for axis in comparison.axes if axis != "steps" and any(per_step(g, axis) for g in comparison.groups)]
+    if not axes:
+        return []
+    names = (f"{axis.replace('_', ' '):<25} " for axis in axes)
+    lines = [*textwrap.wrap(_what_is_counted(comparison), WIDTH), _row("group", "".join(names))]
+    for group in comparison.groups:
+        cells = (per_step(group, axis) for axis in axes)
+        lines += _labelled(group.label, "".join(f"{'-' if cell is None else _number(cell):<25} " for cell in cells))
+    return lines
+
+
+def _what_is_counted(comparison: GroupComparison) -> str:
+    what = "per step, up to the last evaluation"
+    if comparison.costs is None:
+        return what
+    source = textwrap.shorten(one_line(comparison.costs.source), LONGEST, placeholder=" ...")
+    return f"{what}; seconds are computed from the costs of {source}"
+
+
+def _notes(comparison: GroupComparison) -> list[str]:
+    return [
+        line
+        for note in comparison.notes
+        for line in textwrap.wrap(sanitize(f"note: {note}"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+
+
+def _labelled(label: str, cells: str) -> list[str]:
+    first, *others = textwrap.wrap(one_line(label), LABEL) or [""]
+    return [_row(first, cells), *(f"  {line}" for line in others)]
+
+
+def _row(label: str, cells: str) -> str:
+    return f"{label:<{LABEL}} {cells}".rstrip()
+
+
+def _value(of: Estimate, share: bool) -> str:
+    """ "80.8 ± 1.2     [78.1, 83.5]   ": a share in percent, other measures with three digits of the mean."""
+    scale, decimals = (100.0, 1) if share else (1.0, _decimals(abs(of.mean)))
+    mean, error, low, high = (
+        f"{scale * number:.{decimals}f}" for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)
+    )
+    interval = "" if math.isnan(of.low) else f"[{low}, {high}]"
+    return f"{mean if math.isnan(of.standard_error) else f'{mean} ± {error}':<14}{interval:<16}"
+
+
+def _decimals(number: float) -> int:
+    """The decimal places with which a number has three digits."""
+    return max(0, 2 - math.floor(math.log10(number))) if 0 < number < 1000 else 0
+
+
+def _number(of: Estimate) -> str:
+    """ "2.13 ± 0.08 [1.93, 2.33]k", three digits of the mean."""
+    unit, letter = next((u for u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if of.mean >= u[0]), (1.0, ""))
+    decimals = _decimals(max(1.0, of.mean / unit))
+    mean, error, low, high = (
+        f"{number / unit:.{decimals}f}" for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)
+    )
+    return f"{mean}{letter}" if math.isnan(of.low) else f"{mean} ± {error} [{low}, {high}]{letter}"
+
+
+def _at(axis: str, x: float) -> str:
+    return f"{amount(axis, x)} {'steps' if axis == 'steps' else ''}".rstrip()

@@ -1,0 +1,183 @@
+"""`winnow eval`: evaluate a model on one or more tasks, resume, and compare with another model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from winnow.commands.command_line import Sets, interruptible, print_text
+from winnow.evaluation.progress import EvaluationProgress
+from winnow.recipes import find_config
+from winnow.view.screen import console_on, is_screen
+from winnow.view.text import format_count, format_duration, one_line
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG", parser=find_config, help="A recipe or a TOML file. Default: the checkpoint's run."
+        ),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task", "--tasks", metavar="NAME[=PATH],...", help="Names, or file.py:function. Default: the run's."
+        ),
+    ] = None,
+    sets: Sets = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="Maximum number of problems. Default: all.")] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", "--rollouts-per-prompt", min=1, help="Rollouts per problem.")
+    ] = None,
+    greedy: Annotated[
+        bool | None, typer.Option("--greedy/--no-greedy", help="Also sample each problem once at temperature 0.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    seed: Annotated[int | None, typer.Option()] = None,
+    temperature: Annotated[float | None, typer.Option()] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="OTHER", help="Another model for the same problems; or the folder of an evaluation."),
+    ] = None,
+    task_defaults: Annotated[
+        bool, typer.Option("--task-defaults", help="Use prompt, limits and reward of each task, not of the run.")
+    ] = False,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names, also another user's.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="A new folder for rollouts, report and metrics.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the evaluation in --output.")] = False,
+    metrics: Annotated[
+        Path | None, typer.Option("--json", help="Also write the metrics and their description to this file.")
+    ] = None,
+) -> None:
+    """Evaluate a model, or compare two, on held-out problems with the engine and verifiers of training."""
+    from winnow.evaluation.evaluate import run_evaluation
+    from winnow.evaluation.folder import is_evaluation
+    from winnow.evaluation.text import format_comparison, format_headline, format_table
+    from winnow.state.output_files import check_new, write_output_json
+
+    if resume and output is None:
+        raise typer.BadParameter("--resume needs the folder of the evaluation: --output FOLDER")
+    if metrics is not None:
+        check_new(metrics)
+    with evaluation_progress() as progress, interruptible(lambda: output is not None and is_evaluation(output)):
+        result = run_evaluation(
+            model,
+            config,
+            tasks=tasks or (),
+            sets=sets or (),
+            compare=compare,
+            into=output,
+            resume=resume,
+            trust_run=trust_run,
+            task_defaults=task_defaults,
+            progress=progress,
+            problems=problems,
+            rollouts_per_prompt=samples,
+            greedy=greedy,
+            split=split,
+            seed=seed,
+            temperature=temperature,
+        )
+    for task in result.tasks:
+        print_text(format_headline(task) + "\n" * (len(result.tasks) > 1))
+    if len(result.tasks) > 1:
+        print_text(format_table(result.tasks))
+    for comparison in result.comparisons:
+        print_text(format_comparison(comparison))
+    for note in result.notes:
+        print_text(f"note: {note}", err=True)
+    if metrics is not None:
+        write_output_json(metrics, result.metrics())
+    written = [str(path) for path in (output, metrics) if path is not None]
+    if written:
+        print_text(f"written    {', '.join(written)}")
+
+
+EVERY = 0.2  # seconds between two updates of the live line
+QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
+
+
+class ProgressDisplay(EvaluationProgress):
+    """Counts rollouts and prints the progress; prints the progress."""
+
+    def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
+        self._console, self._live, self._clock = console, live, clock
+        self._total = self._done = self._skipped = self._tokens = 0
+        self._began = self._drawn = clock()
+        self._task = ""
+
+    def loading(self, model: str) -> None:
+        """Announce that the model is about to be loaded."""
+        self._print(f"loading {model}")
+
+    def begin(self, rollouts: int) -> None:
+        """Set the total number of rollouts, including those that an interrupted evaluation already has."""
+        self._total = rollouts
+
+    def resumed(self, task: str, rollouts: int) -> None:
+        """Count and print rollouts of a task that an interrupted evaluation already has."""
+        self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
+        if rollouts:
+            self._print(f"{task}: {rollouts:,} rollouts were done before")
+
+    def start_task(self, task: str) -> None:
+        """Set the task that is sampled from now on. The clock starts at the first call, after the model is loaded."""
+        self._began = self._clock() if not self._task else self._began
+        self._task = task
+
+    def rollout(self, tokens: int) -> None:
+        """Count one finished rollout, and show the progress if the last update is old enough."""
+        self._done, self._tokens = self._done + 1, self._tokens + tokens
+        now = self._clock()
+        if now - self._drawn <= (EVERY if self._live is not None else QUIET):
+            return
+        self._drawn = now
+        if self._live is not None:
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._print(self.line())
+
+    def part(self, problems: int, of: int) -> None:
+        """Print how many problems of the task are done, unless there is a live line."""
+        if self._live is None:
+            self._drawn = self._clock()
+            self._print(f"{problems:,} of {of:,} problems; {self.line()}")
+
+    def line(self) -> str:
+        """The progress in one line: the task, rollouts, tokens per second and the time that is left."""
+        seconds, sampled = self._clock() - self._began, self._done - self._skipped
+        pace = f"  {format_count(self._tokens / seconds)} tok/s" if seconds > 0 and self._tokens else ""
+        left = seconds / sampled * (self._total - self._done) if sampled else None
+        ends = "" if left is None else f"  {format_duration(left)} left"
+        return one_line(f"{self._task}  {self._done:,}/{self._total:,} rollouts{pace}{ends}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+@contextmanager
+def evaluation_progress(
+    console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[ProgressDisplay]:
+    """Show the progress of an evaluation during the block, by default on standard error: standard output has only the
+    results.
+    """
+    console = console or console_on(sys.stderr)
+    if not is_screen(console):
+        yield ProgressDisplay(console, None, clock)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:  # no thread: workers are forked from here
+        yield ProgressDisplay(console, live, clock)

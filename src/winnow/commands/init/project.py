@@ -1,0 +1,161 @@
+"""`winnow init`: a folder with a configuration, which explains its keys, and with the reward function that it names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.config_keys import keys
+from winnow.errors import ConfigError, near_miss
+from winnow.families import FAMILIES, Family, Traits
+from winnow.recipes import CONFIG, FOLDER, recipe_paths
+from winnow.registry import resolve
+from winnow.state.output_files import write_output_folder
+
+DEFAULT = "arithmetic"
+REWARD = "reward.py"
+WIDTH = 120  # columns of a comment
+_BY_KEY = {family.key: family for family in FAMILIES.values()}
+_TABLE = re.compile(r"(\[+)\s*([\w.]+)\s*\]+")
+_ASSIGNMENT = re.compile(r"(\w+)\s*=\s*(.*)")
+
+_REWARD_TEXT = '''"""The reward of {config}: a function of a prompt and of a rollout, one text that the policy wrote.
+
+To test a change, run this in the folder of this file:
+
+    winnow audit {task} --reward {reward}:reward
+"""
+
+import re
+
+import winnow
+
+
+@winnow.register("reward", "{name}", example=lambda gold: f"</think> <answer>{{gold}}</answer>")
+def reward(prompt, rollout):
+    """1 if the last answer tag contains the right answer, else 0.
+
+    The reward is the sum of the parts, and the first one decides whether a rollout is correct. Each part is logged
+    under its name: add others here, for example "short": -len(rollout.tokens) / 1000.
+    """
+    answers = re.findall(r"<answer>(.*?)</answer>", rollout.text, flags=re.DOTALL)
+    right = bool(answers) and answers[-1].strip() == prompt.answer
+    return {{"right": float(right)}}
+'''
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder that was written."""
+
+    config: Path
+    reward: Path
+
+    @property
+    def command(self) -> str:
+        """The command that trains it."""
+        return shlex.join(["winnow", "train", str(self.config)])
+
+
+def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
+    """Make `folder` with a configuration and a reward. Relative to the folder, the configuration names the reward.
+
+    The configuration is the text of the recipe, with the meaning of each key above it, and with the folder's own reward
+    and output. Raises ConfigError for an unknown recipe, or name, and DataError for a folder that exists or
+    cannot be written.
+    """
+    paths = recipe_paths()
+    if recipe not in paths:
+        raise ConfigError(
+            f"there is no recipe {recipe!r}", remedy=near_miss(recipe, paths), key="recipe", code="config.unknown_name"
+        )
+    if not str(folder).isprintable():  # a line break would end the comment with the command
+        raise ConfigError(
+            f"{str(folder)!r} contains characters that cannot be printed",
+            remedy="choose another name",
+            code="config.value",
+        )
+    project = Project(folder / CONFIG, folder / REWARD)
+    text = paths[recipe].read_text(encoding="utf-8")
+    config = "\n".join([*_opening(project, recipe), *_explained(text, project, recipe), ""])
+    write_output_folder(folder, {CONFIG: config.encode(), REWARD: _reward_text(project, text).encode()})
+    return project
+
+
+def _opening(project: Project, recipe: str) -> Iterator[str]:
+    yield f"# Made by winnow init from the recipe {recipe}. Every key, with its default: winnow list keys"
+    yield f"#     {project.command}"
+    yield "#"
+
+
+def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
+    """The lines of a recipe, with comments above the keys, and with the project's output and reward."""
+    meanings = {key.name: key.meaning for key in keys()}
+    table, member, opening = "", "", True
+    for line in text.splitlines():
+        if header := _TABLE.match(line):
+            table, member = header[2], ""
+        assignment = _ASSIGNMENT.match(line)
+        if assignment is None:
+            yield line if header else _renamed(line, project, recipe)
+            continue
+        if opening:
+            yield ""
+        opening = False
+        key, value = assignment.groups()
+        if table == "reward":  # its options are those of the recipe's reward
+            yield from _own_reward() if key == "use" else ()
+        elif not table and key == "output":
+            yield from _comment(meanings["output"])
+            yield f"output = {json.dumps(f'runs/{project.config.parent.name}', ensure_ascii=False)}"
+        else:
+            member = json.loads(value.partition(" #")[0]) if key == "use" else member
+            yield from _comment(_meaning(table, key, member, meanings))
+            yield line
+
+
+def _meaning(table: str, key: str, member: str, meanings: dict[str, str]) -> str:
+    """The meaning of a key, or of an option of a member."""
+    family = _BY_KEY.get(table)
+    if family is not None and key == "use":
+        return f"{meanings[table]} {_described(family, member)}"
+    names = (f"{table}.{key}" if table else key, f"{table}[].{key}")
+    found = next((meanings[name] for name in names if name in meanings), "")
+    if found or family is None:
+        return found
+    return f"An option of {member} (winnow list {family.plural})."
+
+
+def _described(family: Family[Traits], member: str) -> str:
+    """What a member does, and where the others are listed."""
+    return f"{member}: {resolve(family, member, base=FOLDER).summary} Others: winnow list {family.plural}"
+
+
+def _own_reward() -> Iterator[str]:
+    yield from _comment(
+        f"The reward of an answer: a function in {REWARD}, beside this file. Others: winnow list rewards"
+    )
+    yield f'use = "{REWARD}:reward"'
+
+
+def _renamed(line: str, project: Project, recipe: str) -> str:
+    """A comment of the recipe, with this configuration in its commands."""
+    path = shlex.quote(str(project.config))
+    return re.sub(rf"(winnow (?:train|check)) {recipe}\b", lambda found: f"{found[1]} {path}", line)
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _reward_text(project: Project, recipe: str) -> str:
+    """The text of the reward's file. The registered name contains the folder's, as a name is registered once."""
+    name = re.sub(r"\W", "_", project.reward.parent.name)
+    task = tomllib.loads(recipe)["task"]["use"]
+    return _REWARD_TEXT.format(config=CONFIG, reward=REWARD, task=task, name=f"{name}_reward")

@@ -1,0 +1,68 @@
+"""What `winnow list` prints: recipes, keys, metrics, and the members of the registry, so that it is always current."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from winnow.config_keys import Key, keys
+from winnow.errors import ConfigError, near_miss
+from winnow.families import FAMILIES, Family
+from winnow.metrics import METRICS
+from winnow.recipes import recipe_paths, summary
+from winnow.registry import Entry, aliases, load_plugins, members
+from winnow.view.text import wrap
+
+KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
+
+
+def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
+    """One block per member: call, aliases, origin and purpose; with `own` only of the members that come with winnow.
+
+    `kind` is singular or plural. Raises ConfigError for an unknown one.
+    """
+    if kind in ("metric", "metrics"):
+        yield from (f"{name}\n    {wrap(meaning)}" for name, meaning in METRICS.items())
+        return
+    if kind in ("recipe", "recipes"):
+        yield from (f"{name}\n    {wrap(summary(path))}" for name, path in recipe_paths().items())
+        return
+    if kind in ("key", "keys"):
+        yield from map(_key_lines, keys())
+        return
+    family = _family(kind).name
+    known_as = aliases(family)
+    for name, entry in members(family).items():
+        if entry.origin == "winnow" or not own:
+            yield "\n".join(_lines(entry, [alias for alias, target in known_as.items() if target == name]))
+    for why in () if own else load_plugins():
+        yield f"note: the members of an installed package are missing: {why}"
+
+
+def _family(kind: str) -> Family[Any]:
+    for family in FAMILIES.values():
+        if kind in (family.name, family.plural):
+            return family
+    raise ConfigError(
+        f"there is nothing called {kind!r} to list", remedy=near_miss(kind, KINDS), code="config.unknown_name"
+    )
+
+
+def _key_lines(key: Key) -> str:
+    """A key with its default, its type and its meaning."""
+    default = f" = {key.default}" if key.default else ""
+    return f"{key.name}{default}\n    {wrap(f'[{key.type}] {key.meaning}')}"
+
+
+def _lines(entry: Entry[Any], also: list[str]) -> Iterator[str]:
+    yield f"{entry.name}({', '.join(_option(p) for p in entry.options.values())})"
+    if also:
+        yield f"    also called {', '.join(also)}"
+    if entry.origin != "winnow":
+        yield f"    from {entry.origin or 'this process'}"
+    yield f"    {entry.summary}"
+
+
+def _option(parameter: inspect.Parameter) -> str:
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name} = {parameter.default!r}"

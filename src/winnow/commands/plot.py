@@ -1,0 +1,34 @@
+"""`winnow plot`: a run as a picture and as a summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from winnow.commands.command_line import RunPath, note_cut_row, print_text
+
+
+def plot(
+    run: RunPath,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: plot.png in the run.")] = None,
+    summary_only: Annotated[bool, typer.Option("--summary-only", help="Print the text without drawing.")] = False,
+) -> None:
+    """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
+    from winnow.run_view.configuration import changes_in, evaluations, heading
+    from winnow.run_view.summary import summary
+    from winnow.state.logbook import read_metrics
+    from winnow.state.saved_runs import manifest_of
+
+    rows, folder = read_metrics(run), run if run.is_dir() else run.parent
+    note_cut_row(run)
+    manifest = manifest_of(folder)
+    evaluated = evaluations(manifest.config, changes_in(manifest.data))
+    print_text(summary(rows, manifest.config, evaluated))
+    if not summary_only:
+        from winnow.run_view.plot import plot as draw
+
+        picture = output or folder / "plot.png"
+        draw(rows, picture, title=folder.resolve().name, subtitle=heading(manifest.config), evaluated=evaluated)
+        print_text(f"plot      {picture}")

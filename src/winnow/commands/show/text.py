@@ -1,0 +1,175 @@
+"""The rollouts of a run as text: prompt, completion, reward, and whether it was trained on.
+
+Each file is read in two passes: first the columns that the choice depends on, then the texts of the chosen prompts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import DataError
+from winnow.run_view.tokens import READ, Written, token_lines, written_by
+from winnow.state.rollout_files import StepFile, files_of
+from winnow.view.text import format_decimal, one_line, quote, wrap
+
+QUESTION = 400
+TEXT = 600
+CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
+SHOWN = (
+    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
+    "advantage",
+    "advantages", "weight", "values",
+)  # fmt: skip
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which rollouts to show."""
+
+    step: int | None = None  # None: the last step, or every step with `failed` or `prompt`
+    worst: int | None = None  # number of groups, those with the lowest mean reward
+    best: int | None = None  # number of groups, those with the highest mean reward
+    dropped: bool = False  # only rollouts that were not trained on
+    failed: bool = False  # only rollouts without a verdict
+    prompt: str | None = None  # only prompts whose id begins with this
+    full: bool = False  # whole texts
+    tokens: bool = False  # also a table of tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rollouts of a prompt in a step, and their place in a file."""
+
+    file: StepFile
+    first: int  # row of the file
+    rows: list[dict[str, Any]]  # with the columns `CHOSEN_BY`
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean reward of the verified rollouts; NaN where there are none."""
+        rewards = [row["reward"] for row in self.rows if not math.isnan(row["reward"])]
+        return sum(rewards) / len(rewards) if rewards else math.nan
+
+
+def format_rollouts(path: Path, choice: Choice) -> Iterator[str]:
+    """One block of text per chosen group of a run folder, or of a file of its rollouts. Raises DataError if the path
+    does not exist, or contains no chosen rollout.
+    """
+    if not path.exists():
+        raise DataError(
+            f"cannot read {path}: there is no such file or folder",
+            remedy="name a run folder or a file of rollouts",
+            code="data.missing",
+        )
+    files = files_of(path, choice.step)
+    if choice.step is None and not (choice.failed or choice.prompt):
+        files = files[-1:]
+    written, unknown = written_by(path) if choice.tokens else (None, "")
+    if unknown:
+        yield wrap(f"note: {unknown}") + "\n"
+    empty = True
+    for group in _ranked(_chosen(files, choice), choice):
+        empty = False
+        yield _block(group, choice, written)
+    if empty:
+        where = "" if choice.step is None else f" in step {choice.step}"
+        raise DataError(
+            f"{path} contains no such rollouts{where}",
+            remedy="omit an option, or name another step",
+            code="data.empty",
+        )
+
+
+def _chosen(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:
+    for path in files:
+        for group in _groups(StepFile(path)):
+            row = group.rows[0]
+            right_step = choice.step is None or row["step"] == choice.step
+            if right_step and row["prompt_id"].startswith(choice.prompt or "") and _places(group, choice):
+                yield group
+
+
+def _groups(file: StepFile) -> Iterator[_Group]:
+    """The groups of a file; the rows of a group are consecutive."""
+    rows = itertools.chain.from_iterable(file.rows(first, end, CHOSEN_BY) for first, end in file.parts)
+    first = 0
+    for _, same in itertools.groupby(list(rows), key=lambda row: (row["step"], row["prompt_id"])):
+        group = _Group(file, first, list(same))
+        yield group
+        first += len(group.rows)
+
+
+def _ranked(groups: Iterable[_Group], choice: Choice) -> Iterable[_Group]:
+    """Only the worst or best groups where the choice limits them; a group without any verdict is neither."""
+    if choice.worst is None and choice.best is None:
+        return groups
+    judged = (group for group in groups if not math.isnan(group.mean_reward))
+    pick: Callable[..., list[_Group]] = heapq.nsmallest if choice.worst is not None else heapq.nlargest
+    return pick(choice.worst or choice.best or 0, judged, key=lambda group: group.mean_reward)
+
+
+def _places(group: _Group, choice: Choice) -> list[int]:
+    return [
+        place
+        for place, row in enumerate(group.rows)
+        if (row["kind"] == "failed" or not choice.failed) and (row["reason"] != "trained" or not choice.dropped)
+    ]
+
+
+def _block(group: _Group, choice: Choice, written: Written | None) -> str:
+    trained = sum(row["reason"] == "trained" for row in group.rows)
+    mean = "none" if math.isnan(group.mean_reward) else f"{group.mean_reward:.3f}"
+    rows = group.file.rows(group.first, group.first + len(group.rows), (*SHOWN, *READ) if written else SHOWN)
+    of, prompt = rows[0], one_line(rows[0]["prompt_id"])
+    lines = [
+        f"step {of['step']}  {prompt}  trained on {trained} of {len(rows)} rollouts  mean reward {mean}",
+        quote(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
+        f"  gold: {one_line(str(of['answer']))}",
+    ]
+    return "\n".join([*lines, *(_rollout(rows[place], choice, written) for place in _places(group, choice)), ""])
+
+
+def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
+    per_token = row["advantages"]
+    advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
+    numbers = [
+        f"  #{row['index']} {_verdict(row)}",
+        *[
+            f"value {format_decimal(value, sign='+')} at first"
+            for value in (() if row["values"] is None else row["values"][:1])
+        ],
+        f"advantage {advantage:+.3f}",
+        *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
+        f"{row['length']} tokens, {_ENDED[row['finish']]}",
+        one_line(row["reason"]),
+    ]
+    limit = None if choice.full else TEXT
+    text = "    its text was not logged" if row["text"] is None else quote(row["text"], limit=limit, indent="    ")
+    lines = ["  ".join(numbers), text]
+    if written and row["tokens"] is not None:
+        lines += token_lines(row, written, full=choice.full, indent="    ")
+    if row["extracted"] is not None:
+        lines.append(f"    answer read: {one_line(row['extracted'])}")
+    if row["detail"]:
+        lines.append(quote(row["detail"], limit=None, indent="    "))
+    return "\n".join(lines)
+
+
+_ENDED = {"stop": "ended", "length": "cut off"}
+
+
+def _verdict(row: Row) -> str:
+    """The verdict and the reward; for a reward of several parts also each part, before its weight."""
+    if row["kind"] == "failed":
+        return f"failed ({row['cause']})"
+    parts = [f"{one_line(name)} {math.nan if value is None else value:.3f}" for name, value in row["parts"].items()]
+    of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    return f"{row['kind']}  reward {row['reward']:.3f}{of}"

@@ -1,0 +1,204 @@
+"""`winnow train --ranks N`: torch's elastic launcher starts N processes on this machine, each a rank of the run.
+
+The launcher runs in a separate thread, in which signals are blocked. This process forwards each signal to the ranks
+once; torch's launcher does not receive it, as it would kill the ranks after 30 seconds. A rank has a separate session,
+so that Ctrl-C in a terminal only reaches this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from winnow import ranks as this_process
+from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
+from winnow.commands.train.here import TrainingRequest, train_here
+from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
+from winnow.errors import ConfigError
+from winnow.state.run_folder import check_free
+from winnow.trackers.feed import exit_if_running
+from winnow.training.signals import SIGNALS
+from winnow.view.screen import escape_logs, escape_unprintable
+from winnow.view.text import sanitize
+
+POLL_SECONDS = 0.1
+
+
+def launch(request: TrainingRequest, ranks: int) -> int:
+    """Train with `ranks` processes on this machine, and return the exit code of the run.
+
+    Before a rank is started, raises ConfigError for a mistake in the configuration, and RunFolderError for a folder
+    that already contains a run.
+    """
+    if this_process.launched_count() > 1:
+        raise ConfigError(
+            "this process is a rank already, as WORLD_SIZE is above 1, and cannot start further ranks",
+            remedy="start the run without ranks, or unset WORLD_SIZE",
+            code="config.combination",
+        )
+    members = request.members()
+    config = members.config
+    if not request.resume:
+        check_free(members.output)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # else gloo repeats each error of a rank in lines of C++
+    with TemporaryDirectory(prefix="winnow-ranks-") as notes, _forwarded(ranks) as signals:
+        agent = _Agent(request, ranks, Path(notes))
+        agent.start()
+        while agent.is_alive():
+            agent.join(POLL_SECONDS)
+            signals.forward()
+        if agent.error is not None:
+            raise agent.error
+        if agent.failed is None:
+            return max(agent.codes.values())
+        cause = first_cause(
+            agent.failed,
+            [note for path in sorted(Path(notes).rglob("error.json")) if (note := RankEnd.read(path))],
+            ranks=ranks,
+            timeout_seconds=config.ranks.timeout_seconds,
+            signals=signals.forwarded,
+        )
+    _print_cause(cause)
+    return cause.code
+
+
+def run_rank(request: TrainingRequest) -> int:
+    """Train as a rank, in its process. After an error, the process exits with a code and leaves a note (RankEnd)."""
+    os.setsid()
+    if sys.platform.startswith("linux"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, even if its name resolves elsewhere
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _end_with_parent()
+    escape_unprintable()
+    escape_logs()
+    try:
+        code = train_here(request, launched=True)
+    except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher would count both as success
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+    if code not in (0, SAVED):
+        exit_if_running(code)
+        sys.exit(code)
+    atexit.register(exit_if_running, 0)  # at exit, as torch's launcher first needs the returned code
+    return code
+
+
+class _Agent(threading.Thread):
+    """Torch's launcher of local processes, and its result."""
+
+    def __init__(self, request: TrainingRequest, ranks: int, notes: Path) -> None:
+        super().__init__(name="ranks")
+        self.codes: Mapping[int, int] = {}
+        self.failed: tuple[int, int] | None = None  # the first failed rank, and its exit code
+        self.error: BaseException | None = None  # raised by the launcher itself
+        self._request, self._ranks, self._notes = request, ranks, notes
+
+    def run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # ranks inherit this mask until `run_rank` unblocks them
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import elastic_launch
+
+        try:
+            with _quiet():
+                self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._request)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            self.failed = rank, failure.exitcode
+        except BaseException as error:
+            self.error = error
+
+
+def _launch_config(ranks: int, notes: Path) -> Any:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=POLL_SECONDS,
+        start_method="spawn",
+        logs_specs=DefaultLogsSpecs(log_dir=str(notes)),
+    )
+
+
+@dataclass
+class _Signals:
+    """Signals that this process received, and those that it forwarded to the ranks."""
+
+    ranks: int
+    received: deque[int] = field(default_factory=deque)
+    forwarded: set[int] = field(default_factory=set)
+    _started: bool = False
+
+    def forward(self) -> None:
+        """Send the oldest waiting signal to every rank, once all are started."""
+        processes = multiprocessing.active_children()
+        self._started = self._started or len(processes) >= self.ranks
+        if self.received and self._started:
+            number = self.received.popleft()
+            self.forwarded.add(number)
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid or 0, number)
+
+
+@contextmanager
+def _forwarded(ranks: int) -> Iterator[_Signals]:
+    """Within the block, SIGTERM, SIGINT and SIGHUP are for the ranks. An ignored signal (nohup) stays ignored."""
+    signals = _Signals(ranks)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in caught:
+        signal.signal(number, lambda got, frame: signals.received.append(got))
+    try:
+        yield signals
+    finally:
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Disable logging: torch's launcher logs each failure with a traceback, and `first_cause` reports it in a line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _end_with_parent() -> None:
+    """Make this rank save and exit when its parent has exited. On Linux, torch already set this up in the kernel."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not sys.platform.startswith("linux"):
+        threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()
+
+
+def _interrupt_after(parent: Any) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _print_cause(cause: Cause) -> None:
+    for text in (cause.trace, cause.text):
+        if text:
+            print(sanitize(text.rstrip()), file=sys.stderr, flush=True)

@@ -1,0 +1,113 @@
+"""Every key of the configuration with its type, default and meaning, and a configuration as TOML."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from winnow.config import FORM, Config, Member, RewardSection, dump, form_of, sections_in
+
+_WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def format_toml(config: Config, *, secrets: bool = False) -> str:
+    """The resolved configuration as TOML that can be loaded again, one dotted key per line, as for `--set`. `secrets`
+    as in `dump`.
+    """
+    return "\n".join(_lines(dump(config, secrets=secrets)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key, named as in a TOML file and `--set`; `terms[].coefficient` is a key of each table in a list."""
+
+    name: str
+    type: str
+    default: str  # as TOML writes it; "" where there is none
+    meaning: str
+
+
+def keys() -> Iterator[Key]:
+    """All keys, in the order of config.py. Raises ValueError for a key without a docstring there."""
+    whole = format_toml(Config.model_validate({"model": {"lora": {}}}))
+    yield from _keys([Config], "", dict(line.split(" = ", 1) for line in whole.splitlines()))
+
+
+def _keys(forms: list[type[BaseModel]], prefix: str, defaults: dict[str, str]) -> Iterator[Key]:
+    """Keys of a table, which has one section or several forms."""
+    for field_name in dict.fromkeys(name for form in forms for name in form.model_fields):
+        having = [form for form in forms if field_name in form.model_fields]
+        fields = [form.model_fields[field_name] for form in having]
+        name = prefix + field_name
+        inner = list(sections_in(fields[0].annotation))
+        is_member = any(issubclass(section, (Member, RewardSection)) for section in inner)
+        if not inner or is_member or fields[0].default is None:
+            default = defaults.get(name) or defaults.get(f"{name}.use") or next(filter(None, map(_default, fields)), "")
+            own = " or ".join(json.dumps(form_of(form)) for form in having) if having != forms else ""
+            only = f" Only with {FORM} {own}." if own else ""
+            yield _key(name, fields, default, only)
+        if inner and inner != [Member]:
+            listed = typing.get_origin(fields[0].annotation) is tuple
+            yield from _keys(inner, f"{name}{'[]' if listed else ''}.", defaults)
+
+
+def _key(name: str, fields: list[FieldInfo], default: str, only: str) -> Key:
+    """The key of a table's forms: `fields` are those of the forms that have it."""
+    meaning = next((field.description for field in fields if field.description), None)
+    if not meaning:
+        raise ValueError(f"{name} has no meaning: write it in winnow/config.py, as a docstring under the field")
+    types = dict.fromkeys(_type(field.annotation, field.metadata) for field in fields)
+    return Key(name=name, type=" or ".join(types), default=default, meaning=" ".join(meaning.split()) + only)
+
+
+def _default(field: FieldInfo) -> str:
+    """The default of a key that a configuration without lists does not print."""
+    return "" if field.is_required() or field.default is None else json.dumps(field.default)
+
+
+def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _type(arguments[0], getattr(arguments[1], "metadata", ()))
+    if origin is typing.Literal:
+        return " or ".join(map(json.dumps, arguments))
+    if origin is tuple:
+        several = arguments[-1] is Ellipsis
+        return f"list of {_type(arguments[0])}" if several else f"[{', '.join(map(_type, arguments))}]"
+    if origin is dict:
+        return f"table of {_type(arguments[1])}"
+    if arguments:  # a union. None means that the key is absent, and TOML has no functions
+        own = (_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
+        return " or ".join(dict.fromkeys(own))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "member" if issubclass(annotation, (Member, RewardSection)) else "table"
+    within = (f"{sign} {getattr(b, name)}" for b in bounds for name, sign in _BOUNDS.items() if hasattr(b, name))
+    return f"{_WORDS.get(annotation, annotation.__name__)} {', '.join(within)}".strip()
+
+
+def _is_function(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is typing.get_origin(Callable[..., Any])
+
+
+def _lines(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _lines(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key} = {_value(v)}" for key, v in value.items() if v is not None)
+        return f"{{{inside}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

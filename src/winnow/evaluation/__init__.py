@@ -1,0 +1,11 @@
+"""Evaluates models, saves and compares evaluations, and verifies saved responses again.
+
+settings.py    the settings of an evaluation: from a configuration, or from the run beside a model
+run.py         sample and verify, one part of the problems at a time
+folder.py      where rows and metrics are written, and from where an interrupted evaluation resumes
+result.py      the result of one task: metrics, and their intervals over problems
+comparison.py  two models on the same problems
+evaluate.py    all of it in one call, for `winnow eval` and `winnow.evaluate`
+text.py        results and comparisons as text
+scoring.py     the verdicts on saved responses
+"""

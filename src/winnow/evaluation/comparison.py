@@ -1,0 +1,319 @@
+"""Two models on the same problems: their difference, a test of its significance, and the problems that changed.
+
+All of it is computed from the rows of two evaluations (folder.py). "other" is the model with which "model" is
+compared, such as the initial model of the training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from winnow.algos.intervals import Interval, of_difference
+from winnow.algos.paired_test import PairedTest, paired_test
+from winnow.errors import DataError
+from winnow.evaluation.folder import (
+    AGAINST,
+    METRICS,
+    SETTINGS,
+    Row,
+    differing_keys,
+    is_evaluation,
+    read_settings,
+    read_tasks,
+)
+from winnow.training.judged import Category, judged_row
+
+ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The template around the question: the numbers of characters before and after it, equal in all prompts."""
+
+    before: int = 0
+    after: int = 0
+
+    @classmethod
+    def of(cls, prompts: Sequence[str]) -> Self:
+        """The frame of the prompts. It is empty without two different ones, which separate template and question."""
+        different = list(dict.fromkeys(prompts))
+        if len(different) < 2:
+            return cls()
+        same = _alike(different)
+        before = max(same.rfind(end) for end in ENDS) + 1
+        same = _alike([prompt[before:][::-1] for prompt in different])[::-1]
+        starts = [at for start in STARTS if (at := same.find(start)) >= 0]
+        return cls(before, len(same) - min(starts) if starts else 0)
+
+    def question(self, prompt: str) -> str:
+        """The question of a prompt; the whole prompt if that is empty."""
+        return prompt[self.before : len(prompt) - self.after].strip() or prompt
+
+
+def _alike(texts: Sequence[str]) -> str:
+    """The common prefix of all texts: it is that of the first and the last text in sorted order."""
+    first, last = min(texts), max(texts)
+    return first[
+        : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    ]
+
+
+MODES = ("sampled", "greedy")
+CATEGORIES: dict[Category, str] = {
+    "correct": "correct",
+    "wrong answer": "right format, wrong answer",
+    "wrong format": "wrong format",
+    "failed": "verifier failed",
+}
+
+OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
+
+
+class Models(NamedTuple):
+    """The names of the two models."""
+
+    other: str
+    model: str
+
+
+class CategoryChange(NamedTuple):
+    """The number of each model's rollouts in a category, and their share of that model's rollouts."""
+
+    category: Category
+    other: int
+    model: int
+    other_share: float
+    model_share: float
+
+    @property
+    def change(self) -> float:
+        """The change of the share."""
+        return self.model_share - self.other_share
+
+
+class ChangedProblem(NamedTuple):
+    """A problem on which the two models differ: the score of each, and an answer of each that shows the difference.
+
+    If the model is better, these are the other's first wrong answer and the model's first right one; if it is worse,
+    the other's first right answer and the model's first wrong one.
+    """
+
+    id: str
+    other: float
+    model: float
+    question: str  # the prompt without the template that all prompts share
+    gold: str
+    other_answer: str
+    model_answer: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of a model against another's, on the problems for which both have it."""
+
+    task: str
+    models: Models
+    metric: str
+    model: float  # mean score over those problems
+    other: float
+    interval: Interval  # of the mean of model - other
+    test: PairedTest
+    categories: tuple[CategoryChange, ...]  # of the rollouts of those problems; "failed" only if there are any
+    won: tuple[ChangedProblem, ...]  # problems with a higher score of the model, largest gain first
+    lost: tuple[ChangedProblem, ...]
+    problems: int
+
+    @property
+    def mode(self) -> str:
+        """ "sampled" or "greedy"."""
+        return self.metric.removeprefix("accuracy_")
+
+    def numbers(self) -> dict[str, Any]:
+        """All fields, without the texts of `won` and `lost`, which are in the files of rollouts."""
+        texts = ("question", "gold", "other_answer", "model_answer")
+        fields = asdict(self)
+        for side in ("won", "lost"):
+            changes = [change._asdict() for change in getattr(self, side)]
+            fields[side] = [{name: value for name, value in one.items() if name not in texts} for one in changes]
+        return fields
+
+
+def compare_models(
+    task: str, model: Sequence[Row], other: Sequence[Row], *, models: Models, seed: int
+) -> tuple[list[Comparison], list[str]]:
+    """One comparison of the sampled answers and one of the greedy answers, if both models have them; and notes on what
+    cannot be compared. `seed` is the seed of the test's permutations.
+    """
+    comparisons, notes = list[Comparison](), list[str]()
+    frame = Frame.of([row["prompt"] for row in model])
+    for mode in MODES:
+        mine, theirs = _of_mode(model, mode), _of_mode(other, mode)
+        if not mine or not theirs:
+            continue
+        scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
+        both = {id: pair for id, pair in scores.items() if pair is not None}
+        if both:
+            comparisons.append(_compared(_Answered(task, models, mode, mine, theirs, frame, both), seed))
+        else:
+            notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
+    alone = _of_mode(model, MODES[0]).keys() ^ _of_mode(other, MODES[0]).keys()
+    if alone:
+        notes.append(f"{task}: {len(alone):,} problems were sampled from one model alone, and are left out")
+    return comparisons, notes
+
+
+def _of_mode(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    by_id: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["mode"] == mode:
+            by_id.setdefault(row["prompt_id"], []).append(row)
+    return by_id
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """A task in one mode: both models' answers, and their scores on the problems for which both have a verdict."""
+
+    task: str
+    models: Models
+    mode: str
+    mine: OfProblem
+    theirs: OfProblem
+    frame: Frame
+    scores: Mapping[str, tuple[float, float]]  # of the model, and of the other
+
+    def changed(self, ids: Sequence[str], *, better: bool) -> tuple[ChangedProblem, ...]:
+        return tuple(self._changed(id, better=better) for id in ids)
+
+    def _changed(self, id: str, *, better: bool) -> ChangedProblem:
+        first, (model, other) = self.mine[id][0], self.scores[id]
+        gold = first["answer"] if isinstance(first["answer"], str) else json.dumps(first["answer"], ensure_ascii=False)
+        texts = _first(self.theirs[id], correct=not better), _first(self.mine[id], correct=better)
+        return ChangedProblem(id, other, model, self.frame.question(first["prompt"]), gold, *texts)
+
+
+def _compared(answered: _Answered, seed: int) -> Comparison:
+    ordered = sorted(answered.scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+    model, other = np.array(list(answered.scores.values()), dtype=np.float64).T
+    return Comparison(
+        task=answered.task,
+        models=answered.models,
+        metric=f"accuracy_{answered.mode}",
+        model=float(model.mean()),
+        other=float(other.mean()),
+        interval=of_difference(model, other),
+        test=paired_test(model, other, seed=seed),
+        categories=_categories(*([rows[id] for id in answered.scores] for rows in (answered.mine, answered.theirs))),
+        won=answered.changed([id for id, (score, against) in ordered if score > against], better=True),
+        lost=answered.changed([id for id, (score, against) in reversed(ordered) if score < against], better=False),
+        problems=len(answered.scores),
+    )
+
+
+def _scores(mine: Sequence[Row], theirs: Sequence[Row]) -> tuple[float, float] | None:
+    """Each model's share of right answers among those with a verdict; None if one of them has no verdict."""
+    model, other = ([row["correct"] for row in rows if row["correct"] is not None] for rows in (mine, theirs))
+    return (sum(model) / len(model), sum(other) / len(other)) if model and other else None
+
+
+def _categories(mine: Sequence[Sequence[Row]], theirs: Sequence[Sequence[Row]]) -> tuple[CategoryChange, ...]:
+    model, other = (Counter(judged_row(row).category for rows in of_all for row in rows) for of_all in (mine, theirs))
+    return tuple(
+        CategoryChange(
+            category,
+            other[category],
+            model[category],
+            other[category] / other.total(),
+            model[category] / model.total(),
+        )
+        for category in CATEGORIES
+        if category != "failed" or other[category] or model[category]
+    )
+
+
+def _first(rows: Sequence[Row], *, correct: bool) -> str:
+    """The first right answer, or the first wrong one. It exists, as the scores of the two models differ."""
+    text: str = next(row["text"] for row in rows if row["correct"] is correct)
+    return text
+
+
+LISTED = 5  # keys that a note names
+
+
+@dataclass(frozen=True)
+class ComparedFolders:
+    """The result of a comparison of two folders."""
+
+    models: Models
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+
+def compare_folders(model: Path, other: Path) -> ComparedFolders:
+    """Compare every task that both evaluations have. Raises DataError for an unfinished or damaged evaluation, and if
+    they have no task in common.
+    """
+    mine, theirs = read_settings(model), read_settings(other)
+    try:
+        names = [name for name in mine["tasks"] if name in theirs["tasks"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})",
+            remedy="evaluate again into a new folder",
+            code="data.malformed",
+        ) from error
+    if not names:
+        raise DataError(
+            f"the evaluations {model} and {other} have no task in common",
+            remedy="name two evaluations of the same task",
+            code="data.mismatch",
+        )
+    models = Models(other=_model_of(theirs), model=_model_of(mine))
+    comparisons, notes = list[Comparison](), list[str]()
+    tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
+    for one, against in tasks:
+        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        comparisons += of_task
+        notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
+    return ComparedFolders(models, tuple(comparisons), tuple(notes))
+
+
+def settings_notes(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A note if the evaluation in `folder` has other settings of a task, with some of the keys that differ."""
+    keys = differing_keys(there["tasks"][task], here["tasks"][task])
+    if keys:
+        more = " ..." if len(keys) > LISTED else ""
+        yield f"{task}: its settings in {folder} differ: {', '.join(keys[:LISTED])}{more}"
+
+
+def comparisons_below(folder: Path) -> list[Path]:
+    """The finished evaluations at most two levels below this folder that contain a comparison with another model
+    (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
+    """
+    paths = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
+    return [path for path in paths if _has_another(path) and not _through_a_link(path, folder)]
+
+
+def _has_another(path: Path) -> bool:
+    return all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
+
+
+def _through_a_link(path: Path, above: Path) -> bool:
+    return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
+
+
+def _seed(config: Any) -> int:
+    seed = config.get("seed", 0)
+    return seed if isinstance(seed, int) else 0
+
+
+def _model_of(settings: dict[str, Any]) -> str:
+    machine = settings.get("machine")
+    return str(machine.get("model", "?")) if isinstance(machine, dict) else "?"

@@ -1,1 +1,0 @@
-"""Displays and reports: progress, budgets, rollouts, plots. Nothing here changes a run."""

@@ -1,0 +1,186 @@
+"""A run's configuration: in one line, the changes that resumes made to it, and the keys in which several differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from winnow.config import leaves
+from winnow.registry import members
+from winnow.state.resume_changes import evaluated_since
+from winnow.view.text import shorten
+
+LONGEST = 40  # characters of a name
+
+
+def heading(config: Mapping[str, Any]) -> str:
+    """ "bundled, LoRA 16, clip + kl on grpo, 16 -> 4 rollouts of 32 prompts per step"; unknown parts are omitted."""
+    return ", ".join(_parts(config))
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[str]:
+    if model := at(config, "model", "path"):
+        yield "/".join(PurePath(str(model)).parts[-2:])
+    if rank := at(config, "model", "lora", "rank"):
+        yield f"LoRA {rank}"
+    loss, advantage = at(config, "loss", "use"), at(config, "advantage", "use")
+    if loss and advantage:
+        yield f"{' + '.join([_name(loss), *_terms(config)])} on {_name(advantage)}"
+    if form := at(config, "critic", "form"):
+        yield f"value model ({_name(form)})"
+    rollouts, prompts = (at(config, "rollout", key) for key in ("rollouts_per_prompt", "prompts_per_step"))
+    if rollouts and prompts:
+        yield f"{rollouts} -> {_kept(config, rollouts)} rollouts of {prompts} prompt{'s' * (prompts != 1)} per step"
+    if (allocate := at(config, "allocate", "use")) not in (None, "uniform"):
+        yield f"{_name(allocate)} allocation"
+
+
+def _terms(config: Mapping[str, Any]) -> list[str]:
+    return [_name(term.get("use")) for term in _tables(config.get("terms"))]
+
+
+def _kept(config: Mapping[str, Any], rollouts: Any) -> str:
+    """The number that the last selector with `keep_per_prompt` keeps; without one, the names of the selectors (without
+    "all"); without names, `rollouts`.
+    """
+    chain = _tables(config.get("select"))
+    for member in reversed(chain):
+        kept = member.get("keep_per_prompt", _default_kept(member.get("use")))
+        if kept is not None:
+            return _name(kept)
+    others = [_name(m.get("use")) for m in chain if m.get("use") != "all"]
+    return " and ".join(others) or _name(rollouts)
+
+
+def _default_kept(use: Any) -> Any:
+    """The default of `keep_per_prompt` of a selector of winnow, else None. A user's file in a manifest is never
+    imported.
+    """
+    import winnow.algos.selection  # noqa: F401  (registers them)
+
+    entry = members("selector").get(use) if isinstance(use, str) else None
+    option = entry.options.get("keep_per_prompt") if entry else None
+    return option.default if option else None
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [table for table in value if isinstance(table, Mapping)] if isinstance(value, list) else []
+
+
+def _name(value: Any) -> str:
+    return shorten(str(value), LONGEST)
+
+
+LATEST = 10**15  # larger than any number of steps
+
+Change = Mapping[str, Any]  # step, key, was, now
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """The evaluations of a run that can be compared with each other: those from step `since` on."""
+
+    since: int = 0
+    held_out: bool = True  # whether their problems are not training problems
+
+    @property
+    def of(self) -> str:
+        """The split of the problems, in words."""
+        return "held out" if self.held_out else "training split"
+
+    @property
+    def since_when(self) -> str:
+        """ "; evaluated so from step 12 on", as the end of a sentence; empty if all evaluations are comparable."""
+        return f"; evaluated so from step {self.since} on" * bool(self.since)
+
+    def rows(self, rows: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+        """The rows that may contain one of these evaluations."""
+        return [row for row in rows if row["step"] >= self.since]
+
+
+EVALUATIONS = Evaluations()
+
+
+def changes_in(manifest: Mapping[str, Any]) -> list[Change]:
+    """The changes that a manifest lists, oldest first."""
+    changes = manifest.get("changes")
+    return [change for change in changes if _is_change(change)] if isinstance(changes, list) else []
+
+
+def evaluations(config: Mapping[str, Any], changes: Sequence[Change]) -> Evaluations:
+    """The evaluations that were made with the settings of the configuration."""
+    section = config.get("evaluate")
+    split = section.get("split") if isinstance(section, Mapping) else None
+    return Evaluations(evaluated_since(changes), split != "train")
+
+
+def _is_change(change: Any) -> bool:
+    if not isinstance(change, Mapping) or not isinstance(change.get("key"), str):
+        return False
+    step = change.get("step")
+    return isinstance(step, int) and not isinstance(step, bool) and 0 <= step < LATEST
+
+
+# Keys that do not affect the results of a run, apart from the seed's noise.
+NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
+HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
+# Keys that decide what an evaluation measures, and when.
+WHAT_IS_MEASURED = (
+    "evaluate", "task", "prompt", "reward", "rollout.max_new_tokens", "rollout.stop", "rollout.temperature",
+)  # fmt: skip
+ABSENT = object()
+
+Keys = Mapping[str, Any]
+
+
+def keys_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of every key that affects the results, in the configuration's order.
+
+    Keys of a list's first entry have no index: "select.keep_per_prompt".
+    """
+    constant = at(config, "optimizer", "schedule") in (None, "constant")
+    ignored = (*NO_NUMBER, *(HOW_FAR if constant else ()))
+    pairs = ((".".join(str(name) for name in path if name != 0), value) for path, value in leaves(config))
+    return {key: value for key, value in pairs if not within(key, ignored)}
+
+
+def at(config: Any, *path: str) -> Any:
+    """The value of a key; None if it is absent, or if a table above it is none: a manifest may come from anyone."""
+    for name in path:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
+
+
+def within(key: str, tables: Sequence[str]) -> bool:
+    """Whether a key is one of these, or below one."""
+    return any(key == table or key.startswith(f"{table}.") for table in tables)
+
+
+def differing(configurations: Sequence[Keys]) -> list[str]:
+    """The keys that do not have the same value in all configurations, in their order."""
+    names = dict.fromkeys(key for keys in configurations for key in keys)
+    return [name for name in names if len({_frozen(keys.get(name, ABSENT)) for keys in configurations}) > 1]
+
+
+def is_one_configuration(first: Keys, second: Keys) -> bool:
+    return not differing([first, second])
+
+
+def labels(configurations: Sequence[Keys]) -> list[str]:
+    """A label for each configuration ("select.keep_per_prompt = 4"), from all keys in which any of them differ."""
+    keys = differing(configurations)
+    return [
+        ", ".join(f"{key} = {shown(of[key])}" for key in keys if key in of) or "the others" for of in configurations
+    ]
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, but a string without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _frozen(value: Any) -> str:
+    return "" if value is ABSENT else json.dumps(value, sort_keys=True, default=str)

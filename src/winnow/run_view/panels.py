@@ -1,0 +1,322 @@
+"""The panels of a run as plain data: accuracy, reward, completion length, policy loss, training signal, accuracy over
+tokens, entropy, gradient norm and KL; with a value model also its explained variance, loss, values and returns.
+
+`winnow plot` draws these panels with matplotlib, and the page of `winnow report` draws them in a browser. A quantity
+has the same style in all panels. Its colour is for drawings of one run; with several runs, each run has one colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Literal, NamedTuple, TypedDict
+
+import numpy as np
+
+from winnow.metrics import per_prompt_metric
+from winnow.run_view.configuration import EVALUATIONS, Evaluations
+from winnow.run_view.summary import LARGEST, Row, policy_is_held, training_rows
+
+VALUED = ("critic/explained_variance", "critic/loss")
+LEAST_EXPLAINED = -1.0  # smaller values are drawn here: an untrained value model may be far below
+SHARES = (-0.03, 1.03)  # the ends of an axis of shares
+STEPS = "training step"
+
+Color = Literal["blue", "orange", "green", "purple", "grey"]
+Style = Literal["solid", "dashed", "dotted", "dashdot"]
+Marker = Literal["circle", "square"]
+Ends = tuple[float, float]
+
+
+class Quantity(NamedTuple):
+    """A quantity that a line shows, and the look of the line."""
+
+    name: str
+    color: Color
+    style: Style = "solid"
+    marker: Marker | None = None  # at each point of a quantity that is measured at some steps only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeries:
+    """A line. NaN makes a gap in it."""
+
+    quantity: str
+    note: str = ""  # a legend's addition to the quantity
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    color: Color
+    style: Style = "solid"
+    axis: Literal[1, 2] = 1  # 2: the right scale
+    marker: Marker | None = None
+    error: tuple[float, ...] | None = None  # one standard error, up and down
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # (lower ends, upper ends), one at each x
+    band_label: str | None = None  # the band's entry in a legend
+
+    @property
+    def label(self) -> str:
+        """The line's entry in a legend."""
+        return f"{self.quantity}{self.note}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A shaded part of the x axis."""
+
+    label: str
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPanel:
+    """Lines over one x axis, with one or two scales. The values of a percent scale are shares from 0 to 1."""
+
+    title: str
+    x_label: str = STEPS
+    y_label: str
+    y2_label: str | None = None
+    percent: bool = False
+    percent2: bool = False
+    x_range: Ends
+    y_range: Ends | None = None
+    y2_range: Ends | None = None
+    zero: bool = False  # whether a line is drawn at 0
+    series: tuple[RunSeries, ...]
+    spans: tuple[Span, ...] = ()
+
+
+TRAINING = Quantity("training", "blue")
+MEAN_REWARD = Quantity("mean", "blue")
+MEAN_LENGTH, LONGEST = Quantity("mean", "blue"), Quantity("longest", "grey", "dotted")
+CUT_OFF = Quantity("cut off", "orange", "dashed")
+LOSS, ENTROPY, GRADIENT = Quantity("loss", "blue"), Quantity("entropy", "blue"), Quantity("norm", "blue")
+FLAT, KEPT = Quantity("flat groups", "orange", "dashed"), Quantity("rollouts kept", "green", "dotted")
+TRAINED = Quantity("rollouts trained on", "blue")
+DIVERGENCES = {"loss/kl": Quantity("KL term", "blue"), "reward/kl": Quantity("KL in the reward", "orange", "dashed")}
+EXPLAINED, VALUE_LOSS = Quantity("explained variance", "blue"), Quantity("value loss", "orange", "dashed")
+VALUE, RETURN = Quantity("mean value", "blue"), Quantity("mean return", "green", "dashed")
+
+
+def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
+    """Up to nine panels, eleven for a run with a value model, none for a run without a step. `rows` are in step order;
+    `evaluated` selects the comparable evaluations in them. Panels without data are omitted.
+    """
+    steps = training_rows(rows)
+    if not steps:
+        return []
+    drawn = [_accuracy(steps, rows, evaluated), *_reward(steps, rows), _length(steps, rows)]
+    drawn += _of_metrics("policy loss", "loss", {"policy/loss": LOSS}, steps, rows, zero=True)
+    drawn += [_signal(steps, rows), _budget(steps, rows, evaluated)]
+    drawn += _of_metrics("entropy", "nats per token", {"policy/entropy": ENTROPY}, steps, rows)
+    drawn += _of_metrics("gradient norm", "norm before clipping", {"policy/grad_norm": GRADIENT}, steps, rows)
+    drawn += _of_metrics("KL divergence from the reference", "nats per token", DIVERGENCES, steps, rows, zero=True)
+    if any(name in row for row in steps for name in VALUED):
+        drawn += [_explained(steps, rows), _values(steps, rows)]
+    return drawn
+
+
+def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
+    at = {row["step"]: row["step"] for row in rows}
+    lines = (_line(steps, per_prompt_metric("reward/accuracy", steps), TRAINING), *_measured(rows, at, evaluated))
+    label = "correct (%)"
+    return RunPanel(
+        title="accuracy", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=lines
+    )
+
+
+def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
+    """The mean reward, with a band from the smallest to the largest reward of a step."""
+    name = per_prompt_metric("reward/mean", steps)
+    if not _has(steps, name):
+        return []
+    band = tuple(_column(steps, "reward/min")), tuple(_column(steps, "reward/max"))
+    known = _has(steps, "reward/min") and _has(steps, "reward/max")
+    line = RunSeries(
+        **_look(MEAN_REWARD),
+        x=_x(steps),
+        y=tuple(_column(steps, name)),
+        band=band if known else None,
+        band_label="minimum to maximum" if known else None,
+    )
+    return [RunPanel(title="reward", y_label="reward", x_range=_steps_of(rows), series=(line,))]
+
+
+def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
+    lengths = (
+        _line(steps, "rollout/length_mean", MEAN_LENGTH),
+        _line(steps, "rollout/length_max", LONGEST),
+    )
+    return RunPanel(
+        title="completion length",
+        y_label="tokens",
+        y2_label="cut off at max_new_tokens (%)",
+        percent2=True,
+        x_range=_steps_of(rows),
+        y_range=_from_0(lengths, room=0.1),
+        y2_range=SHARES,
+        series=(*lengths, _line(steps, "rollout/truncated", CUT_OFF, axis=2)),
+    )
+
+
+def _of_metrics(
+    title: str,
+    y_label: str,
+    quantities: Mapping[str, Quantity],
+    steps: Sequence[Row],
+    rows: Sequence[Row],
+    *,
+    zero: bool = False,
+) -> list[RunPanel]:
+    """One panel of the metrics that the rows contain; none if they contain none of them."""
+    lines = tuple(_line(steps, name, quantity) for name, quantity in quantities.items() if _has(steps, name))
+    return [RunPanel(title=title, y_label=y_label, x_range=_steps_of(rows), zero=zero, series=lines)] if lines else []
+
+
+def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
+    shares = (
+        _share(steps, "group/flat", "group/count", FLAT),
+        _share(steps, "select/trained", "budget/rollouts", TRAINED),
+        _share(steps, "select/kept", "budget/rollouts", KEPT),  # last, so that it is visible over an equal line
+    )
+    label = "share of groups, of rollouts (%)"
+    return RunPanel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
+
+
+def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
+    """Accuracy over tokens: the evaluated accuracy if there is one, else the training accuracy."""
+    sampled, probed = (_column(rows, f"budget/{name}") for name in ("tokens_generated", "probe_tokens"))
+    # An evaluation comes before the tokens of its row, so it is drawn at the sum of all earlier rows
+    *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
+    spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
+    measured = _measured(rows, spent, evaluated)
+    x = [spent[row["step"]] for row in steps]
+    training = _line(steps, per_prompt_metric("reward/accuracy", steps), TRAINING, note=" (no evaluation yet)", x=x)
+    return RunPanel(
+        title="budget: what the tokens bought",
+        x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),
+        y_label=f"correct, {evaluated.of} (%)" if measured else "correct (%)",
+        percent=True,
+        x_range=(0.0, float(total)),
+        y_range=SHARES,
+        series=tuple(measured) or (training,),
+    )
+
+
+def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
+    """Explained variance of the returns and value loss. The steps at the start that trained the value model alone are
+    shaded.
+    """
+    explained = np.array(_column(steps, VALUED[0]))
+    drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
+    line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))
+    beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
+    held = [row["step"] for row in takewhile(policy_is_held, steps)]
+    return RunPanel(
+        title="value model",
+        y_label="explained variance" + " (-1: or below)" * bool(np.any(drawn > explained)),
+        y2_label="value loss" if beside else None,
+        x_range=_steps_of(rows),
+        y_range=(min([0.0, *drawn[~np.isnan(drawn)].tolist()]) + SHARES[0], SHARES[1]),
+        y2_range=_from_0(beside, room=0.05) if beside else None,
+        zero=True,
+        series=(line, *beside),
+        spans=(Span(label="policy held", first=held[0] - 0.5, last=held[-1] + 0.5),) if held else (),
+    )
+
+
+def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
+    returns = []
+    if _has(steps, "critic/return_mean"):
+        mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
+        band = tuple((mean - spread).tolist()), tuple((mean + spread).tolist())
+        y = tuple(mean.tolist())
+        returns = [RunSeries(**_look(RETURN), x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
+    return RunPanel(
+        title="values and returns",
+        y_label="reward to come, mean over tokens",
+        x_range=_steps_of(rows),
+        series=(*returns, _line(steps, "critic/value_mean", VALUE)),
+    )
+
+
+def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations) -> list[RunSeries]:
+    """A line per mode of the evaluations, at `x[step]`; none without evaluations."""
+    lines, rows = [], evaluated.rows(rows)
+    since = f", from step {evaluated.since} on" * bool(evaluated.since)
+    quantities = {
+        "sampled": Quantity(f"{evaluated.of}, sampled", "orange", "dashed", "circle"),
+        "greedy": Quantity(f"{evaluated.of}, greedy", "green", "dotted", "square"),
+    }
+    for mode, quantity in quantities.items():
+        name = f"eval/accuracy_{mode}"
+        seen = [row for row in rows if name in row]
+        known = any(f"{name}_sem" in row for row in seen)
+        error = tuple(abs(error) for error in _column(seen, f"{name}_sem")) if known else None
+        line = _line(
+            seen,
+            name,
+            quantity,
+            note=" (± 1 s.e.)" * known + since,
+            x=[x[row["step"]] for row in seen],
+            error=error,
+        )
+        lines += [line] if seen else []
+    return lines
+
+
+def _line(
+    steps: Sequence[Row],
+    name: str,
+    quantity: Quantity,
+    *,
+    note: str = "",
+    axis: Literal[1, 2] = 1,
+    x: Sequence[float] | None = None,
+    error: tuple[float, ...] | None = None,
+) -> RunSeries:
+    places, y = _x(steps) if x is None else tuple(x), tuple(_column(steps, name))
+    return RunSeries(**_look(quantity), note=note, x=places, y=y, axis=axis, error=error)
+
+
+def _share(steps: Sequence[Row], part: str, whole: str, quantity: Quantity) -> RunSeries:
+    pairs = zip(_column(steps, part), _column(steps, whole), strict=True)
+    return RunSeries(**_look(quantity), x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
+
+
+class _Look(TypedDict):
+    quantity: str
+    color: Color
+    style: Style
+    marker: Marker | None
+
+
+def _look(quantity: Quantity) -> _Look:
+    """The fields of a series that a quantity decides."""
+    return _Look(quantity=quantity.name, color=quantity.color, style=quantity.style, marker=quantity.marker)
+
+
+def _x(steps: Sequence[Row]) -> tuple[float, ...]:
+    return tuple(_column(steps, "step"))
+
+
+def _steps_of(rows: Sequence[Row]) -> Ends:
+    return rows[0]["step"], rows[-1]["step"]
+
+
+def _from_0(lines: Sequence[RunSeries], *, room: float) -> Ends:
+    """The ends of a scale that starts at 0, with `room` times the lines' range free above them."""
+    known = [y for line in lines for y in line.y if not math.isnan(y)]
+    top = max(known) + room * (max(known) - min(known)) if known else 0.0
+    return 0.0, top if top > 0 else 1.0
+
+
+def _has(steps: Sequence[Row], name: str) -> bool:
+    return any(name in row for row in steps)
+
+
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    """One metric of every row; NaN where a row lacks it or the value is too large for an axis."""
+    return [value if abs(value := row.get(name, math.nan)) < LARGEST else math.nan for row in rows]

@@ -1,0 +1,334 @@
+"""The display of a run in progress: a live picture in a terminal, one line per step elsewhere, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import IO, Any, get_args
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from winnow.alarms import Alarm
+from winnow.errors import ConfigError
+from winnow.metrics import per_prompt_metric
+from winnow.records import StepReport
+from winnow.state.log_rows import plain
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
+from winnow.view.text import (
+    WIDTH,
+    encodable,
+    format_accuracies,
+    format_count,
+    format_decimal,
+    format_duration,
+    one_line,
+    sanitize,
+    wrap,
+)
+
+LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # fields that a line omits, in this order, until it fits
+BETWEEN = ("load", "evaluate", "checkpoint")  # phases outside of steps
+
+
+@dataclass
+class Standing:
+    """The newest state from each kind of event."""
+
+    clock: Callable[[], float] = time.monotonic
+    begun: bool = False  # the first step is about to be taken
+    first: int = 0
+    last: int = 0  # exclusive
+    done: int = 0  # steps, including those before a resume
+    phase: str = ""  # the phase that began since the last step; empty between two phases
+    step: int = 0  # the step of the phase
+    sampled: tuple[int, int] | None = None  # rollouts finished and requested, during sampling
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last step
+    evaluation: dict[str, float] = field(default_factory=dict)  # the newest evaluation
+    alarm: Alarm | None = None  # the newest alarm
+    max_hours: float = 0.0
+    seconds_left: float | None = None  # at the average pace since the first step, including evaluations between steps
+    _since: float = 0.0  # when the first step of this process began
+
+    def follow(self, event: Event) -> None:
+        """Update the state from an event."""
+        match event:
+            case Started():
+                self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
+                self.max_hours = event.max_hours
+            case PhaseBegan():
+                self.phase, self.step, self.sampled = event.phase, event.step, None
+            case RolloutsFinished():
+                self.sampled = event.finished, event.asked
+            case StepReport():
+                self._step(event)
+            case AlarmRaised():
+                self.alarm = event.alarm
+            case Evaluated():
+                self.evaluation = event.metrics
+            case _:
+                pass
+        if isinstance(event, StepReport | Evaluated | Ended):
+            self.phase, self.sampled = "", None
+
+    def _step(self, event: StepReport) -> None:
+        now = self.clock()
+        if self.done == self.first:
+            self._since = now - event.metrics["seconds/step"]
+        self.done, self.metrics = event.step + 1, event.metrics
+        pace = (now - self._since) / (self.done - self.first)
+        self.seconds_left = pace * (self.last - self.done)
+        if self.max_hours:
+            training_left = 3600 * (self.max_hours - event.metrics["time/training_hours"])
+            self.seconds_left = min(self.seconds_left, max(0.0, training_left))
+
+    def line(self, width: int = WIDTH) -> str:
+        """The last step in one line. If it is longer than `width`, the least important fields are omitted."""
+        fields = self._fields()
+        for least in LEAST_FIRST:
+            if len("  ".join(fields.values())) <= width:
+                break
+            fields.pop(least, None)
+        return "  ".join(fields.values())
+
+    def _fields(self) -> dict[str, str]:
+        m, fields = self.metrics, {"step": f"{self.done}/{self.last}"}
+        if "reward/mean" in m:
+            fields["reward"] = f"reward {m[per_prompt_metric('reward/mean', [m])]:.3f}"
+            fields["accuracy"] = f"accuracy {m[per_prompt_metric('reward/accuracy', [m])]:.0%}"
+        if "critic/explained_variance" in m:
+            fields["EV"] = f"EV {format_decimal(m['critic/explained_variance'], digits=2)}"
+        if "eval/accuracy_sampled" in self.evaluation:
+            fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
+        if m:
+            fields["speed"] = f"{format_count(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
+        if self.seconds_left is not None and self.done < self.last:  # an evaluation after the last step has no estimate
+            fields["left"] = f"{format_duration(self.seconds_left)} left"
+        return fields
+
+    def doing(self) -> str:
+        """ "step 12: generate, 96 of 256 rollouts"; empty between two phases."""
+        if not self.phase:
+            return ""
+        at = "" if self.phase in BETWEEN else f"step {self.step}: "
+        far = "" if self.sampled is None else f", {self.sampled[0]:,} of {self.sampled[1]:,} rollouts"
+        return one_line(f"{at}{self.phase}{far}")
+
+    def alarmed(self) -> str:
+        """ "newest alarm: all_flat (step 3)"; empty where none was raised."""
+        return "" if self.alarm is None else one_line(f"newest alarm: {self.alarm.name} (step {self.alarm.step})")
+
+
+def event_json(event: Event, standing: Standing) -> str:
+    """One object in ASCII, without a line break; its field "event" is the kind of the event. NaN and infinity become
+    null. A lone surrogate, which strict JSON cannot represent, becomes an escape."""
+    return json.dumps(plain(_fields(event, standing), encodable), allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def _fields(event: Event, standing: Standing) -> dict[str, Any]:
+    match event:
+        case Started():
+            run = {"folder": str(event.folder), "first_step": event.first_step, "last_step": event.last_step}
+            return {"event": "started", **run, "devices": event.devices, "max_hours": event.max_hours}
+        case PhaseBegan():
+            return {"event": "phase", "step": event.step, "phase": event.phase}
+        case RolloutsFinished():
+            return {"event": "rollouts", "step": event.step, "finished": event.finished, "asked": event.asked}
+        case StepReport():
+            left = standing.seconds_left
+            return {"event": "step", "step": event.step, "metrics": event.metrics, "seconds_left": left}
+        case Evaluated():
+            return {"event": "evaluated", "step": event.step, "metrics": event.metrics}
+        case AlarmRaised():
+            alarm = event.alarm
+            return {"event": "alarm", "step": alarm.step, "name": alarm.name, "text": alarm.text}
+        case Notice():
+            return {"event": "notice", "text": event.text}
+        case Ended():
+            model = None if event.model is None else str(event.model)
+            return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
+
+
+QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
+SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line has the current phase
+
+Show = Callable[[Event, Standing], None]
+
+
+class Display:
+    """A `Watch` that displays events. If the output cannot be written any more, only the display ends."""
+
+    def __init__(self, show: Show, file: IO[str], clock: Callable[[], float]) -> None:
+        self.standing = Standing(clock)
+        self._show: Show | None = show
+        self._file = file
+
+    def __call__(self, event: Event) -> None:
+        self.standing.follow(event)
+        if self._show is not None:
+            try:
+                self._show(event, self.standing)
+            except OSError:  # the reader closed the pipe, the terminal is closed, or the disk is full
+                self._show = None
+                silence(self._file)
+            except ValueError:  # the stream is closed, or cannot encode the text
+                self._show = None
+
+
+@contextmanager
+def progress(
+    how: Progress | bool = "auto",
+    console: Console | None = None,
+    *,
+    file: IO[str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Display]:
+    """Show a run during the block: `with progress() as watch: fit(members, watch=watch)`.
+
+    "auto" shows a live picture in a terminal and plain lines elsewhere. "plain" prints lines everywhere. "json" writes
+    a JSON object per event to `file`, by default standard output. "none" shows nothing. True means "auto", and False
+    "none". Raises ConfigError for anything else.
+    """
+    how = _checked(how)
+    file = file or (console.file if console else sys.stdout)
+    if how == "none":
+        yield Display(lambda event, standing: None, file, clock)
+    elif how == "json":
+        yield Display(_as_json(file), file, clock)
+    else:
+        console = console or console_on(file)
+        with _drawn(console, clock, live=how == "auto" and is_screen(console)) as show:
+            yield Display(show, file, clock)
+
+
+def output_for(how: Progress | bool) -> AbstractContextManager[IO[str]]:
+    """Standard output while a run is shown; with "json" it is reserved for the events. Raises ConfigError."""
+    return own_output() if _checked(how) == "json" else nullcontext(sys.stdout)
+
+
+def _checked(how: Progress | bool) -> Progress:
+    if isinstance(how, bool):
+        return "auto" if how else "none"
+    if how not in get_args(Progress):
+        raise ConfigError(
+            f"progress is {how!r}",
+            remedy=f"choose one of {', '.join(map(repr, get_args(Progress)))}, true or false",
+            code="config.value",
+        )
+    return how
+
+
+def _as_json(file: IO[str]) -> Show:
+    def show(event: Event, standing: Standing) -> None:
+        file.write(event_json(event, standing) + "\n")
+        file.flush()
+
+    return show
+
+
+@contextmanager
+def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Iterator[Show]:
+    """Messages as lines, and the state of the run as lines or as one picture. Text from outside is escaped, never
+    interpreted.
+    """
+    if not live:
+        yield _Lines(console, clock)
+        return
+    picture = Live(console=console, auto_refresh=False)  # no thread: verify workers are forked from this process
+
+    def show(event: Event, standing: Standing) -> None:
+        _print(console, _message(event))
+        if not _too_quick(event, standing):
+            picture.update(_picture(standing, console.width), refresh=True)
+
+    picture.start()
+    try:
+        yield show
+    finally:
+        try:
+            picture.stop()
+        except OSError:  # the terminal is closed
+            silence(console.file)
+        except ValueError:  # the stream is closed
+            pass
+
+
+class _Lines:
+    """A line per step and message; in long phases also a line about the phase."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
+        self._last = clock()  # when the newest line was printed
+
+    def __call__(self, event: Event, standing: Standing) -> None:
+        text = _message(event) or _line(event, standing) or self._doing(event, standing)
+        if text is not None:
+            self._last = self._clock()
+            _print(self._console, text)
+
+    def _doing(self, event: Event, standing: Standing) -> str | None:
+        """The line about the current phase, if it is due. Loading has one at once, as no event follows during it."""
+        if not isinstance(event, PhaseBegan | RolloutsFinished):
+            return None
+        if standing.phase == "load":
+            return "loading data and model"
+        limit = SILENT_BETWEEN if standing.phase in BETWEEN else SILENT_IN_A_STEP
+        return standing.doing() or None if self._clock() - self._last >= limit else None
+
+
+def _print(console: Console, text: str | None) -> None:
+    if text is not None:
+        console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _message(event: Event) -> str | None:
+    """The message of an event, which stays on the screen; None for events that only update the display."""
+    match event:
+        case Started():
+            return "\n".join(
+                [*map(sanitize, event.devices), f"{_steps(event)}, written to {sanitize(str(event.folder))}"]
+            )
+        case Evaluated():
+            return f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
+        case AlarmRaised():
+            return wrap(f"alarm: {event.alarm.text}")
+        case Notice():
+            return wrap(f"note: {event.text}")
+        case _:
+            return None
+
+
+def _steps(run: Started) -> str:
+    """The steps that a run will take."""
+    if run.first_step >= run.last_step:
+        return f"all {run.first_step} steps are done"
+    return f"steps {run.first_step} to {run.last_step - 1}"
+
+
+def _line(event: Event, standing: Standing) -> str | None:
+    """The line of a finished step, where no picture is drawn."""
+    return standing.line() if isinstance(event, StepReport) else None
+
+
+def _too_quick(event: Event, standing: Standing) -> bool:
+    """Whether a picture of the event would change too fast to read."""
+    quick = standing.metrics.get("seconds/step", QUICK) < QUICK
+    return quick and isinstance(event, PhaseBegan) and event.phase not in BETWEEN
+
+
+def _picture(standing: Standing, width: int) -> Table:
+    picture = Table.grid()
+    if standing.begun:
+        picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
+    for line in (standing.line(width) if standing.begun else "", standing.doing(), standing.alarmed()):
+        if line:
+            picture.add_row(Text(line, no_wrap=True, overflow="ellipsis"))
+    return picture

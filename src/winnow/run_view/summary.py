@@ -1,0 +1,182 @@
+"""A run in a few lines of text: improvements, costs, and symptoms of problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from winnow.alarms import Alarm, alarms_of_run
+from winnow.errors import DataError
+from winnow.metrics import is_step, per_prompt_metric
+from winnow.run_view.configuration import EVALUATIONS, Evaluations
+from winnow.state.logbook import totals
+from winnow.view.text import format_accuracies, format_count, format_decimal, format_duration, format_percent, wrap
+
+Row = Mapping[str, float]
+
+LARGEST = 1e15  # larger numbers are neither drawn nor summed: no run reaches them, and sums would overflow
+PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
+
+
+def training_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of finished steps; the others contain only an evaluation."""
+    return [row for row in rows if is_step(row)]
+
+
+def policy_is_held(row: Row) -> bool:
+    """Whether a step trained the value model alone."""
+    held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
+    return held and "critic/updates" in row
+
+
+def costs(rows: Sequence[Row]) -> dict[str, float]:
+    """The totals of a run (`state.logbook.totals`), without numbers of `LARGEST` or more."""
+    return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """One metric of every row, NaN where a row lacks it."""
+    return [row.get(name, math.nan) for row in rows]
+
+
+def summary(
+    rows: Sequence[Row],
+    config: Mapping[str, Any] = MappingProxyType({}),
+    evaluated: Evaluations = EVALUATIONS,
+) -> str:
+    """The text that `winnow plot` prints. `config` is the resolved configuration, if it is known. `evaluated` selects
+    the evaluations that are compared. Raises DataError for a run without a finished step.
+    """
+    steps = training_rows(rows)
+    if not steps:
+        raise DataError(
+            "the run has not finished a step yet, so there is nothing to summarize",
+            remedy="wait for its first step",
+            code="data.empty",
+        )
+    alarms = alarms_of_run(rows, config, evaluated_since=evaluated.since)
+    symptoms = (*hints(steps, {alarm.name for alarm in alarms}), *_alarm_lines(alarms))
+    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrap, symptoms)])
+
+
+def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
+    """Symptoms with their remedies, except those that a raised alarm covers. Failed verdicts and skipped updates are
+    counted in all steps, the others in the last quarter of them.
+    """
+    late = steps[-max(1, len(steps) // 4) :]
+    rollouts = _sum(late, "budget/rollouts")
+    if not {"all_flat", "constant_reward"} & set(raised):
+        yield from _flat(late)
+    if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
+        cut = format_percent(mean(late, "rollout/truncated"))
+        yield f"! {cut} of the rollouts are cut off: raise rollout.max_new_tokens"
+    if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
+        yield f"! {format_percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
+    if failed := _sum(steps, "outcome/failed"):
+        yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` prints them with their causes"
+    if "entropy_collapse" not in raised and mean(late, "policy/entropy") < 0.01:
+        yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
+    if "values_explain_nothing" not in raised and mean(late, "critic/explained_variance") < 0:
+        yield "! the values explain less of the returns than a constant would: docs/ppo.md lists what to check"
+    if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
+        yield f"! {skipped:.0f} updates were skipped: they had no row to train on, or no finite gradient"
+    if skipped := _sum(steps, "critic/skipped_updates"):
+        yield f"! {skipped:.0f} updates of the value model were skipped: no row to train on, or no finite gradient"
+
+
+def _alarm_lines(alarms: Sequence[Alarm]) -> Iterator[str]:
+    """The text of each alarm when it was first raised, with the last step at which it held."""
+    raised: dict[str, list[Alarm]] = {}
+    for alarm in alarms:
+        raised.setdefault(alarm.name, []).append(alarm)
+    for first, *more in raised.values():
+        times = f"; raised {len(more) + 1} times" if more else ""
+        yield f"alarm: {first.text} (held last at step {[first, *more][-1].last}{times})"
+
+
+def _flat(late: Sequence[Row]) -> Iterator[str]:
+    groups, flat = _sum(late, "group/count"), _sum(late, "group/flat")
+    if not groups or flat / groups <= 0.9:
+        return
+    right, wrong = _sum(late, "group/all_correct"), _sum(late, "group/all_wrong")
+    remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
+    yield (
+        f"! {format_percent(flat / groups)} of the groups are flat "
+        f"({right:.0f} all correct, {wrong:.0f} all wrong) and give "
+        f"no signal: {remedy}"
+    )
+    if all(row.get("reward/min") == row.get("reward/max") for row in late):
+        yield "! the reward's range has collapsed: all rollouts of a step have the same reward"
+
+
+def _improvement(steps: Sequence[Row]) -> Iterator[str]:
+    width = max(1, len(steps) // 10)
+    for label, name, show in (
+        ("reward", per_prompt_metric("reward/mean", steps), format_decimal),
+        ("accuracy", per_prompt_metric("reward/accuracy", steps), format_percent),
+        (f"{'values':9} explained variance", "critic/explained_variance", format_decimal),
+    ):
+        first, last = mean(steps[:width], name), mean(steps[-width:], name)
+        if not math.isnan(first + last):
+            sign = "+" if last >= first else "-"
+            of = f"first and last {width} steps" if width > 1 else "first and last step"
+            yield f"{label:9} {show(first)} -> {show(last)} ({sign}{show(abs(last - first))}), {of}"
+
+
+def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
+    rows, of = evaluated.rows(rows), "held-out" if evaluated.held_out else evaluated.of
+    for label, name in (("sampled", "eval/accuracy_sampled"), ("greedy", "eval/accuracy_greedy")):
+        seen = [row for row in rows if not math.isnan(row.get(name, math.nan))]
+        if seen:
+            best = max(seen, key=lambda row: row[name])
+            yield (
+                f"{of:9} {label} {format_percent(seen[0][name])} -> {format_percent(seen[-1][name])}, "
+                f"best after {best['step']:.0f} steps: "
+                f"{format_accuracies({k: best[k] for k in best if k.startswith(name)})}"
+                f"{evaluated.since_when}"
+            )
+
+
+def _cost(rows: Sequence[Row]) -> Iterator[str]:
+    cost = costs(rows)
+    tokens = cost.get("budget/tokens_generated", 0.0)
+    trained = cost.get("budget/tokens_trained", 0.0)
+    seconds = cost.get("seconds/step", 0.0)
+    share = f" ({format_percent(trained / tokens)})" if tokens else ""
+    yield (
+        f"{'budget':9} {cost['steps']:.0f} steps, {cost.get('budget/updates', 0.0):.0f} updates, "
+        f"{format_count(cost.get('budget/rollouts', 0.0))} rollouts, {format_count(tokens)} tokens, "
+        f"of which {format_count(trained)} trained on{share}"
+    )
+    if "budget/probe_tokens" in cost:
+        probe = cost.get("seconds/probe", 0.0)
+        share = f" ({format_percent(probe / (probe + seconds))} of the time)" if probe + seconds else ""
+        yield (
+            f"{'probe':9} {format_count(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
+            f"{format_count(cost['budget/probe_tokens'])} tokens and {format_duration(probe)} on top{share}"
+        )
+    evaluating = format_duration(cost.get("eval/seconds", 0.0))
+    yield f"{'time':9} {format_duration(seconds)} training ({phase_shares(cost)}), {evaluating} evaluating"
+
+
+def phase_shares(cost: Row) -> str:
+    """ "generate 61%, update 35%": shares of the seconds of a run's steps, of phases with at least 1%."""
+    seconds = cost.get("seconds/step", 0.0)
+    phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
+    return ", ".join(f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01)
+
+
+def mean(rows: Sequence[Row], name: str) -> float:
+    """The mean over the rows that have the metric; NaN where none has."""
+    values = _values(rows, name)
+    return sum(values) / len(values) if values else math.nan
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(value) for value in column(rows, name) if not math.isnan(value)]
+
+
+def _sum(rows: Sequence[Row], name: str) -> float:
+    return sum(_values(rows, name))  # not fsum, which raises where a sum is too large

@@ -1,0 +1,1 @@
+"""Text, terminals and pictures: what every display shares."""

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from golden_files import assert_golden
+from refusals import refused
+from winnow.commands.audit.checks import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.errors import ConfigError
+from winnow.families import REWARD, RewardTraits
+from winnow.records import Problem
+from winnow.registry import Entry, resolve
+from winnow.verify import Verifiers
+
+GSM8K = resolve("reward", "gsm8k")
+
+
+def problem(name: str, question: str, answer: object) -> Problem:
+    return Problem(id=name, question=question, answer=answer, task="t")
+
+
+def inline(use: object = "gsm8k") -> Verifiers:
+    return Verifiers({"use": use}, workers=0, timeout_seconds=5.0, memory_mb=2048, max_failure_share=1.0)
+
+
+def generous(prompt, rollout):
+    """Pays anything that ends in a digit."""
+    return float(rollout.text[-1:].isdigit())
+
+
+def test_a_gold_that_its_reward_cannot_read_is_a_finding() -> None:
+    problems = [problem("a", "?", "42"), problem("b", "?", "forty-two"), problem("c", "?", ["1", "x"])]
+    findings, reward = failing_golds(problems, phrasing(GSM8K), inline())
+    assert reward == 1.0
+    assert [(finding.problem, finding.gold) for finding in findings] == [("b", "forty-two"), ("c", "x")]
+    assert all(finding.reason for finding in findings)
+
+
+def test_constants_that_are_the_gold_are_no_finding() -> None:
+    problems = [problem("a", "?", "0"), problem("b", "?", "1.0"), problem("c", "?", "7"), problem("d", "?", "7")]
+    found = constants(problems, phrasing(GSM8K), inline())
+    assert found.paid == []
+    assert found.best == ("0", 0.25)
+    assert found.wrong[1] == 0.0
+
+
+def test_accepted_constants_other_than_the_gold_are_findings() -> None:
+    result = constants([problem("a", "?", "1234")], str, inline(generous))
+    assert len(result.paid) == 5
+    for constant in ("0", "1", "-1", "2", "10"):
+        assert any(repr(constant) in finding.reason for finding in result.paid)
+    assert result.best == ("0", 1.0)
+
+
+def shaped(prompt, rollout):
+    """A right answer earns 1, and any answer of one letter 0.3 for its brevity."""
+    right = rollout.text == prompt.answer
+    return {"right": float(right), "brief": 0.3 * (len(rollout.text) == 1)}
+
+
+def test_the_rewards_of_a_wrong_constant_and_of_golds_are_measured() -> None:
+    entry = Entry(REWARD, "shaped", shaped, RewardTraits(example=str))
+    result = audit(
+        lambda split: [problem("a", "?", "7"), problem("b", "!", "1234")], entry, inline(shaped), splits=["train"]
+    )
+    assert result.gold_reward == pytest.approx((1.3 + 1.0) / 2)
+    assert result.wrong_constant[1] == pytest.approx(0.3)
+    assert result.clean
+
+
+def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
+    result = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
+    assert result.problems == {"train": 3, "test": 3}
+    assert result.overlap == [("train0", "test0")]
+    assert not result.clean
+    assert result.faults
+    assert "example=" in result.untried
+    disjoint = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous), splits=["train"])
+    assert not disjoint.clean
+    assert not disjoint.faults
+    assert list(describe(disjoint))[-1] == "incomplete"
+
+
+def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
+    first, second, third = (
+        problem("a", "What is 2+2?", "4"),
+        problem("b", "what is  2 + 2", "4"),
+        problem("c", "2-2", "0"),
+    )
+    assert duplicates([first, second, third]) == [("a", "b")]
+    assert overlap({"train": [first], "validation": [third], "test": [second]}) == [("a", "b")]
+    assert overlap({"test": [first, second]}) == []
+
+
+def load(split: str) -> list[Problem]:
+    if split == "validation":
+        raise ConfigError("there is no validation split")
+    return [problem(f"{split}{i}", f"{split if i else 'shared'} {i}", str(i + 100)) for i in range(3)]
+
+
+def test_the_audit_lists_what_it_finds() -> None:
+    result = audit(load, GSM8K, inline())
+    assert result.problems == {"train": 3, "test": 3}
+    assert result.absent == {"validation": "there is no validation split"}
+    assert result.overlap == [("train0", "test0")]
+    assert result.golds == []
+    assert not result.clean
+    assert_golden("audit", "\n".join(describe(result)))
+
+
+def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
+    with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
+        audit(load, GSM8K, inline(), splits=["validation"])
+
+
+def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
+    with refused(ConfigError, "'generous'", "example", key="reward", code="config.registration"):
+        phrasing(Entry(REWARD, "generous", generous, RewardTraits()))
+
+
+def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
+    from winnow.tasks.gsm8k import gsm8k
+
+    result = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
+    assert result.clean
+    assert result.best_constant[1] < 0.05

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from winnow.commands.eval import evaluation_progress
+
+
+def test_without_a_terminal_a_long_part_has_a_line_now_and_then():
+    now, out = [0.0], io.StringIO()
+    with evaluation_progress(Console(file=out, width=80), clock=lambda: now[0]) as progress:
+        progress.begin(40)
+        progress.loading("bundled")
+        progress.start_task("arithmetic")
+        for second in range(1, 31):
+            now[0] = float(second)
+            progress.rollout(5)
+        progress.part(8, 8)
+    lines = out.getvalue().splitlines()
+    assert "bundled" in lines[0]
+    assert len(lines) == 4  # loading, at 11 and at 22 seconds, the part
+    assert ["11/40" in lines[1], "22/40" in lines[2], "30/40" in lines[3]] == [True, True, True]
+    assert all("arithmetic" in line for line in lines[1:])
