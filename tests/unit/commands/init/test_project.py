@@ -13,10 +13,10 @@ from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
 from winnow.commands.audit.checks import audit_configured
 from winnow.commands.init.project import write_project
-from winnow.evaluation.scoring import build_config
 from winnow.config_file import load
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError
+from winnow.evaluation.scoring import build_config
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.resolve import resolve_file

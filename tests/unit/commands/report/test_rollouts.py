@@ -1,14 +1,15 @@
-"""Rollouts as columns: the browser unpacks them exactly, and a run of 60,000 rollouts fits in a file."""
+"""The rollouts of the page: their columns, and the text of each token."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
+import pytest
 import report_pages as pages
 
 from winnow.commands.report.html import encoded
-from winnow.commands.report.rollouts import packed, rollout_data
+from winnow.commands.report.rollouts import TokenPieces, packed, rollout_data
 
 LIMIT, DEMO = 20_000_000, 61_440  # bytes of --limit, and rollouts of the recipe arithmetic
 
@@ -60,3 +61,71 @@ def test_a_demo_run_fits_in_a_file():
         })  # fmt: skip
     group = packed([rollout_data(row, lambda tokens, text: list(text), longest=20_000) for row in rows])
     assert len(encoded(group)) / 16 < LIMIT / DEMO
+
+
+END = 256  # special
+
+
+class Bytes:
+    """A token is a byte; tokens from 257 on are words."""
+
+    words = (b"</answer", b'">\n', "两".encode()[:2])
+
+    def __len__(self):
+        return 257 + len(self.words)
+
+    def decode(self, tokens, skip_special_tokens):
+        assert skip_special_tokens
+        parts = (bytes([t]) if t < END else b"" if t == END else self.words[t - 257] for t in tokens)
+        return b"".join(parts).decode("utf-8", "replace")
+
+
+class Words:
+    """A space is between words, and none before the first, as with SentencePiece."""
+
+    words = ("The", "answer", "is")
+
+    def __len__(self):
+        return len(self.words)
+
+    def decode(self, tokens, skip_special_tokens):
+        return " ".join(self.words[t] for t in tokens)
+
+
+def pieces(text, tokens=None, tokenizer=None):
+    return TokenPieces(tokenizer or Bytes())(np.array(list(text.encode()) if tokens is None else tokens, int), text)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "a両é🙂b", "🙂🙂", "\x00\n</script>"])
+def test_pieces_join_to_the_text_and_there_is_one_per_token(text):
+    made = pieces(text)
+    assert made is not None
+    assert "".join(made) == text
+    assert len(made) == len(text.encode())
+
+
+def test_the_token_that_completes_a_character_has_it():
+    assert pieces("aé") == ["a", "", "é"]
+    assert pieces("两", [259, *"两".encode()[2:]]) == ["", "两"]
+
+
+def test_incomplete_and_invalid_characters_are_replacement_characters():
+    assert pieces("a\ufffd", [97, 0xF0, 0x9F]) == ["a", "", "\ufffd"]
+    assert pieces("\ufffdab", [0xFF, 97, 98]) == ["", "\ufffda", "b"]
+
+
+def test_special_tokens_and_tokens_after_a_stop_string_have_no_text():
+    assert pieces("ab", [97, 98, END]) == ["a", "b", ""]
+    assert pieces('x</answer">', [120, 257, 258]) == ["x", "</answer", '">']
+    assert pieces("ab", [97, 98, 120, 120]) == ["a", "b", "", ""]
+
+
+def test_a_space_before_a_word_belongs_to_it():
+    assert pieces("The answer is", [0, 1, 2], Words()) == ["The", " answer", " is"]
+
+
+def test_tokens_that_do_not_decode_to_the_text_have_no_pieces():
+    assert pieces("ab", [97, 99]) is None
+    assert pieces("ab", [97]) is None
+    assert pieces("ab", [97, 9999]) is None
+    assert pieces("ab", [97, -1]) is None
