@@ -42,7 +42,7 @@ from coverage_populations import (
 from scipy.stats import binom
 
 from winnow.algos import intervals
-from winnow.algos.paired_test import paired_test
+from winnow.algos.intervals import paired_test
 from winnow.records import FloatArray, IntArray
 from winnow.seeds import generator
 

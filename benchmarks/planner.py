@@ -29,7 +29,7 @@ import numpy as np
 from planner_regret import by_the_page, nearest, over_seeds, regrets
 
 from winnow.algos.costs import StepCosts, StepWork
-from winnow.algos.planning_law import Noise
+from winnow.algos.planning import Noise
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
 from winnow.commands.profile.run_statistics import COUNTS, PHASES, statistics_of

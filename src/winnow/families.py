@@ -204,7 +204,7 @@ WEIGHTING = Family(
     "winnow.testing:check_weighting",
 )
 LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits, "winnow.testing:check_loss")
-TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.terms",), TermTraits, "winnow.testing:check_term")
+TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits, "winnow.testing:check_term")
 ENGINE = Family(
     "engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits, "winnow.testing:check_engine"
 )

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from winnow.algos.chunks import credit_in_chunks, kept_in_chunks, select_in_chunks
+from winnow.algos.selection import credit_in_chunks, kept_in_chunks, select_in_chunks
 from winnow.families import FAMILIES
 from winnow.records import Problem
 from winnow.registry import members, resolve

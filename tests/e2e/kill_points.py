@@ -398,8 +398,8 @@ def warm_up() -> None:
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
 
+    import winnow.algos.kl
     import winnow.algos.loss
-    import winnow.algos.terms
     import winnow.engines.native.memory  # noqa: F401
 
     get_checkpoint_conversion_mapping("qwen2")

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from winnow.algos import advantage
-from winnow.algos.pass_rates import PassRates
-from winnow.algos.planning_law import Noise, Rule, group_signal, kept_right, second_moment
+from winnow.algos.planning import Noise, PassRates, Rule, group_signal, kept_right, second_moment
 from winnow.algos.selection import max_variance
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from winnow.algos.estimators import truncated_importance
+from winnow.algos.kl import entropy, kl
 from winnow.algos.loss import reinforce
 from winnow.algos.objective import Objective, Term
-from winnow.algos.terms import entropy, kl
+from winnow.algos.pass_at_k import truncated_importance
 from winnow.records import PolicyOutput
 from winnow.testing import micro_batch
 

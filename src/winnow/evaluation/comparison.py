@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from winnow.algos.intervals import Interval, of_difference
-from winnow.algos.paired_test import PairedTest, paired_test
+from winnow.algos.intervals import Interval, PairedTest, of_difference, paired_test
 from winnow.errors import DataError
 from winnow.evaluation.folder import (
     AGAINST,

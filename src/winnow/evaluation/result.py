@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from winnow.algos.estimators import is_tied
 from winnow.algos.intervals import Interval, of_average, over_problems
+from winnow.algos.pass_at_k import is_tied
 from winnow.config import Config
 from winnow.evaluation.folder import Row, group_by_problem
 from winnow.evaluation.settings import reward_label, uses_task_defaults

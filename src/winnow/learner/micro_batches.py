@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from winnow import ranks
-from winnow.algos.estimators import truncated_importance
+from winnow.algos.pass_at_k import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.learner.rank_shares import deal_parts, missing_passes, shortest, without_training
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence

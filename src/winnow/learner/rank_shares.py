@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from winnow import ranks
-from winnow.algos.dealing import in_runs
+from winnow.algos.division import in_runs
 from winnow.learner.model_input import AnySequence, length
 from winnow.records import TrainingSequence
 

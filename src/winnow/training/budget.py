@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from winnow.algos.chunks import kept_in_chunks
-from winnow.algos.selection import kept_size
+from winnow.algos.selection import kept_in_chunks, kept_size
 from winnow.config import Config, trained_tokens
 from winnow.training.members import Members
 

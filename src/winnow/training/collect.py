@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from winnow import ranks
-from winnow.algos.dealing import deal
+from winnow.algos.division import deal
 from winnow.engines.base import Engine
 from winnow.engines.weight_versions import check_fresh
 from winnow.records import Group, Prompt, Rollout, Sampling

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from winnow.algos.estimators import majority_at_k, pass_at_k, standard_error
+from winnow.algos.pass_at_k import majority_at_k, pass_at_k, standard_error
 from winnow.records import FloatArray
 from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import readable

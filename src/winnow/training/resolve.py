@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from winnow import ranks
-from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
-from winnow.algos.selection import chain
+from winnow.algos.selection import chain, credit_in_chunks, select_in_chunks
 from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load
 from winnow.errors import ConfigError

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from winnow.algos.estimators import is_tied, majority_at_k, pass_at_k, standard_error
+from winnow.algos.pass_at_k import is_tied, majority_at_k, pass_at_k, standard_error
 
 
 def test_pass_at_k_is_unbiased():

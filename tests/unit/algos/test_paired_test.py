@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.algos.paired_test import paired_test
+from winnow.algos.intervals import paired_test
 from winnow.records import FloatArray
 
 

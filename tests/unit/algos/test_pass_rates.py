@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from winnow.algos.pass_rates import LEAST, MOST, PassRates, RatePoints, fit_pass_rates, flat_share
+from winnow.algos.planning import LEAST, MOST, PassRates, RatePoints, fit_pass_rates, flat_share
 
 
 def test_under_a_uniform_rate_every_count_is_as_likely():

@@ -2,8 +2,16 @@
 
 import pytest
 
-from winnow.algos.pass_rates import PassRates
-from winnow.algos.planning_law import GroupSignal, Noise, Rule, UpdateBounds, group_signal, progress, second_moment
+from winnow.algos.planning import (
+    GroupSignal,
+    Noise,
+    PassRates,
+    Rule,
+    UpdateBounds,
+    group_signal,
+    progress,
+    second_moment,
+)
 
 GROUP = GroupSignal(kept=4, signal=0.3, square=0.1, credit=0.8, learning=0.9)
 NOISE = Noise(rollout=5.0, between=2.0)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from memory_plans import STEP, part, planned, planned_with, sizes
 from published_models import NAMES, make
 from refusals import refused
-from winnow.algos.dealing import in_runs
+from winnow.algos.division import in_runs
 from winnow.commands import app
 from winnow.config_file import load as load_config
 from winnow.config_file import validate

@@ -12,12 +12,13 @@ from typing import TypedDict
 import numpy as np
 
 from winnow.algos.costs import StepCosts, StepWork
-from winnow.algos.pass_rates import Rates, flat_share
-from winnow.algos.planning_law import (
+from winnow.algos.planning import (
     GroupSignal,
     Law,
     Noise,
+    Rates,
     UpdateBounds,
+    flat_share,
     group_signal,
     progress,
     second_moment,

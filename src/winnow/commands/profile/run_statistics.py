@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from winnow.algos.costs import StepCosts, StepWork
-from winnow.algos.pass_rates import PassRates, fit_pass_rates
+from winnow.algos.planning import PassRates, fit_pass_rates
 from winnow.config import Config
 from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError

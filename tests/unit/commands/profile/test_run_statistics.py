@@ -7,7 +7,7 @@ import pytest
 
 from planned_run import RIGHT, SECONDS, N, group, rewards_of, write_planned_run
 from refusals import refused
-from winnow.algos.pass_rates import fit_pass_rates
+from winnow.algos.planning import fit_pass_rates
 from winnow.commands.profile.run_statistics import statistics_of
 from winnow.errors import ConfigError, DataError, RunFolderError
 

@@ -11,8 +11,7 @@ from golden_files import assert_golden
 from planned_run import CONFIG, SECONDS, SETS, N, write_planned_run
 from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
-from winnow.algos.pass_rates import flat_share
-from winnow.algos.planning_law import Noise, Rule, group_signal
+from winnow.algos.planning import Noise, Rule, flat_share, group_signal
 from winnow.commands import app
 from winnow.commands.profile.plan import PlanRequest, prepare_plan
 from winnow.commands.profile.plan_text import opening_lines, plan_lines
