@@ -42,8 +42,8 @@ from winnow.families import FAMILIES
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.records import Outcome, Prompt, Rollout, Sampling
 from winnow.registry import members, register, resolve
+from winnow.rewards.compose import unsaved_tokens
 from winnow.rewards.math_equivalence import algebra
-from winnow.rewards.not_read import unsaved_tokens
 from winnow.state import checkpoint, output_files, resume_changes
 from winnow.state.cost_file import costs_of_profile, read_costs
 from winnow.state.run_folder import RunFolder

@@ -17,8 +17,7 @@ from winnow.config import Config
 from winnow.config_file import override, validate
 from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
-from winnow.rewards.compose import make_reward
-from winnow.rewards.not_read import NOT_READ, unsaved_tokens
+from winnow.rewards.compose import NOT_READ, make_reward, unsaved_tokens
 from winnow.state.disk import check_kind
 from winnow.state.log_rows import prompt_of, rollout_of
 from winnow.state.logbook import read_rows

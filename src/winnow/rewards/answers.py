@@ -11,10 +11,10 @@ from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning, answer_tag, has_box, hashes, last_boxed, last_number
+from winnow.rewards.format import thinking_open
 from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence.numbers import to_fraction
 from winnow.rewards.math_equivalence.tolerance import stated_error, tolerant, with_unit
-from winnow.rewards.tags import thinking_open
 
 
 def _check_boxed(options: Mapping[str, Any]) -> None:

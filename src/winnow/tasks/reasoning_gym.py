@@ -9,8 +9,7 @@ from typing import Any
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.rewards.gym import AUDITED, foreign_field_message, refuse_constants
-from winnow.rewards.gym_answers import foreign_field
+from winnow.rewards.gym import AUDITED, foreign_field, foreign_field_message, refuse_constants
 from winnow.tasks.problems import problem
 from winnow.tasks.splits import Split, check_split, split_of
 

@@ -14,8 +14,8 @@ from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning
+from winnow.rewards.format import thinking_open
 from winnow.rewards.outcomes import failure
-from winnow.rewards.tags import thinking_open
 from winnow.verify.compare import same_output, same_value
 from winnow.verify.sandbox import Limits, Program, RunResult, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference, Sandbox

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.records import IntArray, Outcome, Prompt, Rollout
-from winnow.rewards.not_read import NOT_READ, NotRead, unsaved_tokens
+from winnow.rewards.compose import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
 

@@ -15,8 +15,7 @@ import pytest
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.gym import ConstantAudit, audit_constants, reasoning_gym, refuse_constants
-from winnow.rewards.gym_answers import admits, foreign_field
+from winnow.rewards.gym import ConstantAudit, admits, audit_constants, foreign_field, reasoning_gym, refuse_constants
 from winnow.verify import Verifiers
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))

@@ -9,7 +9,7 @@ from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Prompt, Rollout
 from winnow.rewards.compose import make_reward
-from winnow.rewards.length import length, overlong
+from winnow.rewards.format import length, overlong
 
 PROMPT = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q", answer="42", task="t")
 

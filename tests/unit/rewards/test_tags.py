@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Prompt, Rollout
-from winnow.rewards.tags import format_tags, tag_count
+from winnow.rewards.format import format_tags, tag_count
 
 
 def prompt(text: str) -> Prompt:

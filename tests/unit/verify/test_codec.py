@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.not_read import NOT_READ
+from winnow.rewards.compose import NOT_READ
 from winnow.verify.codec import (
     decode_error,
     decode_outcome,
