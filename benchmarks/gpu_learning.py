@@ -18,8 +18,8 @@ from gpu_lab import Lab
 import winnow
 from winnow.config_file import load, validate
 from winnow.models.architecture import architecture
+from winnow.models.device import set_matrix_products
 from winnow.models.load import load_tokenizer
-from winnow.models.precision import set_matrix_products
 from winnow.recipes import recipe_paths
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics

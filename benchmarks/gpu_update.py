@@ -40,8 +40,8 @@ from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import length, sharing_pays
+from winnow.models.device import keeps_masters
 from winnow.models.load import load_tokenizer
-from winnow.models.precision import keeps_masters
 from winnow.records import Batch, Rollout, TrainingSequence
 from winnow.training.build import load_model
 from winnow.training.device_plan import plan_devices

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from winnow.config_file import load
 from winnow.learner.learner import Learner, make_learner
-from winnow.models.precision import keeps_masters
+from winnow.models.device import keeps_masters
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.build import Built, build, load_model

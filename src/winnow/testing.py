@@ -29,9 +29,8 @@ from winnow.algos.objective import Objective, Term
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.installed import is_installed
 from winnow.models.architecture import architecture
+from winnow.models.folder import BUNDLED, published_files
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
-from winnow.models.model_folder import BUNDLED
-from winnow.models.published_files import published_files
 from winnow.records import (
     FloatArray,
     Group,

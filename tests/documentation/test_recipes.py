@@ -13,7 +13,7 @@ from doc_pages import PAGES
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.models.model_folder import settings_folder
+from winnow.models.folder import settings_folder
 
 PAGE = PAGES["docs/recipes.md"]
 RECIPE = re.findall(r"(?ms)^```toml\n(.*?)^```", PAGE)

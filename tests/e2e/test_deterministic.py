@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import winnow
 from refusals import refused
 from winnow.errors import RunFolderError
-from winnow.models.precision import WORKSPACE, set_deterministic
+from winnow.models.device import WORKSPACE, set_deterministic
 
 
 def weights(folder):

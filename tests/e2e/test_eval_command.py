@@ -45,7 +45,7 @@ def golds(tmp_path, monkeypatch):
 @pytest.fixture
 def long_model(tmp_path, monkeypatch):
     """The bundled policy, said to have room for the longest of published questions, which its scripts never read."""
-    from winnow.models.model_folder import settings_folder
+    from winnow.models.folder import settings_folder
 
     folder = tmp_path / "policy"
     folder.mkdir()

@@ -14,8 +14,8 @@ import winnow
 from published_models import NAMES, make
 from refusals import refused
 from winnow.errors import DataError
+from winnow.models.folder import published_files
 from winnow.models.load import load
-from winnow.models.published_files import published_files
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 

@@ -28,8 +28,8 @@ from winnow.learner.adamw import stochastically_rounded
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
+from winnow.models.device import set_deterministic
 from winnow.models.load import Loaded, load
-from winnow.models.precision import set_deterministic
 from winnow.records import Batch, Group, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.seeds import generator
 from winnow.state.logbook import read_metrics

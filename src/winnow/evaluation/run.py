@@ -23,8 +23,7 @@ from winnow.evaluation.folder import EvaluationFolder, rows_of
 from winnow.evaluation.progress import EvaluationProgress
 from winnow.evaluation.result import EvaluationResult
 from winnow.evaluation.settings import EvaluationTask
-from winnow.models.device import resolve_device
-from winnow.models.precision import set_deterministic, set_matrix_products
+from winnow.models.device import resolve_device, set_deterministic, set_matrix_products
 from winnow.records import Prompt, Rollout
 from winnow.state.input_digests import digests
 from winnow.state.log_rows import encode

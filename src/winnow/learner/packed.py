@@ -17,8 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
-from winnow.models.attention import register
-from winnow.models.backbone import reads_in_pieces
+from winnow.models.backbone import reads_in_pieces, register
 from winnow.records import BoolArray, IntArray
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from winnow import ranks
 from winnow.learner.policy_module import PolicyModule
 from winnow.models.adapter import plain_model
-from winnow.models.weights_on_read import WeightsOnRead
+from winnow.models.tensor_file import WeightsOnRead
 
 
 def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> None:

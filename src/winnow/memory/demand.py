@@ -16,9 +16,9 @@ from winnow.config import AdapterCritic, Config, ModelCritic, OptimizerSection, 
 from winnow.memory import footprint
 from winnow.memory.plan import Phase
 from winnow.models.adapter import add_lora, plain_model
+from winnow.models.device import keeps_masters, keeps_value_masters
+from winnow.models.folder import relabel_errors
 from winnow.models.meta import meta_model
-from winnow.models.model_folder import relabel_errors
-from winnow.models.precision import keeps_masters, keeps_value_masters
 
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
@@ -227,7 +227,7 @@ def _separate_model(config: Config, critic: ModelCritic) -> MetaModel:
 
 
 def _value_head(model: MetaModel) -> nn.ParameterList:
-    """[1, H] and a bias, in float32 or float64. torch's linear layer would draw random numbers (models/skeleton.py)."""
+    """[1, H] and a bias, in float32 or float64. torch's linear layer would draw random numbers (models/meta.py)."""
     causal = plain_model(model)
     width, dtype = causal.config.get_text_config().hidden_size, torch.promote_types(causal.dtype, torch.float32)
     shapes = ((1, width), (1,))

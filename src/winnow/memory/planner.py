@@ -19,7 +19,7 @@ from winnow.memory.parts import policy_parts, value_model_parts
 from winnow.memory.passes import policy_passes, value_model_passes
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.usage import capacity
-from winnow.models.precision import describe_precision
+from winnow.models.device import describe_precision
 
 SHARE = 0.8  # of a device that a run may fill; the rest is for allocators, kernels and other programs
 

@@ -1,4 +1,4 @@
-"""The device of the policy."""
+"""The policy's device, the precision in which it computes and keeps weights, and torch's global settings for both."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import copy
 import ctypes
 import functools
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
 
+from winnow.config import Config, ModelCritic, SharedCritic
 from winnow.errors import ConfigError
 
 
@@ -100,3 +103,102 @@ def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
     if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
         return None
     return text.value.decode()
+
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
+FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
+
+
+def keeps_masters(config: Config) -> bool:
+    """Whether float32 masters of the weights are trained. An adapter is float32 on a 16-bit base, and needs none."""
+    return config.model.dtype == "bfloat16" and config.model.lora is None and config.optimizer.master_weights
+
+
+def keeps_value_masters(config: Config) -> bool:
+    """Whether float32 masters of a value model are trained, for 16-bit weights.
+
+    The weights are the value model's own, or the policy's that its head is trained with. The float32 head then has a
+    master too.
+    """
+    critic = config.critic
+    if isinstance(critic, SharedCritic):
+        return keeps_masters(config)
+    if not isinstance(critic, ModelCritic):
+        return False
+    return config.model.dtype == "bfloat16" and critic.lora is None and critic.optimizer.master_weights
+
+
+def set_matrix_products(*, tf32: bool) -> None:
+    """Set whether float32 matrix products on a GPU may use TF32; on a CPU it has no effect.
+
+    torch's default is false for matrix products and true for convolutions, and a program that calls winnow may have
+    changed either.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
+    """Set whether the same numbers on the same GPU, driver and versions give the same bits. On a CPU they always do.
+
+    Like `set_matrix_products`, this overrides what a program that calls winnow has set in torch.
+
+    torch then selects kernels that add in a fixed order, and raises RuntimeError where it has none. Among them is
+    attention: torch's flash and memory-efficient kernels have a repeatable backward, and torch excludes cuDNN's. Raises
+    ConfigError where cuBLAS can no longer be configured.
+    """
+    if device.type != "cuda":
+        return
+    if deterministic:
+        _fix_workspace(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+
+
+@contextmanager
+def distinct_places() -> Iterator[None]:
+    """A context for writing to a tensor at distinct places, which is repeatable anyway.
+
+    torch cannot detect that. Under `set_deterministic` it would sort the places and write the whole tensor again.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
+def describe_precision(config: Config, device: str) -> str:
+    """Description of the precision of computation, weights and sums, for people."""
+    dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
+    base = "" if config.model.quantization is None else " on a base of 4 bits (nf4)"
+    tf32 = f" with TF32 {'on' if config.model.tf32 else 'off'}" if device.startswith("cuda") else ""
+    if dtype != "bfloat16":
+        return f"{dtype}{tf32 if dtype == 'float32' else ''}{base}{'; moments in 8 bits' if few else ''}"
+    if config.model.lora is not None:
+        return f"bfloat16{base}, the adapter in float32{tf32}{', its moments in 8 bits' if few else ''}"
+    kept = "float32 masters" if config.optimizer.master_weights else "stochastic rounding"
+    return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"
+
+
+def _fix_workspace(cuda_is_used: bool) -> None:
+    """Configure cuBLAS to sum in a fixed order.
+
+    Raises ConfigError where the environment has another value. It also raises where the value is not set and
+    `cuda_is_used`: cuBLAS may have read it already.
+    """
+    chosen = os.environ.get(WORKSPACE)
+    if chosen not in FIXED and (chosen is not None or cuda_is_used):
+        why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"
+        raise ConfigError(
+            f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat",
+            remedy=f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU",
+            key="deterministic",
+            code="config.unsupported",
+        )
+    os.environ.setdefault(WORKSPACE, FIXED[0])

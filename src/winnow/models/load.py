@@ -16,8 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.models.bnb import as_plain_model, load_in_nf4
-from winnow.models.model_folder import settings_folder, weights_folder
-from winnow.models.published_files import published_files
+from winnow.models.folder import published_files, settings_folder, weights_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # imports all modelling code, which takes seconds

@@ -1,4 +1,8 @@
-"""A model without weights: every shape that its config.json implies, on the meta device, and its size in bytes."""
+"""A model without weights: every shape that its config.json implies, on the meta device, and its size in bytes.
+
+The parameters of common decoders follow from their settings alone: transformers takes seconds to import modelling code,
+which planning memory does not need. Other families are built by transformers on the meta device.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,120 @@ from torch import nn
 from winnow.errors import DataError
 from winnow.models.bnb import to_4bit_shapes
 from winnow.models.load import DTYPES, read_config
-from winnow.models.skeleton import Skeleton, skeleton
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
+MODEL_TYPES = ("llama", "qwen2", "qwen3")
+ROTARY = ("default", "llama3")  # position embeddings with one table entry for two numbers of a head
+
+
+class Skeleton(nn.Module):
+    """The parameters, buffers and settings of a Llama, Qwen2 or Qwen3 on the meta device. It cannot compute."""
+
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config, self.dtype = config, dtype
+        self.model = nn.Module()
+        self.model.embed_tokens = _matrix(config.vocab_size, config.hidden_size)
+        self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
+        self.model.norm = _norm(config.hidden_size)
+        self.model.rotary_emb = _rotary(_head_size(config))
+        self.lm_head = _matrix(config.vocab_size, config.hidden_size)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output layer, under transformers' method name."""
+        return self.lm_head
+
+    def set_output_embeddings(self, layer: nn.Module) -> None:
+        """Replace the output layer, under transformers' method name."""
+        self.lm_head = layer
+
+
+def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
+    """The skeleton of a supported family; None for any other family, and for settings that this file does not support.
+
+    Those include settings that transformers refuses, because its message is better.
+    """
+    if config.model_type not in MODEL_TYPES or not _is_common(config):
+        return None
+    with torch.device("meta"):
+        model = Skeleton(config, dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+def _is_common(config: Any) -> bool:
+    rope, pad, heads = config.rope_parameters, config.pad_token_id, config.num_attention_heads
+    return (
+        getattr(config, "quantization_config", None) is None
+        and config.hidden_act == "silu"
+        and rope["rope_type"] in ROTARY
+        and "partial_rotary_factor" not in rope
+        and min(config.hidden_size, heads, config.num_key_value_heads) > 0
+        and config.hidden_size % heads == 0
+        and (pad is None or 0 <= pad < config.vocab_size)
+    )
+
+
+def _layer(config: Any) -> nn.Module:
+    hidden, head = config.hidden_size, _head_size(config)
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
+    layer, attention, mlp = nn.Module(), nn.Module(), nn.Module()
+    attention.q_proj = _matrix(queries, hidden, bias=bias)
+    attention.k_proj = _matrix(keys, hidden, bias=bias)
+    attention.v_proj = _matrix(keys, hidden, bias=bias)
+    attention.o_proj = _matrix(hidden, queries, bias=bias and config.model_type != "qwen2")
+    if config.model_type == "qwen3":
+        attention.q_norm, attention.k_norm = _norm(head), _norm(head)
+    widened = getattr(config, "mlp_bias", False)
+    mlp.gate_proj = _matrix(config.intermediate_size, hidden, bias=widened)
+    mlp.up_proj = _matrix(config.intermediate_size, hidden, bias=widened)
+    mlp.down_proj = _matrix(hidden, config.intermediate_size, bias=widened)
+    layer.self_attn, layer.mlp = attention, mlp
+    layer.input_layernorm, layer.post_attention_layernorm = _norm(hidden), _norm(hidden)
+    return layer
+
+
+def _head_size(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _matrix(outputs: int, inputs: int, *, bias: bool = False) -> nn.Module:
+    """A linear layer or an embedding. torch's own layers draw random numbers, which imports a compiler on the meta
+    device.
+    """
+    matrix = nn.Module()
+    matrix.weight = nn.Parameter(torch.empty(outputs, inputs))
+    if bias:
+        matrix.bias = nn.Parameter(torch.empty(outputs))
+    return matrix
+
+
+def _norm(size: int) -> nn.Module:
+    norm = nn.Module()
+    norm.weight = nn.Parameter(torch.empty(size))
+    return norm
+
+
+def _rotary(head: int) -> nn.Module:
+    """A rotary embedding, whose frequencies stay float32 in any precision of the weights."""
+    rotary = nn.Module()
+    for name in ("inv_freq", "original_inv_freq"):
+        rotary.register_buffer(name, torch.empty(head // 2), persistent=False)
+    return rotary
+
+
+if TYPE_CHECKING:
     MetaModel: TypeAlias = PreTrainedModel | Skeleton  # parameters, buffers, settings, and an output layer
 
 

@@ -21,8 +21,7 @@ from winnow.models.adapter import (
     plain_names,
     save_adapter,
 )
-from winnow.models.model_folder import WEIGHTS
-from winnow.models.published_files import GENERATION, write_published_files
+from winnow.models.folder import GENERATION, WEIGHTS, write_published_files
 from winnow.models.tensor_file import FORMAT, write_tensors
 
 ADAPTER = "adapter"  # subfolder with the adapter of a model that is saved merged

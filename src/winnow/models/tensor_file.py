@@ -1,7 +1,9 @@
-"""Write the safetensors format tensor by tensor, and hash the bytes that are written.
+"""Write the safetensors format tensor by tensor, hash the bytes, and read weights only when they are written.
 
 A file is 8 bytes with the header's length, the header (JSON: dtype, shape and place of each tensor), and the tensors.
 Its bytes are those of safetensors' `save_file`, which needs all tensors in host memory at once.
+
+Weights that are produced when they are read may be gathered from ranks, received from a process, or merged.
 """
 
 from __future__ import annotations
@@ -9,11 +11,37 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WeightsOnRead(Mapping[str, "Tensor"]):
+    """A mapping whose names cost nothing. Iterating reads no weight, nor does `in`, for which Mapping's default would
+    read one.
+    """
+
+    @property
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """Names in the order in which the weights are best read."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
 
 FORMAT = {"format": "pt"}  # metadata that transformers requires in a file of weights
 PIECE_BYTES = 2**26  # copied to the host, hashed and written at a time

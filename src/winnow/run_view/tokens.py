@@ -37,8 +37,8 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
     if run is None:
         return None, "tokens have no text here: these rollouts are not in a run folder, so the tokenizer is not known"
+    from winnow.models.folder import cached_folder, is_hub_id
     from winnow.models.load import load_tokenizer
-    from winnow.models.model_folder import cached_folder, is_hub_id
 
     try:
         if (run / MANIFEST).stat().st_uid != os.geteuid():

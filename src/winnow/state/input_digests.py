@@ -16,7 +16,7 @@ from pathlib import Path
 
 from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import DataError
-from winnow.models.model_folder import cached_folder, is_hub_id, settings_folder
+from winnow.models.folder import cached_folder, is_hub_id, settings_folder
 from winnow.state.checkpoint_names import TENSORS
 
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed whole

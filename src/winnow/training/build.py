@@ -25,9 +25,9 @@ from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.trained import VALUE_MODEL
 from winnow.learner.value_model import Critic, make_critic, shard_critic
 from winnow.models.adapter import add_lora, load_adapter
+from winnow.models.device import keeps_masters, keeps_value_masters
+from winnow.models.folder import relabel_errors
 from winnow.models.load import Loaded, load
-from winnow.models.model_folder import relabel_errors
-from winnow.models.precision import keeps_masters, keeps_value_masters
 from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint

@@ -11,8 +11,8 @@ from winnow.alarms import check as check_alarms
 from winnow.config import AdapterCritic, Config, ModelCritic, SeparateCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import Source
+from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
-from winnow.models.model_folder import relabel_errors
 from winnow.registry import PRESUMING, Entry
 from winnow.state.checkpoint_names import TENSORS
 from winnow.training.members import Members

@@ -19,8 +19,7 @@ from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import evaluating
 from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal
-from winnow.models.device import describe_gpu, resolve_device
-from winnow.models.precision import set_deterministic, set_matrix_products
+from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
 from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint

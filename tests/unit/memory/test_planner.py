@@ -26,8 +26,7 @@ from winnow.memory.demand import step_rollouts
 from winnow.memory.plan import MemoryPart, format_bytes, parse_bytes
 from winnow.memory.planner import _fit_part
 from winnow.models.load import load
-from winnow.models.meta import meta_model
-from winnow.models.skeleton import Skeleton
+from winnow.models.meta import Skeleton, meta_model
 from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.training.device_plan import plan_devices

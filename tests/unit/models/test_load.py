@@ -16,9 +16,9 @@ from published_models import make
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
+from winnow.models.folder import BUNDLED, _download
 from winnow.models.load import describe, load, load_tokenizer, model_stop_tokens, padding, stop_tokens
 from winnow.models.meta import meta_model
-from winnow.models.model_folder import BUNDLED, _download
 
 TOKENIZER = load_tokenizer("bundled")
 SMALL = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16, "context": 64}
@@ -242,7 +242,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's cache with Qwen2.5 as owner/cached; nothing else can be reached."""
     import huggingface_hub.constants as hub
 
-    monkeypatch.setattr("winnow.models.model_folder._download", _download.__wrapped__)  # another test had another cache
+    monkeypatch.setattr("winnow.models.folder._download", _download.__wrapped__)  # another test had another cache
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)

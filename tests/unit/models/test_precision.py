@@ -9,9 +9,8 @@ from golden_files import assert_golden
 from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.models import precision
-from winnow.models.load import load
-from winnow.models.precision import (
+from winnow.models import device
+from winnow.models.device import (
     WORKSPACE,
     describe_precision,
     distinct_places,
@@ -19,6 +18,7 @@ from winnow.models.precision import (
     set_deterministic,
     set_matrix_products,
 )
+from winnow.models.load import load
 
 LORA = {"model": {"dtype": "bfloat16", "lora": {}}}
 PURE = {
@@ -86,14 +86,14 @@ def test_determinism_on_a_gpu_is_switched_on_and_off(algorithms) -> None:
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled(), "what cannot repeat must not run"
     assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (True, False)
-    assert precision.os.environ[WORKSPACE] == ":4096:8"
+    assert device.os.environ[WORKSPACE] == ":4096:8"
     set_deterministic(torch.device("cuda"), deterministic=False)
     assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic) == (False, False)
 
 
 def test_a_cpu_needs_no_deterministic_mode(algorithms) -> None:
     set_deterministic(torch.device("cpu"), deterministic=True)
-    assert (torch.are_deterministic_algorithms_enabled(), WORKSPACE in precision.os.environ) == (False, False)
+    assert (torch.are_deterministic_algorithms_enabled(), WORKSPACE in device.os.environ) == (False, False)
 
 
 def test_determinism_is_refused_after_cublas_has_started(algorithms) -> None:
@@ -103,7 +103,7 @@ def test_determinism_is_refused_after_cublas_has_started(algorithms) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     algorithms.setenv(WORKSPACE, ":16:8")
     set_deterministic(torch.device("cuda"), deterministic=True)
-    assert precision.os.environ[WORKSPACE] == ":16:8"
+    assert device.os.environ[WORKSPACE] == ":16:8"
     algorithms.setattr(torch.cuda, "is_initialized", lambda: False)
     algorithms.setenv(WORKSPACE, ":0:0")
     with refused(ConfigError, "':0:0'", WORKSPACE, key="deterministic", code="config.unsupported"):

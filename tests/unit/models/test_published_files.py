@@ -8,8 +8,8 @@ import pytest
 from published_models import NAMES, make
 from refusals import refused
 from winnow.errors import DataError
+from winnow.models.folder import published_files, write_published_files
 from winnow.models.load import load
-from winnow.models.published_files import published_files, write_published_files
 
 
 @pytest.fixture

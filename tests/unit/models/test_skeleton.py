@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
-from winnow.models.skeleton import MODEL_TYPES, skeleton
+from winnow.models.meta import MODEL_TYPES, skeleton
 
 SIZES = dict(
     vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from refusals import refused
 from winnow.errors import RunFolderError
-from winnow.models.published_files import published_files
+from winnow.models.folder import published_files
 from winnow.models.save import write_model_folder
 from winnow.models.tensor_file import write_tensors
 from winnow.state import checkpoint

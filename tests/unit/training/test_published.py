@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from winnow.commands import app
 from winnow.config_file import load
-from winnow.models.model_folder import settings_folder
+from winnow.models.folder import settings_folder
 from winnow.tasks.templates import PLAIN
 from winnow.training.budget import budget
 from winnow.training.resolve import resolve_members

@@ -13,8 +13,8 @@ from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device, parse_bytes
 from winnow.models.device import planned_device
+from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
-from winnow.models.model_folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import Budget, budget, per_update

@@ -35,7 +35,7 @@ from winnow.config import Config
 from winnow.errors import ConfigError, WinnowError, format_error
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_gpu, resolve_device
-from winnow.models.model_folder import weights_folder
+from winnow.models.folder import weights_folder
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run

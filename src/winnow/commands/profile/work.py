@@ -27,9 +27,8 @@ from winnow.errors import ConfigError, UpdateError
 from winnow.learner.learner import make_learner
 from winnow.learner.schedule import schedule
 from winnow.memory.usage import process_memory, reset_peak
-from winnow.models.device import resolve_device
+from winnow.models.device import keeps_masters, resolve_device, set_deterministic, set_matrix_products
 from winnow.models.load import Loaded
-from winnow.models.precision import keeps_masters, set_deterministic, set_matrix_products
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng, generator
 from winnow.training.build import engine_context, load_model

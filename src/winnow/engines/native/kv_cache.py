@@ -13,7 +13,7 @@ from winnow.engines.native.block_attention import attend_per_block, combine_bloc
 from winnow.engines.native.blocks import BlockPool
 from winnow.engines.native.cache_size import BLOCK, KVCacheSpec
 from winnow.engines.native.shapes import Shape
-from winnow.models.precision import distinct_places
+from winnow.models.device import distinct_places
 from winnow.records import IntArray
 
 SPARE = 2 * BLOCK  # tokens behind the cache, to which padding rows write

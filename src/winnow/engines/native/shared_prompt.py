@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from winnow.engines.native.kv_cache import KVCache
-from winnow.models.attention import register
+from winnow.models.backbone import register
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

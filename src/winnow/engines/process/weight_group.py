@@ -18,7 +18,7 @@ import torch.distributed
 from torch import Tensor
 
 from winnow.errors import EngineError
-from winnow.models.weights_on_read import WeightsOnRead
+from winnow.models.tensor_file import WeightsOnRead
 
 Backend = Literal["gloo", "nccl"]
 

@@ -25,7 +25,7 @@ from winnow.models.adapter import (
     plain_names,
     trained_parameters,
 )
-from winnow.models.weights_on_read import WeightsOnRead
+from winnow.models.tensor_file import WeightsOnRead
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
 

@@ -15,7 +15,7 @@ from winnow.commands.report.groups import spread
 from winnow.commands.report.headline import headline, ledger
 from winnow.commands.report.rollouts import cut, rollout_data
 from winnow.errors import DataError
-from winnow.models.model_folder import BUNDLED
+from winnow.models.folder import BUNDLED
 from winnow.run_view.data import open_folder
 from winnow.run_view.summary import summary
 from winnow.run_view.tokens import tokenizer_of

@@ -12,7 +12,7 @@ from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
 from winnow.commands.show.text import Choice, format_rollouts
 from winnow.errors import DataError
-from winnow.models.model_folder import BUNDLED
+from winnow.models.folder import BUNDLED
 from winnow.records import Outcome
 from winnow.state.logbook import Logbook
 
