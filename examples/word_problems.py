@@ -17,7 +17,7 @@ import numpy as np
 from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.seeds import derive, generator
-from winnow.tasks.splits import check_split, split_of
+from winnow.tasks.problems import check_split, split_of
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jack", "Karl", "Lena")
 THINGS = ("apples", "pencils", "stickers", "eggs", "shells", "coins", "books", "cards", "stamps", "marbles")

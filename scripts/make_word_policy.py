@@ -27,7 +27,7 @@ from word_problems import OPERATIONS, Story, story  # noqa: E402
 
 from winnow.models.architecture import architecture  # noqa: E402
 from winnow.seeds import generator  # noqa: E402
-from winnow.tasks.splits import split_of  # noqa: E402
+from winnow.tasks.problems import split_of  # noqa: E402
 
 SHAPE = {"hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "intermediate": 512}
 CONTEXT = 512

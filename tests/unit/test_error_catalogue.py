@@ -48,10 +48,9 @@ from winnow.state import checkpoint, output_files, resume_changes
 from winnow.state.cost_file import costs_of_profile, read_costs
 from winnow.state.run_folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
-from winnow.tasks.chat import chat_texts
-from winnow.tasks.problems import listed
+from winnow.tasks.problems import check_only_test, listed
 from winnow.tasks.source import read_hub, read_jsonl
-from winnow.tasks.splits import check_only_test
+from winnow.tasks.templates import chat_texts
 from winnow.training.notices import check_skipped
 from winnow.training.resolve import resolve_members
 from winnow.user_code import load_function

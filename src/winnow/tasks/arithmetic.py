@@ -11,8 +11,8 @@ from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import derive, generator
-from winnow.tasks import splits
-from winnow.tasks.splits import Split, check_split
+from winnow.tasks import problems as splits
+from winnow.tasks.problems import Split, check_split
 
 Draw = Callable[[np.random.Generator], tuple[str, int]]
 

@@ -18,9 +18,8 @@ from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import generator
-from winnow.tasks.problems import listed, problem
+from winnow.tasks.problems import check_split, listed, problem, split_of
 from winnow.tasks.source import Record, read_jsonl
-from winnow.tasks.splits import check_split, split_of
 
 Gold = dict[str, Any]
 MOST_DRAWS = 40  # per requested problem; a tenth of the texts is in the test split

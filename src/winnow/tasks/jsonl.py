@@ -12,9 +12,8 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import last_boxed
-from winnow.tasks.problems import listed, problem
+from winnow.tasks.problems import Split, check_split, listed, problem, split_of
 from winnow.tasks.source import Record, read_jsonl
-from winnow.tasks.splits import Split, check_split, split_of
 
 # Usual names of the two fields in published data sets, the likelier ones first.
 USUAL = {

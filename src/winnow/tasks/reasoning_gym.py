@@ -10,8 +10,7 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.gym import AUDITED, foreign_field, foreign_field_message, refuse_constants
-from winnow.tasks.problems import problem
-from winnow.tasks.splits import Split, check_split, split_of
+from winnow.tasks.problems import Split, check_split, problem, split_of
 
 ITEMS_PER_PROBLEM = 40  # a small split gets a tenth of the items, and a generator may repeat questions
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
-from winnow.tasks.splits import check_split, train_or_validation
+from winnow.tasks.problems import check_split, train_or_validation
 
 DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
 # Data sets of the hub that are published in several subsets; winnow reads all of them as one data set.

@@ -35,7 +35,7 @@ from winnow.state.checkpoint_names import TENSORS
 from winnow.state.input_digests import digests
 from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
-from winnow.tasks.stream import PromptStream, digest_of
+from winnow.tasks.problems import PromptStream, digest_of
 from winnow.training.advice import before_training
 from winnow.training.clock import TrainingClock
 from winnow.training.combinations import check_start, check_value_model

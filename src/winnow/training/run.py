@@ -15,7 +15,7 @@ from winnow.records import Sampling
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
-from winnow.tasks.stream import PromptStream
+from winnow.tasks.problems import PromptStream
 from winnow.training.clock import TrainingClock
 from winnow.training.members import Members
 from winnow.training.phases import Phases

@@ -6,7 +6,7 @@ from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.tasks.arithmetic import LEVELS, arithmetic, split_of
-from winnow.tasks.splits import SPLITS
+from winnow.tasks.problems import SPLITS
 
 SMALLEST = {f"{a} + {b}" for a in range(10) for b in range(10)} | {
     f"{a} - {b}" for a in range(10) for b in range(a + 1)

@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.tasks.code import code, programs
-from winnow.tasks.splits import SPLITS
+from winnow.tasks.problems import SPLITS
 
 
 def folder(tmp_path: Path, *rows: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from refusals import refused
 from winnow.config import Config
 from winnow.errors import ConfigError, DataError
 from winnow.registry import members
-from winnow.tasks.competitions import aime24, amc23, minerva_math, olympiad_bench
+from winnow.tasks.mathematics import aime24, amc23, minerva_math, olympiad_bench
 
 
 def write(file, *rows):

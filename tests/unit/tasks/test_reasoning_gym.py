@@ -10,8 +10,8 @@ from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.tasks import reasoning_gym as module
+from winnow.tasks.problems import SPLITS
 from winnow.tasks.reasoning_gym import reasoning_gym
-from winnow.tasks.splits import SPLITS
 
 
 def questions(problems: list[Problem]) -> list[str]:

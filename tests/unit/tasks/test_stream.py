@@ -7,7 +7,7 @@ import numpy as np
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Prompt
-from winnow.tasks.stream import PromptStream
+from winnow.tasks.problems import PromptStream
 
 
 def prompts(n):

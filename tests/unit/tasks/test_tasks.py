@@ -14,11 +14,10 @@ from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.registry import members
-from winnow.tasks.gsm8k import gsm8k
 from winnow.tasks.jsonl import jsonl
-from winnow.tasks.math import math, math500
+from winnow.tasks.mathematics import gsm8k, math, math500
+from winnow.tasks.problems import SPLITS, split_of, train_or_validation
 from winnow.tasks.source import read_jsonl
-from winnow.tasks.splits import SPLITS, split_of, train_or_validation
 
 REPOSITORY = Path(__file__).parents[3]
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))

@@ -159,7 +159,7 @@ def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
 )
 def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel, after a second of computing, however busy the machine is."""
-    monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
+    monkeypatch.setattr("winnow.tasks.templates.CPU_SECONDS", 0)
     model = qwen()
     model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}x"
     with refused(DataError, 0, key="prompt.template", code="data.unfit_model") as caught:

@@ -20,7 +20,7 @@ from winnow.config_file import validate
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.prompt_history import History
-from winnow.tasks.stream import PromptStream
+from winnow.tasks.problems import PromptStream
 from winnow.testing import group_of
 from winnow.training.phases import Phases
 from winnow.training.probe import plan

@@ -15,7 +15,7 @@ from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_devic
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
-from winnow.tasks.stream import PromptStream
+from winnow.tasks.problems import PromptStream
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import Budget, budget, per_update
 from winnow.training.combinations import check_ranks, check_start, check_value_model

@@ -120,7 +120,7 @@ def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
 
 
 def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
-    from winnow.tasks.gsm8k import gsm8k
+    from winnow.tasks.mathematics import gsm8k
 
     result = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
     assert result.clean

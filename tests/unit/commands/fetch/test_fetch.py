@@ -10,7 +10,7 @@ import winnow.commands.fetch.download
 from refusals import refused
 from winnow.commands.fetch.download import Published, data_set_of, fetch_data, fetch_model
 from winnow.errors import DataError
-from winnow.tasks.gsm8k import gsm8k
+from winnow.tasks.mathematics import gsm8k
 from winnow.tasks.source import Record
 
 TOY = Published(hub_id="owner/toy", subset="main")

@@ -14,9 +14,8 @@ from winnow.commands.audit.checks import failing_golds, phrasing
 from winnow.records import Problem
 from winnow.registry import resolve
 from winnow.rewards.math_equivalence import algebra
-from winnow.tasks.gsm8k import gsm8k
 from winnow.tasks.jsonl import jsonl
-from winnow.tasks.math import math500
+from winnow.tasks.mathematics import gsm8k, math500
 from winnow.verify import Verifiers
 
 Load = Callable[[Path], list[Problem]]
