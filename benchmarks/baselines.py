@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from winnow.engines.padding import left_pad
+from winnow.engines.hf_generate import left_pad
 from winnow.records import Prompt
 
 PAGE = 32  # tokens; a prompt's full pages are shared by its rollouts

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
-from winnow.engines.native.packed_weights import packed
+from winnow.engines.native.linear import packed
 from winnow.records import Prompt, Sampling
 
 SHAPE_40M = {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 9, "num_attention_heads": 10}

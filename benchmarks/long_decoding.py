@@ -31,10 +31,10 @@ import torch
 from bundled import bundled
 
 from winnow.engines.base import EngineContext
+from winnow.engines.native.cache import KVCache
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
-from winnow.engines.native.kv_cache import KVCache
-from winnow.engines.native.running import RunningRollouts
+from winnow.engines.native.rows import RunningRollouts
 from winnow.records import Prompt, Sampling
 
 SHAPE_1M = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 5, "num_attention_heads": 4}

@@ -25,7 +25,7 @@ import winnow.algos.weighting
 import winnow.commands
 import winnow.commands.train.here
 import winnow.engines.native.engine
-import winnow.engines.native.running
+import winnow.engines.native.rows
 import winnow.engines.native.sampler
 import winnow.run_view.plot
 import winnow.run_view.progress

@@ -1,10 +1,14 @@
-"""Implementation of the engine `hf`: the `generate` of transformers, on a copy of the policy."""
+"""Implementation of the engine `hf`: the `generate` of transformers, on a copy of the policy.
+
+Prompts of unequal length are padded on the left into one batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
@@ -16,14 +20,30 @@ from transformers import (
 )
 
 from winnow.engines.base import EngineContext, OnRollout
-from winnow.engines.own_weights import TOLERANCES, PolicyCopy
-from winnow.engines.padding import left_pad
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule, last_of, stop_rules
-from winnow.engines.weight_versions import check_newer
-from winnow.records import FloatArray, Group, Prompt, Sampling
+from winnow.engines.weights import TOLERANCES, PolicyCopy, check_newer
+from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
+
+
+class Tokens(Protocol):
+    """A prompt or another tokenized text."""
+
+    @property
+    def tokens(self) -> IntArray: ...
+
+
+def left_pad(prompts: Sequence[Tokens], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pad to the longest length P: tokens [R, P], and a mask [R, P] (int64) with 0 for padding and 1 elsewhere."""
+    width = max(len(prompt.tokens) for prompt in prompts)
+    tokens = np.full((len(prompts), width), pad, dtype=np.int64)
+    real = np.zeros((len(prompts), width), dtype=np.int64)
+    for row, prompt in enumerate(prompts):
+        tokens[row, width - len(prompt.tokens) :] = prompt.tokens
+        real[row, width - len(prompt.tokens) :] = 1
+    return torch.from_numpy(tokens).to(device), torch.from_numpy(real).to(device)
 
 
 class HuggingFace:

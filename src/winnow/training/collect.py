@@ -12,7 +12,7 @@ from typing import Any
 from winnow import ranks
 from winnow.algos.division import deal
 from winnow.engines.base import Engine
-from winnow.engines.weight_versions import check_fresh
+from winnow.engines.weights import check_fresh
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 from winnow.training.gathering import gather_groups

@@ -10,14 +10,12 @@ import torch
 from test_native_memory import BYTES_PER_TOKEN, check_same, context, lengths, prompts
 
 from winnow.engines.base import EngineContext
-from winnow.engines.native.blocks import BlockPool, BlockTable, fill_gaps
-from winnow.engines.native.cuda_graphs import MOST_SHAPES
+from winnow.engines.native.cache import KVCache
+from winnow.engines.native.cuda import MOST_SHAPES, rounded_shape
+from winnow.engines.native.decoder import batches
 from winnow.engines.native.engine import native
-from winnow.engines.native.kv_cache import KVCache
-from winnow.engines.native.reading import batches
 from winnow.engines.native.sampler import Native
-from winnow.engines.native.scheduler import Scheduler
-from winnow.engines.native.shapes import rounded_shape
+from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler, fill_gaps
 from winnow.engines.requests import pending_rollouts
 from winnow.records import Sampling
 
@@ -139,7 +137,7 @@ def test_a_bounded_cache_gives_the_same_bits_again() -> None:
 def test_prompts_read_in_pieces_give_the_rollouts_of_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, counts = prompts(5, 150, 9, 64, 65, 30), [3] * 6
     whole = native(exact_context()).generate(wanted, counts, Sampling(max_new_tokens=20), seed=(1,))
-    monkeypatch.setattr("winnow.engines.native.cache_size.PIECE", 40)
+    monkeypatch.setattr("winnow.engines.native.memory.PIECE", 40)
     c, fed = exact_context(), Counter[int]()
     engine = native(c)
     c.model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: fed.update([inputs[0].numel()]))

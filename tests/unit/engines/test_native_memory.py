@@ -16,10 +16,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from refusals import refused
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.native.cache_size import KVCacheSpec
-from winnow.engines.native.cuda_graphs import pad_rows
+from winnow.engines.native.cuda import pad_rows
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
+from winnow.engines.native.memory import KVCacheSpec
 from winnow.engines.native.sampler import Native
 from winnow.engines.native.scheduler import share_prompts
 from winnow.engines.requests import pending_rollouts

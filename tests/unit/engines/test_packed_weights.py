@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
-from winnow.engines.native.packed_weights import packable, packed, packed_bytes
+from winnow.engines.native.linear import packable, packed, packed_bytes
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load_tokenizer
 from winnow.records import Prompt, Sampling

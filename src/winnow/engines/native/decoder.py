@@ -1,28 +1,214 @@
-"""Prefill and decoding on a transformers model: a prompt is read once for all its rows, which decode token by token."""
+"""Prefill and decoding on a transformers model: a prompt is read once for all its rows, which decode token by token.
+
+Index arrays match the queries of a pass with blocks of the cache. Prompts and preempted rollouts are read in passes of
+several tokens, which write their keys and values.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import DynamicCache
 
-from winnow.engines.native.cache_size import KVCacheSpec
-from winnow.engines.native.cuda_graphs import CudaGraphs
-from winnow.engines.native.kv_cache import KVCache
-from winnow.engines.native.layout import own_arrays, prompt_arrays
-from winnow.engines.native.reading import Text, read
-from winnow.engines.native.scheduler import Scheduler
-from winnow.engines.native.shapes import Shape, exact_shape, rounded_shape
-from winnow.engines.native.shared_prompt import attention as shared_attention
-from winnow.engines.native.uploads import Uploads
+from winnow.engines.hf_generate import left_pad
+from winnow.engines.native import memory
+from winnow.engines.native.cache import BlockSection, KVCache
+from winnow.engines.native.cuda import CudaGraphs, Shape, Uploads, exact_shape, rounded_shape
+from winnow.engines.native.memory import KVCacheSpec
+from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler
+from winnow.models.backbone import register
 from winnow.records import IntArray
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
+    """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] blocks per
+    row.
+
+    Padding repeats row 0 or block 0, and its products are not used.
+    """
+    own, rows, width = pool.own, pool.own.sequences, shape.longest
+    owner = _padded(own.owner[: own.used], shape.blocks)
+    table = np.zeros((shape.rows, width), dtype=np.int64)
+    table[:rows, : own.table.shape[1]] = own.table[:rows, :width]
+    held = _padded(own.held[:rows], shape.rows)
+    # Entries behind a row's blocks are left from an earlier row, and may be outside the part that is read
+    table[np.arange(width) >= held[:, None]] = 0
+    place = owner * width + _padded(own.ordinal[: own.used], shape.blocks)
+    arrays = {"own_owner": owner, "own_place": place, "own_table": table, "own_held": held}
+    return {**arrays, **_in_turn("own", table, held, shape.blocks)}
+
+
+def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
+    """For blocks of prompts: [M] and [S, K] as for rollouts; [M, heads, readers] the row and head of each query of a
+    block; [R, heads] the index of a row's result among them; [R] the first block of a row's prompt.
+
+    Prompts are at the end of the cache in reverse order, so the arrays are reversed.
+    """
+    prompts, blocks, readers = pool.prompts, shape.prompt_blocks, shape.readers
+    owner = _padded(prompts.owner[: prompts.used], blocks)[::-1].copy()
+    place = (owner * shape.prompt_longest + _padded(prompts.ordinal[: prompts.used], blocks)[::-1]).copy()
+    held = _padded(prompts.held[: prompts.sequences], shape.prompts)
+    table = np.zeros((shape.prompts, shape.prompt_longest), dtype=np.int64)
+    known = prompts.table[: prompts.sequences, : shape.prompt_longest]
+    table[: prompts.sequences, : known.shape[1]] = known
+    table[np.arange(shape.prompt_longest) >= held[:, None]] = 0
+    table = blocks - 1 - table
+
+    rows, order = np.arange(len(prompt_of_row)), np.argsort(prompt_of_row, kind="stable")
+    counts = np.bincount(prompt_of_row)
+    among = np.empty_like(prompt_of_row)  # index of a row among those of its prompt
+    among[order] = rows - np.repeat(np.cumsum(counts) - counts, counts)
+    row_of = np.zeros((shape.prompts, readers), dtype=np.int64)
+    row_of[prompt_of_row, among] = rows
+    head = np.arange(heads)
+    reader = row_of[owner][:, None] * heads + head[:, None]
+    prompt_of_row, among = _padded(prompt_of_row, shape.rows), _padded(among, shape.rows)
+    block_of_row = table[prompt_of_row, 0]
+    base = block_of_row if shape.prompt_longest == 1 else prompt_of_row
+    entry = (base[:, None] * heads + head) * readers + among[:, None]
+    return {
+        "prompt_place": place,
+        "prompt_table": table,
+        "prompt_held": held,
+        "prompt_block": block_of_row,
+        "reader": reader,
+        "entry": entry,
+        **_in_turn("prompt", table, held, blocks),
+    }
+
+
+def _in_turn(kind: str, table: IntArray, held: IntArray, blocks: int) -> Mapping[str, IntArray]:
+    """[N] the numbers of blocks sequence by sequence, and [S + 1] the start of each sequence and of the padding."""
+    order = _padded(table[np.arange(table.shape[1]) < held[:, None]], blocks)
+    return {f"{kind}_order": order, f"{kind}_starts": np.concatenate([[0], np.cumsum(held)])}
+
+
+def _padded(array: IntArray, length: int) -> IntArray:
+    """The array, extended with zeros to [length]."""
+    out = np.zeros(length, dtype=np.int64)
+    out[: len(array)] = array
+    return out
+
+
+NAME = "winnow_shared_prompt"
+
+
+def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared: KVCache, scaling: float) -> Tensor:
+    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which masks each row's tokens.
+
+    Without a cache, in a forward pass over prompts, attention is that of `attention.register`.
+    """
+    assert isinstance(module.layer_idx, int)
+    return shared.attend(module.layer_idx, query[:, :, 0] * scaling)[:, None]
+
+
+register(NAME, "shared", attend)
+
+
+@contextlib.contextmanager
+def shared_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Inside this context the layers of the model attend through `attend`."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Tokens [L] to read, and the prompts or the row, by number, whose blocks hold the tokens from `first` on."""
+
+    tokens: IntArray
+    prompts: tuple[int, ...] = ()
+    row: int | None = None
+    first: int = 0
+
+
+def read(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
+    """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
+
+    A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
+    pieces.
+    """
+    logits: list[Tensor] = [torch.empty(0)] * len(texts)
+    for batch in batches([len(text.tokens) for text in texts]):
+        for number, row in zip(batch, _read_batch(model, cache, [texts[i] for i in batch]), strict=True):
+            logits[number] = row
+    return torch.stack(logits)
+
+
+def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the indices of texts to read together, shortest first."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
+        if batch and (len(batch) + 1) * lengths[number] > memory.PIECE:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
+    """Logits [texts, V]. Several texts are padded on the left; a single one is read in pieces."""
+    device = model.device
+    if len(texts) == 1:
+        tokens, kept = torch.from_numpy(texts[0].tokens)[None].to(device), DynamicCache()
+        for start in range(0, tokens.shape[1], memory.PIECE):
+            piece = tokens[:, start : start + memory.PIECE]
+            positions = torch.arange(start, start + piece.shape[1], device=device)[None]
+            out = model(input_ids=piece, position_ids=positions, past_key_values=kept, use_cache=True, logits_to_keep=1)
+            kept = out.past_key_values
+    else:
+        tokens, real = left_pad(texts, pad=0, device=device)
+        positions = (real.cumsum(dim=-1) - 1).clamp_(min=0)
+        out = model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=True, logits_to_keep=1)
+        kept = out.past_key_values
+    for section, arrays in _destinations(cache, texts, width=tokens.shape[1]):
+        text, column, block, place = (torch.from_numpy(array).to(device) for array in arrays)
+        section.mask[block, place] = 0
+        for layer, source in enumerate(kept.layers):
+            keys, values = source.keys[text, :, column], source.values[text, :, column]
+            section.write(layer, block, place, keys, values)
+    logits: Tensor = out.logits[:, -1]
+    return logits
+
+
+def _destinations(
+    cache: KVCache, texts: Sequence[Text], *, width: int
+) -> Iterator[tuple[BlockSection, tuple[IntArray, IntArray, IntArray, IntArray]]]:
+    """For prompts and for rows, four arrays over the tokens to keep: text, column in the batch [.., width], block, and
+    column in the block.
+    """
+    pool = cache.pool
+    prompts = [(i, text, number) for i, text in enumerate(texts) for number in text.prompts]
+    rows = [(i, text, text.row) for i, text in enumerate(texts) if text.row is not None]
+    for section, table, kept in ((cache.prompts, pool.prompts, prompts), (cache.own, pool.own, rows)):
+        if kept:
+            parts = [_destination(table, i, text, number, width) for i, text, number in kept]
+            text, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            yield section, (text, column, section.at(block), place)
+
+
+def _destination(
+    table: BlockTable, i: int, text: Text, number: int, width: int
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """The four arrays of `_destinations` for text `i`, and the prompt or row `number`."""
+    length = len(text.tokens) - text.first
+    token = np.arange(length)
+    block = table.table[number, token // table.width]
+    return np.full(length, i), width - length + token, block, token % table.width
 
 
 class Decoder:

@@ -58,7 +58,7 @@ def job(demand: Demand) -> str:
 
 
 def memory(demand: Demand) -> Iterable[MemoryPart]:
-    from winnow.engines.vllm.memory import parts
+    from winnow.engines.vllm.settings import parts
 
     return parts(demand)
 
@@ -87,8 +87,8 @@ def vllm(
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
-    from winnow.engines.vllm.served import ServerEngine, describe
     from winnow.engines.vllm.server import VllmEngine
+    from winnow.engines.vllm.weights import ServerEngine, describe
     from winnow.models.adapter import has_adapter, plain_model
 
     settings = VllmSettings(

@@ -16,14 +16,12 @@ import torch
 
 from winnow import seeds
 from winnow.engines.base import OnRollout
-from winnow.engines.own_weights import TOLERANCES
 from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import StopRule, stop_rules
-from winnow.engines.vllm.lora_request import ServedAdapter
-from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
-from winnow.engines.weight_versions import check_newer
+from winnow.engines.vllm.weights import Served, ServedAdapter
+from winnow.engines.weights import TOLERANCES, check_newer
 from winnow.errors import EngineError, WinnowError
 from winnow.memory.usage import memory_by_state
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling

@@ -13,8 +13,8 @@ import torch
 import torch.distributed
 
 from winnow import ranks
-from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, sleep_unsupported
+from winnow.engines.vllm.weights import Served
 
 TRANSFER_BACKEND = "winnow"  # name of the backend that weight_transfer.py registers in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"

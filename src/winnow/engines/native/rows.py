@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from winnow.engines.native.blocks import fill_gaps
-from winnow.engines.native.decoder import Decoder
-from winnow.engines.native.reading import Text
-from winnow.engines.native.scheduler import PartialRollout, Scheduler, SharedPrompt
+from winnow.engines.native.decoder import Decoder, Text
+from winnow.engines.native.scheduler import PartialRollout, Scheduler, SharedPrompt, fill_gaps
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule, last_of

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from winnow.models.meta import MetaModel
 
+
 MIN_NUMEL = 2**16  # of a weight; for smaller ones and few rows, the call of oneDNN costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
 

@@ -1,20 +1,23 @@
-"""The policy as a plain model for an engine with separate weights: a description, and the weights by name.
+"""The policy as a plain model for vLLM: a description with the weights by name, or an adapter beside base weights.
 
 The policy may have an adapter, or be trained in part. The engine serves a plain model with the names of a checkpoint.
-It receives only `Served` and a mapping of weights, so it may run in another process.
+It receives only `Served` and a mapping of weights, so it may run in another process. An adapter may also be applied by
+vLLM beside the base weights, instead of being merged into them.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from winnow.engines.base import Engine, EngineContext, OnRollout
-from winnow.engines.weight_versions import check_names
+from winnow.engines.weights import check_names
 from winnow.models.adapter import (
     adapter_config,
     adapter_names,
@@ -168,3 +171,33 @@ def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:
 def _plain_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
     """The parameters of the plain model, by their names without an adapter; tied ones once."""
     return plain_names(plain_model(model).named_parameters())
+
+
+class ServedAdapter:
+    """The only adapter of a vLLM engine. vLLM reads it from a temporary folder, which is then removed."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config` is the content of peft's adapter_config.json."""
+        self.request: Any = None  # passed with every prompt
+        self._config = dict(config)
+
+    def load(self, llm: Any, weights: Mapping[str, Tensor], names: Sequence[str], version: int) -> None:
+        """Replace the adapter by the weights of these names, which vLLM's workers read and write to the file."""
+        from vllm.lora.request import LoRARequest
+
+        if self.request is not None:
+            llm.llm_engine.remove_lora(self.request.lora_int_id)
+        with TemporaryDirectory(prefix="winnow-adapter-") as folder:
+            llm.collective_rpc("write_adapter", args=(weights, names, f"{folder}/adapter_model.safetensors"))
+            Path(folder, "adapter_config.json").write_text(json.dumps(self._config), encoding="utf-8")
+            self.request = LoRARequest(f"version-{version}", _number(version), folder)
+            llm.llm_engine.add_lora(self.request)
+
+    def is_of(self, llm: Any, version: int) -> bool:
+        """Whether vLLM's workers have this version and no other."""
+        return set(llm.llm_engine.list_loras()) == {_number(version)}
+
+
+def _number(version: int) -> int:
+    """The id of a version's adapter; vLLM's ids start at 1, and versions at 0."""
+    return version + 1
