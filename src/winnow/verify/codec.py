@@ -3,6 +3,8 @@
 Arrays are sent as base64 of their bytes, and token ids as 32 bits each. Where tokens were not saved, their number is
 sent, or null if that is unknown. Log-probs, two thirds of a rollout's bytes, are sent only where a reward reads them.
 NaN and infinities are written the way Python's json reads them.
+
+A prompt is encoded once for all of its rollouts.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections import OrderedDict
 from dataclasses import fields
 from typing import Any
 
@@ -131,3 +134,27 @@ def _pack(array: npt.NDArray[Any], dtype: type[np.generic]) -> str:
 
 def _unpack(text: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), dtype=dtype)  # read-only: the callers copy it
+
+
+class EncodedPrompts:
+    """A cache of `most` bytes of the most recently used prompts, or of the last one alone where it is larger."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        # By id(prompt), which is unique because the cache keeps the prompt alive
+        self._cached: OrderedDict[int, tuple[Prompt, bytes]] = OrderedDict()
+
+    def __call__(self, prompt: Prompt) -> bytes:
+        """The encoded prompt. Raises DataError when its answer or meta is not JSON."""
+        cached = self._cached.get(id(prompt))
+        if cached is not None:
+            self._cached.move_to_end(id(prompt))
+            return cached[1]
+        encoded = encode_prompt(prompt)
+        self._cached[id(prompt)] = prompt, encoded
+        self._bytes += len(encoded)
+        while self._bytes > self._most and len(self._cached) > 1:
+            _, (_, oldest) = self._cached.popitem(last=False)
+            self._bytes -= len(oldest)
+        return encoded

@@ -22,8 +22,7 @@ from pathlib import Path
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import reads
-from winnow.verify.codec import decode_error, decode_outcome, encode_task
-from winnow.verify.encoded_prompts import EncodedPrompts
+from winnow.verify.codec import EncodedPrompts, decode_error, decode_outcome, encode_task
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings

@@ -1,18 +1,44 @@
-"""The interface of this package: finished rollouts are submitted, and groups are returned with their outcomes."""
+"""The interface of this package: finished rollouts are submitted, and groups are returned with their outcomes.
+
+The reward runs in workers; or in the trainer, with verify.workers = 0 or where no other process can import it.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.rewards.compose import make_reward, reads
+from winnow.rewards.compose import Score, make_reward, reads
 from winnow.verify.failures import RecentVerdicts, check_failures
-from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
+from winnow.verify.worker import judge
 from winnow.verify.worker_settings import RewardSpec, WorkerSettings, can_be_sent, reward_name
+
+
+class Inline:
+    """Judges a rollout when its result is requested; a reward that hangs here hangs the run."""
+
+    def __init__(self, reward: Score) -> None:
+        self._reward = reward
+        self._numbers = itertools.count()
+        self._tasks: dict[int, tuple[Prompt, Rollout]] = {}
+
+    def submit(self, prompt: Prompt, rollout: Rollout) -> int:
+        """The ticket by which `result` returns the verdict."""
+        ticket = next(self._numbers)
+        self._tasks[ticket] = prompt, rollout
+        return ticket
+
+    def result(self, ticket: int) -> Outcome:
+        """The verdict of a ticket; each ticket is valid once."""
+        return judge(self._reward, *self._tasks.pop(ticket))
+
+    def close(self) -> None:
+        """Does nothing: there is no process to stop."""
 
 
 class _Submitted(NamedTuple):

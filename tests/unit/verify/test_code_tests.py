@@ -17,8 +17,7 @@ from winnow.rewards.compose import make_reward
 from winnow.rewards.contract import check_reward
 from winnow.tasks.code import programs
 from winnow.verify import Verifiers, code_tests
-from winnow.verify.code_tests import last_fence
-from winnow.verify.compare import same_output, same_value
+from winnow.verify.code_tests import last_fence, same_output, same_value
 from winnow.verify.sandbox import SandboxError, choose
 
 DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout": "42\n"}]}

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from winnow.records import Prompt
-from winnow.verify import encoded_prompts
-from winnow.verify.codec import encode_prompt
-from winnow.verify.encoded_prompts import EncodedPrompts
+from winnow.verify import codec
+from winnow.verify.codec import EncodedPrompts, encode_prompt
 
 
 def prompt(name: str, size: int = 100) -> Prompt:
@@ -25,7 +24,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(one.id)
         return encode_prompt(one)
 
-    monkeypatch.setattr(encoded_prompts, "encode_prompt", noted)
+    monkeypatch.setattr(codec, "encode_prompt", noted)
     return names
 
 
