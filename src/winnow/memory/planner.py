@@ -15,8 +15,7 @@ import torch
 
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
-from winnow.memory.parts import policy_parts, value_model_parts
-from winnow.memory.passes import policy_passes, value_model_passes
+from winnow.memory.parts import policy_parts, policy_passes, value_model_parts, value_model_passes
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_precision
