@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from refusals import refused
 from winnow.commands import app
 from winnow.commands.doctor.examine import build_report
-from winnow.commands.doctor.surroundings import of_packages
+from winnow.commands.doctor.machine import of_packages
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.installed import unsuitable_version

@@ -199,7 +199,6 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/text.py",
     "commands/doctor/examine.py",
     "commands/profile/plan_text.py",
-    "commands/sweep/comparison.py",
     "commands/sweep/process.py",
     "commands/doctor/missing.py",
     "commands/init.py",

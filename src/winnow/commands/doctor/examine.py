@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from winnow.commands.doctor import machine, surroundings
+from winnow.commands.doctor import machine
+from winnow.commands.doctor import machine as surroundings
 from winnow.installed import version_of
 from winnow.view.text import sanitize
 

@@ -38,6 +38,6 @@ def sweep(
     if not result.evaluated:
         print_text("finished; note: no run has an evaluation, so there is nothing to compare (keys: evaluate.*)")
         return
-    from winnow.commands.sweep.comparison import compare
+    from winnow.commands.sweep.process import compare
 
     compare(result.folder, result.comparison)

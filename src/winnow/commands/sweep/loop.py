@@ -10,10 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.comparison import any_evaluated, comparison_due
 from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow.commands.sweep.plan import SweepPlan, read_plan, record, reuse
-from winnow.commands.sweep.process import Command, Launched, Launcher, OnThisMachine, ProcessEnd, train_command
+from winnow.commands.sweep.process import (
+    Command,
+    Launched,
+    Launcher,
+    OnThisMachine,
+    ProcessEnd,
+    any_evaluated,
+    comparison_due,
+    train_command,
+)
 from winnow.errors import RunFolderError, format_error
 from winnow.state.run_folder import LOCK, Lock, has_finished_step
 from winnow.state.sweep_folder import LedgerLine, Status, SweepFolder, SweepRun, read_sweep

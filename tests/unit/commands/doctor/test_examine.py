@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from winnow.commands import app
 from winnow.commands.doctor import examine as of_examine
 from winnow.commands.doctor.examine import build_report, examine, hide_names, missing
-from winnow.commands.doctor.surroundings import (
+from winnow.commands.doctor.machine import (
     NEEDED,
     OPTIONAL,
     of_defaults,

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from winnow.commands import app
 from winnow.commands.sweep import loop as command
-from winnow.commands.sweep.comparison import any_evaluated, comparison_due, mark_comparison
 from winnow.commands.sweep.loop import SweepResult
+from winnow.commands.sweep.process import any_evaluated, comparison_due, mark_comparison
 from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep
 
 
