@@ -2,6 +2,6 @@
 
 from winnow.alarms.alarm import Alarm, Evidence, Kind
 from winnow.alarms.table import ALARMS
-from winnow.alarms.watching import PREFIX, Alarms, alarms_of_run, check
+from winnow.alarms.watch import PREFIX, Alarms, alarms_of_run, check
 
 __all__ = ["ALARMS", "PREFIX", "Alarm", "Alarms", "Evidence", "Kind", "alarms_of_run", "check"]

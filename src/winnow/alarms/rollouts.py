@@ -1,12 +1,24 @@
-"""Alarms about the length of rollouts: cut off, growing, shrinking."""
+"""Alarms about rollouts: their lengths, and rewards, answers and steps without a signal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from winnow.alarms.alarm import Evidence
-from winnow.alarms.past import BLOCK, Past, Row, mean, mean_of, rewards, values, variance_of_mean
+from winnow.alarms.alarm import (
+    BLOCK,
+    Evidence,
+    Past,
+    Row,
+    is_held,
+    mean,
+    mean_of,
+    rewards,
+    share,
+    total,
+    values,
+    variance_of_mean,
+)
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
@@ -54,3 +66,107 @@ def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
     """Whether the reward rose beyond noise; true where it is not known, as it may have risen."""
     was, is_now = rewards(before), rewards(now)
     return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)
+
+
+FEWEST_ROLLOUTS = 64  # of fewer, equal rewards may be chance
+CREDIT = 0.5  # of the rewards' range: a root mean square advantage above it shows that flat groups are trained on
+
+
+def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """Nearly all groups are flat, and advantages come from differences within a group alone.
+
+    Value models and baselines over a batch give flat groups an advantage too, so their advantages are not small.
+    Groups of one rollout are always flat.
+    """
+    rows = past.last(limits.steps)
+    if total(rows, "budget/rollouts") < 2 * total(rows, "group/count"):
+        return None
+    flat = share(rows, "group/flat", "group/count")
+    if not flat >= limits.flat_share or any("critic/explained_variance" in row for row in rows):
+        return None
+    span = max(1.0, *(row.get("reward/max", 0.0) - row.get("reward/min", 0.0) for row in rows))
+    credit = math.sqrt(
+        mean_of(
+            row["advantage/mean"] * row["advantage/mean"] + row["advantage/std"] * row["advantage/std"]
+            for row in rows
+            if "advantage/mean" in row and "advantage/std" in row
+        )
+    )
+    if credit > CREDIT * span:
+        return None
+    right, wrong = total(rows, "group/all_correct"), total(rows, "group/all_wrong")
+    return Evidence(
+        f"{flat:.0%} of the groups of {len(rows)} steps are flat ({right:.0f} all correct, {wrong:.0f} all wrong)",
+        {"group/flat": flat, "group/all_correct": right, "group/all_wrong": wrong},
+        cause=_too_easy_or_hard(right, wrong),
+    )
+
+
+def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """Steps in a row without an update, for lack of a signal; `not_finite` covers updates that were not finite."""
+    rows = past.last(limits.untrained_steps)
+    if not rows or any(row.get("budget/updates", 1.0) or row.get("select/trained") or is_held(row) for row in rows):
+        return None
+    groups, flat = total(rows, "group/count"), total(rows, "group/flat")
+    if not groups:
+        text = f"no update was taken in {len(rows)} steps: the plan gave none of their prompts a rollout"
+        return Evidence(text, {"group/count": 0.0}, "the budget is too small for the prompts", ("allocate",))
+    right, wrong = total(rows, "group/all_correct"), total(rows, "group/all_wrong")
+    unread, failed = total(rows, "outcome/unparsable"), total(rows, "outcome/failed")
+    cut = mean_of(values(rows, "rollout/truncated"))
+    text = (
+        f"nothing to learn from, no update was taken in {len(rows)} steps: {flat:.0f} of {groups:.0f} groups are flat "
+        f"({right:.0f} all correct, {wrong:.0f} all wrong; {unread:.0f} rollouts without a readable answer, {cut:.0%} "
+        f"cut off at max_new_tokens, {failed:.0f} verifier failures)"
+    )
+    numbers = {"group/flat": flat, "group/count": groups, "group/all_correct": right, "group/all_wrong": wrong}
+    if failed > total(rows, "budget/rollouts") / 2:
+        cause = "the verifier fails on most rollouts; the log of rollouts has the reasons"
+        return Evidence(text, numbers, cause, ("verify", "reward"))
+    return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
+
+
+def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """Every rollout of several steps has the same reward."""
+    rows = [row for row in past.last(limits.steps) if "reward/min" in row]
+    if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
+        return None
+    low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
+    if high > low:
+        return None
+    unread = share(rows, "outcome/unparsable", "budget/rollouts")
+    count, right = total(rows, "budget/rollouts"), min(values(rows, "reward/accuracy"), default=0.0) == 1
+    return Evidence(
+        f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}; {unread:.0%} have no readable answer",
+        {"reward/min": low, "reward/max": high, "outcome/unparsable": unread},
+        cause="the task is solved, or the reward is the same for any text" if right else None,
+    )
+
+
+def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """The verifier can read hardly any answer."""
+    rows = past.last(limits.steps)
+    unread = share(rows, "outcome/unparsable", "budget/rollouts")
+    if not unread >= limits.unparsable_share or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
+        return None
+    text = f"{unread:.0%} of the rollouts of {len(rows)} steps have no answer that the verifier could read"
+    return Evidence(text, {"outcome/unparsable": unread})
+
+
+def verifier_failures(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """Verdicts fail, but too few for the run to stop."""
+    rows = past.rows[-limits.steps :]
+    failed = share(rows, "outcome/failed", "budget/rollouts")
+    count = total(rows, "outcome/failed")
+    if not failed >= limits.failed_share or count < limits.failed_verdicts:
+        return None
+    causes = sorted({name for row in rows for name in row if name.startswith("outcome/failed/")})
+    counts = ", ".join(f"{total(rows, name):.0f} {name.removeprefix('outcome/failed/')}" for name in causes)
+    text = f"{count:.0f} verdicts ({failed:.1%}) of the last {len(rows)} steps failed" + f": {counts}" * bool(counts)
+    return Evidence(text, {"outcome/failed": count, **{name: total(rows, name) for name in causes}})
+
+
+def _too_easy_or_hard(right: float, wrong: float) -> str:
+    if right > wrong:
+        return "the task is solved or too easy: use harder problems, or end the run"
+    return "the task is too hard for this policy, its answers are cut off or cannot be read, or the golds are misread"

@@ -9,9 +9,11 @@ et al. 2025).
 
 from __future__ import annotations
 
-from winnow.alarms import held_out, learning, lost, rollouts, signal, stability, values
-from winnow.alarms.alarm import Kind
-from winnow.alarms.past import ACCURACY, REWARD
+from winnow.alarms import learning, policy, rollouts
+from winnow.alarms import learning as held_out
+from winnow.alarms import learning as lost
+from winnow.alarms import rollouts as signal
+from winnow.alarms.alarm import ACCURACY, REWARD, Kind
 
 _PROMPTS = ("group/count", "group/effective", "budget/prompts_skipped")
 _REWARD = (REWARD, "reward/mean", "reward/std", *_PROMPTS)
@@ -118,7 +120,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
         limits=("steps", "entropy_floor"),
         reads=("policy/entropy", *_ACCURACY, *_PROMPTS),
-        rule=stability.entropy_collapse,
+        rule=policy.entropy_collapse,
     ),
     Kind(
         name="entropy_explosion",
@@ -127,7 +129,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.learning_rate", "terms", "rollout.temperature"),
         limits=("steps", "entropy_rise"),
         reads=("policy/entropy",),
-        rule=stability.entropy_explosion,
+        rule=policy.entropy_explosion,
     ),
     Kind(
         name="kl_drift",
@@ -135,8 +137,8 @@ ALARMS: tuple[Kind, ...] = (
         cause="the KL coefficient is too small for this learning rate, or the policy exploits the reward",
         keys=("terms", "advantage.kl_reward", "optimizer.learning_rate", "probe.outer_reset"),
         limits=("steps", "kl"),
-        reads=stability.DIVERGENCES,
-        rule=stability.kl_drift,
+        reads=policy.DIVERGENCES,
+        rule=policy.kl_drift,
     ),
     Kind(
         name="ratio_drift",
@@ -145,7 +147,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "optimizer.max_grad_norm"),
         limits=("steps", "ratio"),
         reads=("policy/ratio_mean",),
-        rule=stability.ratio_drift,
+        rule=policy.ratio_drift,
     ),
     Kind(
         name="clip_fraction",
@@ -154,7 +156,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "loss"),
         limits=("steps", "clip_fraction"),
         reads=("policy/clip_fraction",),
-        rule=stability.clip_fraction,
+        rule=policy.clip_fraction,
     ),
     Kind(
         name="gradient_spike",
@@ -164,7 +166,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
         limits=("gradient_factor",),
         reads=("policy/grad_norm", "advantage/mean", "advantage/std"),
-        rule=stability.gradient_spike,
+        rule=policy.gradient_spike,
     ),
     Kind(
         name="not_finite",
@@ -173,7 +175,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("optimizer.learning_rate", "loss", "advantage", "terms", "update.max_skipped"),
         limits=(),
         reads=("policy/not_finite_updates", "budget/updates", "select/trained", "policy/learning_rate"),
-        rule=stability.not_finite,
+        rule=policy.not_finite,
     ),
     Kind(
         name="parity",
@@ -188,7 +190,7 @@ ALARMS: tuple[Kind, ...] = (
             "policy/ratio_outside",
             "ranks/out_of_parity",
         ),
-        rule=stability.parity,
+        rule=policy.parity,
     ),
     Kind(
         name="no_learning",
@@ -259,7 +261,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("critic.optimizer.learning_rate", "critic.pretraining_steps", "critic.clip_range"),
         limits=("values_steps",),
         reads=("critic/explained_variance", "critic/updates", "critic/loss"),
-        rule=values.values_explain_nothing,
+        rule=policy.values_explain_nothing,
     ),
     Kind(
         name="values_untrained",
@@ -268,7 +270,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("critic.optimizer.learning_rate", "critic.optimizer.max_grad_norm"),
         limits=(),
         reads=("critic/updates", "budget/tokens_valued"),
-        rule=values.values_untrained,
+        rule=policy.values_untrained,
     ),
 )  # fmt: skip
 NAMES = tuple(kind.name for kind in ALARMS)

@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from winnow.alarms.alarm import Alarm, Evidence, Kind
-from winnow.alarms.past import BLOCK, MEASURED, Past, Row
+from winnow.alarms.alarm import BLOCK, MEASURED, Alarm, Evidence, Kind, Past, Row
 from winnow.alarms.table import ALARMS, NAMES
 from winnow.config import AlarmsSection
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
