@@ -21,7 +21,7 @@ from bundled import bundled
 
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
-from winnow.learner.old_logprobs import compute_logprobs
+from winnow.learner.learner import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.training.step_metrics import Metrics, Parity

@@ -110,7 +110,7 @@ def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[dict[str, list[float
 
     with (
         mock.patch("winnow.training.collect.deal", prompts),
-        mock.patch("winnow.learner.rank_shares.in_runs", sequences),
+        mock.patch("winnow.learner.micro_batches.in_runs", sequences),
     ):
         yield excess
 

@@ -26,7 +26,7 @@ from winnow.engines.native.engine import native
 from winnow.engines.sampling import ascending_sums, choose
 from winnow.learner.adamw import stochastically_rounded
 from winnow.learner.gradient_norms import Matrix
-from winnow.learner.old_logprobs import compute_logprobs
+from winnow.learner.learner import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.models.device import set_deterministic
 from winnow.models.load import Loaded, load

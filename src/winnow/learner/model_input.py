@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from winnow.learner import packed
+from winnow.learner import packing
 from winnow.records import BoolArray, IntArray, Prompt, Rollout, TrainingSequence
 
 Layout = Literal["padded", "shared", "packed"]  # "shared" falls back to padded where sharing does not pay
@@ -75,7 +75,7 @@ def sharing_pays(sequences: Sequence[AnySequence]) -> bool:
     """Whether reading each prompt once pays. The mask [R, L, P + L] is quadratic in L, so L is bounded."""
     longest = max(len(sequence.rollout.tokens) for sequence in sequences)
     longest_prompt = max(len(sequence.prompt.tokens) for sequence in sequences)
-    if longest > min(packed.MASKED, max(SHORT, longest_prompt)):
+    if longest > min(packing.MASKED, max(SHORT, longest_prompt)):
         return False
     return tokens_shared(sequences) < WORTHWHILE * tokens_side_by_side(sequences)
 
@@ -147,14 +147,14 @@ class _Row:
     """A row that segments are appended to."""
 
     def __init__(self) -> None:
-        self.tokens, self.positions, self.segments = list[IntArray](), list[IntArray](), list[packed.Segment]()
+        self.tokens, self.positions, self.segments = list[IntArray](), list[IntArray](), list[packing.Segment]()
         self._end = 0
 
-    def append(self, tokens: IntArray, prompt: packed.Segment | None = None) -> packed.Segment:
+    def append(self, tokens: IntArray, prompt: packing.Segment | None = None) -> packing.Segment:
         """Append a segment. Its positions continue those of its prompt."""
         start, self._end = self._end, self._end + len(tokens)
         seen = (start, start) if prompt is None else (prompt.start, prompt.end)
-        segment = packed.Segment(start, self._end, *seen)
+        segment = packing.Segment(start, self._end, *seen)
         self.tokens.append(tokens)
         self.positions.append(seen[1] - seen[0] + np.arange(len(tokens)))
         self.segments += [segment] if len(tokens) else []
@@ -163,7 +163,7 @@ class _Row:
 
 def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
     device, row = next(backbone.parameters()).device, _Row()
-    prompts, predicting = dict[int, packed.Segment](), list[IntArray]()
+    prompts, predicting = dict[int, packing.Segment](), list[IntArray]()
     for prompt, completion in ((sequence.prompt, sequence.rollout.tokens) for sequence in sequences):
         if id(prompt) not in prompts:
             prompts[id(prompt)] = row.append(prompt.tokens)
@@ -173,7 +173,7 @@ def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
     tokens, positions, selected = (
         torch.from_numpy(np.concatenate(parts)).to(device) for parts in (row.tokens, row.positions, predicting)
     )
-    hidden = packed.read(backbone, tokens, positions, packed.Packing.of(row.segments, device))
+    hidden = packing.read(backbone, tokens, positions, packing.Packing.of(row.segments, device))
     return hidden.index_select(0, selected)
 
 

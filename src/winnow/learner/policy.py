@@ -1,22 +1,117 @@
-"""The policy: the trained model as the distribution that rollouts are sampled from."""
+"""The policy: the trained model as the distribution that rollouts are sampled from, and the reference of a KL term.
+
+Log-probs of given tokens are computed without the logits of a whole micro-batch in memory. The reference is the policy
+as it was when training (or a window) started.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+import copy
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from winnow.learner.gradient_norms import Matrix, gradient_norms
-from winnow.learner.logprobs import default_chunk_tokens, token_logprobs
 from winnow.learner.model_input import AnySequence, targets
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
-from winnow.learner.sharding import GatheredWeights
+from winnow.learner.sharding import GatheredWeights, gather_whole, is_sharded, shard, shard_like
+from winnow.memory import footprint
 from winnow.memory.footprint import Checkpointing
-from winnow.models.adapter import trained_parameters
+from winnow.models.adapter import (
+    adapter_off,
+    adapter_on,
+    frozen_adapter,
+    has_adapter,
+    set_frozen_adapter,
+    trained_parameters,
+)
 from winnow.records import FloatArray, MicroBatch, PolicyOutput
+
+CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
+CHUNK_LOGITS = 2**26  # maximum number of logits at once: 441 tokens of a vocabulary of 151,936
+
+_Outputs = tuple[Tensor, ...]  # log-probs, and the entropy where it is requested
+
+
+def default_chunk_tokens(model: nn.Module) -> int:
+    """Number of tokens whose logits exist at once, when log-probs or gradient norms are computed."""
+    return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // footprint.head(model).shape[0]))
+
+
+def token_logprobs(
+    hidden: Tensor, head: nn.Module, targets: Tensor, *, temperature: float, chunk: int, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """log p of `targets` [T] under softmax(head(`hidden` [T, H]) / temperature), and on request the entropy [T].
+
+    Logits are computed for `chunk` tokens at a time, and again in backward, so no [T, V] tensor exists for T > `chunk`.
+    The softmax is taken in float32, or in float64 for float64 logits.
+    """
+    compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)
+    weights = _trained(head)
+    logprobs, *entropy = _InChunks.apply(compute, chunk, hidden, targets, *weights)  # type: ignore[no-untyped-call]
+    return logprobs, *(entropy or [None])
+
+
+class _InChunks(torch.autograd.Function):
+    """Run `compute` chunk by chunk, and again in backward.
+
+    The head's gradients are summed over chunks in float32 or float64. Autograd would round the sum to the weight's
+    precision after every chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, compute: Callable[..., _Outputs], chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.compute, ctx.chunk = compute, chunk
+        ctx.save_for_backward(hidden, targets)
+        pieces = [compute(*piece) for piece in zip(*(torch.split(t, chunk) for t in (hidden, targets)), strict=True)]
+        return tuple(map(torch.cat, zip(*pieces, strict=True)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, targets = ctx.saved_tensors
+        weights = _trained(ctx.compute.keywords["head"])
+        above, sums = torch.empty_like(hidden), list[Tensor]()
+        pieces = zip(*(torch.split(t, ctx.chunk) for t in (above, hidden, targets, *gradients)), strict=True)
+        for out, read, tokens, *given in reversed(list(pieces)):  # autograd's order of summation
+            with torch.enable_grad():
+                read = read.detach().requires_grad_()
+                outputs = ctx.compute(read, tokens)
+            gradient, *shares = torch.autograd.grad(outputs, (read, *weights), given)
+            del outputs  # frees [chunk, V] before the next chunk
+            out.copy_(gradient)
+            sums = [s.add_(share) for s, share in zip(sums, shares, strict=True)] if sums else list(map(_exact, shares))
+        rounded = (total.to(weight.dtype) for total, weight in zip(sums, weights, strict=True))
+        return None, None, above, None, *rounded
+
+
+def _trained(head: nn.Module) -> list[nn.Parameter]:
+    return [p for p in head.parameters() if p.requires_grad]
+
+
+def _exact(numbers: Tensor) -> Tensor:
+    """The numbers in float32, or in float64 where they are float64."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
+def _chunk(hidden: Tensor, targets: Tensor, *, head: nn.Module, temperature: float, with_entropy: bool) -> _Outputs:
+    logits = _exact(head(hidden))
+    if temperature != 1.0:  # dividing by 1 would only copy [chunk, V]
+        logits = logits / temperature
+    if not with_entropy:
+        return (-functional.cross_entropy(logits, targets, reduction="none"),)
+    logprobs = logits.log_softmax(dim=-1)
+    entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
+    return logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
 
 
 class Policy(SequenceModel):
@@ -126,3 +221,89 @@ def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
     """Parameters of a module's value head, by name."""
     assert module.value_head is not None, "the module was made with a value head"
     return {f"value_head.{name}": p for name, p in module.value_head.named_parameters()}
+
+
+FROZEN = "reference"  # the second adapter's name
+
+
+class Reference(Protocol):
+    """A frozen policy. `reset` makes it a copy of the present policy; `state` is what a resume needs to restore it."""
+
+    def active(self) -> AbstractContextManager[PolicyModule]:
+        """A context whose value is a module that computes as the reference."""
+
+    def shard(self) -> None:
+        """Keep only this rank's share of the reference, where the policy does so too."""
+
+    def reset(self) -> None:
+        """Copy the present policy."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors by name; empty while the reference is the policy that the run started from."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+
+
+class FrozenCopy:
+    """The reference of a policy whose parameters are all trained: a second model."""
+
+    def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
+        """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run)."""
+        self._policy = policy.model
+        self._module = PolicyModule(copy.deepcopy(policy.model) if start is None else start, packed=policy.packed)
+        self._module.requires_grad_(False)
+        self._moved = False
+
+    @contextmanager
+    def active(self) -> Iterator[PolicyModule]:
+        yield self._module
+
+    def shard(self) -> None:
+        shard(self._module)
+
+    def reset(self) -> None:
+        self._copy(dict(self._policy.named_parameters()))
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self._module.model.named_parameters()} if self._moved else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            self._copy(state)
+
+    @torch.no_grad()
+    def _copy(self, source: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._module.model.named_parameters():
+            value = source[name]
+            parameter.copy_(value if is_sharded(value) else shard_like(value, parameter))
+        self._moved = True
+
+
+class FrozenAdapter:
+    """The reference of a policy that trains an adapter: the policy's base without the adapter. After a reset it is the
+    base with a frozen copy of the adapter.
+    """
+
+    def __init__(self, policy: PolicyModule) -> None:
+        self._policy = policy
+
+    @contextmanager
+    def active(self) -> Iterator[PolicyModule]:
+        model = self._policy.model
+        with adapter_on(model, FROZEN) if has_adapter(model, FROZEN) else adapter_off(model):
+            yield self._policy
+
+    def shard(self) -> None:
+        """Do nothing: the base is divided with the policy."""
+
+    def reset(self) -> None:
+        trained = {name: gather_whole(p) for name, p in trained_parameters(self._policy.model).items()}
+        set_frozen_adapter(self._policy.model, FROZEN, trained)  # whole on every rank, as it is small
+
+    def state(self) -> dict[str, Tensor]:
+        return frozen_adapter(self._policy.model, FROZEN)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            set_frozen_adapter(self._policy.model, FROZEN, state)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
-from winnow.learner.packed import attend_packed
+from winnow.learner.packing import attend_packed
 from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import BackboneAndHead, backbone_and_head

@@ -1,19 +1,25 @@
-"""Base of policy and value model: a model that reads a batch's sequences in micro-batches of this rank's share."""
+"""Base of policy and value model: a model that reads a batch's sequences in micro-batches of this rank's share.
+
+A pass without gradients computes a number for each token of the sequences.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from winnow import ranks
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import Layout, hidden_states
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import shard
+from winnow.learner.sharding import reshard, shard
 from winnow.models.backbone import reads_in_pieces
-from winnow.records import MicroBatch, TrainingSequence
+from winnow.records import FloatArray, MicroBatch, TrainingSequence
 
 
 class SequenceModel(ABC):
@@ -77,3 +83,43 @@ class SequenceModel(ABC):
     def hidden_states(self, backbone: nn.Module, mb: MicroBatch) -> Tensor:
         """[T, H] hidden states that predict each completion token."""
         return hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout)
+
+
+PerSequence = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]
+
+
+@torch.no_grad()
+def per_token(
+    model: SequenceModel,
+    batches: Sequence[Sequence[TrainingSequence]],
+    forward: Callable[[MicroBatch], Tensor],
+    *,
+    module: PolicyModule | None = None,
+    what: str,
+) -> list[PerSequence]:
+    """The results [T] of `forward` for every batch, by sequence.
+
+    A batch is divided into the micro-batches of its update. One rank computes each of them, and all ranks get the
+    results. `module` is the module that `forward` computes with, where that is not the model's own. `what` names the
+    exchange in the metric ranks/bytes_{what}.
+    """
+    local = [_of_own_share(model, sequences, forward) for sequences in batches]
+    reshard(module or model.module)
+    every = ranks.gather_from_all(local, what=what)
+    return [
+        {key: numbers.astype(np.float64) for of_rank in every for key, numbers in of_rank[place].items()}
+        for place in range(len(batches))
+    ]
+
+
+def _of_own_share(
+    model: SequenceModel, sequences: Sequence[TrainingSequence], forward: Callable[[MicroBatch], Tensor]
+) -> Mapping[tuple[int, int], NDArray[np.floating]]:
+    """[L] of those sequences of a batch that this rank passes, in the precision that `forward` returns."""
+    results = {}
+    for mb in model.micro_batches(sequences):
+        lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
+        pieces = torch.split(forward(mb).cpu(), lengths)
+        if mb.mask.any():  # else it only makes up the number of passes of other ranks
+            results.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
+    return results

@@ -7,11 +7,15 @@ gradients are summed and never averaged, because the sequence weights already in
 
 A policy that computes in bfloat16 on float32 masters has shares of the masters, which are rounded when they are
 gathered. Only this file uses torch's DTensor.
+
+A checkpoint is written by one rank: it requests tensors by name, and the others send their shares. The writer may read
+in any order and stop early. This exchange has a process group of its own, so that a save can run beside training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed
@@ -21,9 +25,59 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from winnow import ranks
+from winnow.errors import RunFolderError
 from winnow.learner.policy_module import PolicyModule
 from winnow.models.adapter import plain_model
 from winnow.models.tensor_file import WeightsOnRead
+
+BUCKET = 2**25  # numbers that are summed at once; the gradients of several parameters are copied for it
+
+
+class HasGradient(Protocol):
+    """A parameter, or the object that sums its gradients in higher precision."""
+
+    grad: Tensor | None
+
+
+def sum_over_ranks(holders: Sequence[tuple[HasGradient, Tensor]]) -> None:
+    """Sum every rank's `grad` for each parameter in the pairs; a rank without a gradient contributes zero.
+
+    A parameter that has no gradient on any rank keeps None. All ranks get the same bits, and the same bits at every
+    launch.
+    """
+    if ranks.count() == 1:
+        return
+    present = ranks.gather_from_all([holder.grad is not None for holder, _ in holders])
+    pairs = [pair for pair, *on in zip(holders, *present, strict=True) if any(on)]
+    for holder, parameter in pairs:
+        if holder.grad is None:
+            dtype = torch.promote_types(parameter.dtype, torch.float32)
+            holder.grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+    for bucket in _buckets([holder.grad for holder, _ in pairs if holder.grad is not None]):
+        _sum(bucket)
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Consecutive gradients of one dtype, at most BUCKET numbers at a time; a larger gradient is alone."""
+    bucket = list[Tensor]()
+    for gradient in gradients:
+        size = sum(g.numel() for g in bucket) + gradient.numel()
+        if bucket and (size > BUCKET or gradient.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket
+
+
+def _sum(bucket: Sequence[Tensor]) -> None:
+    flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([gradient.reshape(-1) for gradient in bucket])
+    sent = 2 * (ranks.count() - 1) * flat.nbytes // ranks.count()  # of a ring all-reduce
+    with ranks.spent.on("gradients", sent):
+        torch.distributed.all_reduce(flat)
+    if len(bucket) > 1:
+        for gradient, total in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
+            gradient.copy_(total.view_as(gradient))
 
 
 def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> None:
@@ -111,3 +165,76 @@ def _layers(module: PolicyModule) -> list[nn.Module]:
     """The layers of a transformers model: modules of the classes that it lists as indivisible."""
     names = set(getattr(plain_model(module.model), "_no_split_modules", None) or ())
     return [part for part in module.modules() if type(part).__name__ in names]
+
+
+T = TypeVar("T")
+
+DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
+
+
+class SharesToWriter:
+    """Tensors by name, the same names on every rank. No copy is made at first: a share is read when it is requested."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._shared = [name for name, tensor in tensors.items() if is_sharded(tensor)]
+
+    def written(self, write: Callable[[], T]) -> T | None:
+        """Run `write`, which may call `read`, on the writer, and return its result. Other ranks send shares until it
+        has finished, and return None; where no tensor is shared, they return at once.
+
+        An exception of `write` is raised on the writer, and RunFolderError on the ranks that send shares.
+        """
+        if not self._shared:
+            return write() if ranks.is_writer() else None
+        if not ranks.is_writer():
+            self._serve()
+            return None
+        try:
+            result = write()
+        except BaseException:
+            _send_request(FAILED)  # else the other ranks would wait for a request for ever
+            raise
+        _send_request(DONE)
+        return result
+
+    def read(self, name: str) -> Tensor:
+        """On the writer: the whole tensor, in host memory where it was shared."""
+        tensor = self._tensors[name]
+        if not is_sharded(tensor):
+            return tensor
+        _send_request(self._shared.index(name))
+        return self._gathered(tensor)
+
+    def _serve(self) -> None:
+        while (number := _receive_request()) >= 0:
+            self._gathered(self._tensors[self._shared[number]])
+        if number == FAILED:
+            raise RunFolderError(
+                "rank 0 could not save", remedy="read the message of rank 0 for the cause", code="run_folder.unsaved"
+            )
+
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """The whole tensor on the writer. Of R rows each rank has the next ceil(R / ranks); the last ranks have fewer
+        or none.
+        """
+        rows = -(-tensor.shape[0] // ranks.count())
+        mine = local_share(tensor).detach().cpu()
+        padded = mine.new_zeros((rows, *tensor.shape[1:]))
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in range(ranks.count())] if ranks.is_writer() else None
+        with ranks.exchanging("what is saved"):
+            torch.distributed.gather(padded, parts, dst=0, group=ranks.saving_group())
+        return torch.cat(parts)[: tensor.shape[0]] if parts else mine
+
+
+def _send_request(number: int) -> None:
+    with ranks.exchanging("what is saved"):
+        torch.distributed.broadcast(torch.tensor([number]), src=0, group=ranks.saving_group())
+
+
+def _receive_request() -> int:
+    number = torch.zeros(1, dtype=torch.int64)
+    with ranks.exchanging("what is saved"):
+        torch.distributed.broadcast(number, src=0, group=ranks.saving_group())
+    return int(number)

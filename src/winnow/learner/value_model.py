@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from winnow.config import Config, SeparateCritic
 from winnow.learner.adamw import MASTER
 from winnow.learner.learner import Learner
-from winnow.learner.optimizer import Optimizer
-from winnow.learner.per_token import PerSequence, per_token
+from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sequence_model import SequenceModel
-from winnow.learner.trained import VALUE_MODEL, Trained, check_saved, make_optimizer, set_parameters, split
+from winnow.learner.sequence_model import PerSequence, SequenceModel, per_token
 from winnow.models.adapter import VALUES, adapter_on, add_value_adapter, trained_parameters, value_adapter
 from winnow.models.load import Loaded, padding
 from winnow.records import MicroBatch, TrainingSequence

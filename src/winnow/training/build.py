@@ -22,7 +22,7 @@ from winnow.config import Config, ModelCritic, SeparateCritic, dump
 from winnow.engines.base import EngineContext, make_engine
 from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner, make_learner, shard_learner
-from winnow.learner.trained import VALUE_MODEL
+from winnow.learner.optimizer import VALUE_MODEL
 from winnow.learner.value_model import Critic, make_critic, shard_critic
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.device import keeps_masters, keeps_value_masters

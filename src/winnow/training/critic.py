@@ -26,8 +26,8 @@ from winnow.algos.objective import Value, ValueLoss
 from winnow.config import CriticSection, SeparateCritic
 from winnow.errors import UpdateError
 from winnow.learner.optimizer import UpdateResult
-from winnow.learner.per_token import PerSequence
 from winnow.learner.schedule import schedule
+from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.state.prompt_history import History
 from winnow.training.members import Members

@@ -8,9 +8,9 @@ import torch
 
 from winnow import ranks
 from winnow.config import trained_tokens
-from winnow.learner.gradient_sums import BUCKET
-from winnow.learner.head_gradient import sums_head_gradient
-from winnow.learner.logprobs import default_chunk_tokens
+from winnow.learner.gradient_norms import sums_head_gradient
+from winnow.learner.policy import default_chunk_tokens
+from winnow.learner.sharding import BUCKET
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests, value_model
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan

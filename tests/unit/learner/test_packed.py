@@ -32,12 +32,11 @@ from transformers import Olmo2Config, PreTrainedConfig, Qwen3Config
 
 from refusals import refused
 from winnow.errors import ConfigError
+from winnow.learner.learner import compute_logprobs
 from winnow.learner.micro_batches import fill, micro_batches
 from winnow.learner.model_input import hidden_states
-from winnow.learner.old_logprobs import compute_logprobs
-from winnow.learner.packed import BLOCK, Segment, block_mask
-from winnow.learner.policy import Policy
-from winnow.learner.reference import FrozenCopy
+from winnow.learner.packing import BLOCK, Segment, block_mask
+from winnow.learner.policy import FrozenCopy, Policy
 from winnow.models.adapter import add_lora
 from winnow.records import TrainingSequence
 

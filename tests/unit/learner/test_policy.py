@@ -24,9 +24,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from refusals import refused
 from winnow.algos.loss import clip, gspo
 from winnow.errors import ConfigError
+from winnow.learner.learner import compute_logprobs
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import hidden_states, sharing_pays, tokens_shared, tokens_side_by_side
-from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PRODUCTS
 from winnow.models.adapter import add_lora

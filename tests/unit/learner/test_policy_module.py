@@ -16,7 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import Qwen2Config
 
 from winnow.learner.gradient_norms import gradient_norms
-from winnow.learner.old_logprobs import compute_logprobs
+from winnow.learner.learner import compute_logprobs
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.learner.micro_batches import common_layout, micro_batches
-from winnow.learner.rank_shares import deal_parts
+from winnow.learner.micro_batches import common_layout, deal_parts, micro_batches
 from winnow.records import MicroBatch, Prompt, Rollout, TrainingSequence
 
 CPU = torch.device("cpu")

@@ -23,6 +23,7 @@ from winnow.records import BoolArray, IntArray
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
 NAME = "winnow_packed"
 BLOCK = 128  # tokens: flex attention skips blocks of this many queries and keys
 MASKED = 1024  # longest completion that attends over a mask, which has a row per token
