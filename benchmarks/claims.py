@@ -23,7 +23,7 @@ from winnow.commands.compare.comparison import BINS, GroupComparison, compare_in
 from winnow.commands.compare.curve import MeanCurve
 from winnow.commands.compare.groups import SeedGroup
 from winnow.commands.compare.speed_up import SeedTime
-from winnow.state.cost_file import read_costs
+from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 
 CLAIMS = frame.HERE / "claims.toml"

@@ -37,7 +37,7 @@ from winnow.commands.profile.setting import Setting, setting_of
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
-from winnow.state.cost_file import read_costs
+from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import SweepRun, read_sweep
 from winnow.training.resolve import resolve_members

@@ -40,8 +40,8 @@ from winnow.learner.micro_batches import micro_batches
 from winnow.learner.schedule import schedule
 from winnow.models.load import load_tokenizer, stop_tokens
 from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.state.prompt_history import History
 from winnow.training.step_metrics import Parity, describe
 from winnow.verify import Verifiers
 

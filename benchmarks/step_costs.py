@@ -24,7 +24,7 @@ import frame
 import numpy as np
 
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
-from winnow.state.cost_file import as_json
+from winnow.state.costs import as_json
 from winnow.state.logbook import read_metrics
 
 COSTS = frame.HERE.parent / "configs" / "costs" / "two_cpu_cores.json"

@@ -108,7 +108,7 @@ WRITES = [
     written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     written("renamed and synced", "checkpoint:damages", STRUCK, since="state.checkpoint:_publish"),
     written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
-    written("old one renamed", "checkpoint_cleanup:delete", since="state.checkpoint:prune", landmark="2"),
+    written("old one renamed", "checkpoint:delete", since="state.checkpoint:prune", landmark="2"),
     written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
     Point("logs synced, no thread yet", "training.saving:Thread", since="training.fit:begin_save", landmark="2"),
     Point(
@@ -155,8 +155,8 @@ PHASES = [
     phase("weights handed over", "learner.learner:Learner.weights", after=True),
     phase("metrics described", "training.step:describe", after=True),
     phase("rollouts half written", "state.rollout_files:mark_of"),
-    phase("rollouts written, not listed", "state.rollout_log:write", after=True),
-    phase("rollouts logged, metrics not", "state.log_lines:append", of=".index.jsonl", after=True),
+    phase("rollouts written, not listed", "state.rollout_files:write", after=True),
+    phase("rollouts logged, metrics not", "state.log:append", of=".index.jsonl", after=True),
     phase("metrics logged", "state.logbook:Logbook.write", after=True),
 ]
 
@@ -183,13 +183,13 @@ FAILING_WRITES = [
     written("no rename", "checkpoint:_publish"),
     written("last moments", "checkpoint:write_tensors", landmark="step-000003"),
     written("last manifest", "checkpoint:write_manifest", landmark="step-000003"),
-    written("log not synced", "log_lines:synced_mark", since="training.fit:begin_save", landmark="2"),
+    written("log not synced", "log:synced_mark", since="training.fit:begin_save", landmark="2"),
 ]
 FAILING_PHASES = [
     *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
-    phase("rollouts not logged", "state.rollout_log:write"),
-    phase("rollouts not listed", "state.log_lines:write_all"),
-    phase("metrics not logged", "state.log_lines:write_all", call=2),
+    phase("rollouts not logged", "state.rollout_files:write"),
+    phase("rollouts not listed", "state.log:write_all"),
+    phase("metrics not logged", "state.log:write_all", call=2),
 ]
 
 

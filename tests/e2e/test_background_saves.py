@@ -11,7 +11,8 @@ from test_resume import rows
 import winnow
 from winnow.engines.native.sampler import Native
 from winnow.learner.learner import Learner
-from winnow.state import checkpoint, checkpoint_manifest
+from winnow.state import checkpoint
+from winnow.state import checkpoint as checkpoint_manifest
 from winnow.training.events import Notice
 from winnow.training.saving import Saving
 

@@ -22,8 +22,8 @@ import winnow
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, VerifierError, WinnowError
+from winnow.state.folder import RunFolder
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.state.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ from winnow.records import Outcome, Prompt, Rollout, Sampling
 from winnow.registry import members, register, resolve
 from winnow.rewards.compose import unsaved_tokens
 from winnow.rewards.math_equivalence import algebra
-from winnow.state import checkpoint, output_files, resume_changes
-from winnow.state.cost_file import costs_of_profile, read_costs
-from winnow.state.run_folder import RunFolder
+from winnow.state import checkpoint, disk, resume
+from winnow.state.costs import costs_of_profile, read_costs
+from winnow.state.folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
 from winnow.tasks.problems import check_only_test, listed
 from winnow.tasks.source import read_hub, read_jsonl
@@ -245,7 +245,7 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
     "config.value": (lambda place: validate({"rollout": {"temperature": 0}}), "rollout.temperature"),
     "data.changed": (changed_files, "task.path"),
     "data.empty": (lambda place: listed([], split="test", source="mine.jsonl"), None),
-    "data.exists": (lambda place: output_files.check_new(place.file("report.html", "")), None),
+    "data.exists": (lambda place: disk.check_new(place.file("report.html", "")), None),
     "data.incomplete": (lambda place: costs_of_profile({"points": []}, "profile.json"), None),
     "data.malformed": (lambda place: read_jsonl(place.file("mine.jsonl", "[1]\n")), None),
     "data.mismatch": (lambda place: named_inputs([str(place.file("a.csv", "step\n"))] * 2), None),
@@ -257,7 +257,7 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
         "prompt.template",
     ),
     "data.unreadable": (lambda place: read_costs(place.folder / "costs.json"), None),
-    "data.unwritable": (lambda place: output_files.check_new(place.folder / "nowhere" / "report.html"), None),
+    "data.unwritable": (lambda place: disk.check_new(place.folder / "nowhere" / "report.html"), None),
     "engine.contract": (lambda place: split_stops(SimpleNamespace(), [""]), "rollout.stop"),
     "engine.diverged": (diverged, "optimizer.learning_rate"),
     "engine.stale_weights": (lambda place: check_newer(3, than=3), None),
@@ -265,9 +265,7 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
     "rank.lost": (lost_rank, None),
     "rank.machine": (other_version, None),
     "run_folder.changed": (
-        lambda place: resume_changes.compare(
-            {"config": {"seed": 0}}, {"config": {"seed": 1}}, run=place.folder, step=2
-        ),
+        lambda place: resume.compare({"config": {"seed": 0}}, {"config": {"seed": 1}}, run=place.folder, step=2),
         "seed",
     ),
     "run_folder.damaged": (lambda place: checkpoint.load(checkpoint.Checkpoint(place.folder, 1)), None),

@@ -66,7 +66,7 @@ def evaluate(
     from winnow.evaluation.evaluate import run_evaluation
     from winnow.evaluation.folder import is_evaluation
     from winnow.evaluation.text import format_comparison, format_headline, format_table
-    from winnow.state.output_files import check_new, write_output_json
+    from winnow.state.disk import check_new, write_output_json
 
     if resume and output is None:
         raise typer.BadParameter("--resume needs the folder of the evaluation: --output FOLDER")

@@ -21,8 +21,8 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, describe what can be written."""
+    from winnow.state.disk import check_new, write_output_json
     from winnow.state.logbook import read_metrics
-    from winnow.state.output_files import check_new, write_output_json
 
     if output is not None:
         check_new(output)

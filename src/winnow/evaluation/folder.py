@@ -29,8 +29,8 @@ from winnow.config import Section, leaves
 from winnow.errors import DataError, resumable
 from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, opened, replace_file, write_all, write_json
-from winnow.state.log_rows import encode
-from winnow.state.run_folder import LOCK, Lock, LockedFolder
+from winnow.state.folder import LOCK, Lock, LockedFolder
+from winnow.state.log import encode
 from winnow.training.judged import Judged, judged_row
 
 Row = Mapping[str, Any]

@@ -26,8 +26,8 @@ from winnow.evaluation.result import EvaluationResult
 from winnow.evaluation.settings import EvaluationTask
 from winnow.models.device import resolve_device, set_deterministic, set_matrix_products
 from winnow.records import Prompt, Rollout
-from winnow.state.input_digests import digests
-from winnow.state.log_rows import encode
+from winnow.state.log import encode
+from winnow.state.resume import digests
 from winnow.training.advice import missing_answer_forms
 from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import collect_rollouts, greedy_sampling

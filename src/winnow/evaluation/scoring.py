@@ -19,7 +19,7 @@ from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.rewards.compose import NOT_READ, make_reward, unsaved_tokens
 from winnow.state.disk import check_kind
-from winnow.state.log_rows import prompt_of, rollout_of
+from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
 from winnow.verify import Verifiers

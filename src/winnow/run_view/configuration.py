@@ -10,7 +10,7 @@ from typing import Any
 
 from winnow.config import leaves
 from winnow.registry import members
-from winnow.state.resume_changes import evaluated_since
+from winnow.state.resume import evaluated_since
 from winnow.view.text import shorten
 
 LONGEST = 40  # characters of a name

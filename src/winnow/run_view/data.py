@@ -15,7 +15,7 @@ from winnow.alarms import Alarm, alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.run_view.configuration import changes_in, evaluations, heading
-from winnow.state.checkpoint_names import FOLDER, find, is_checkpoint_path
+from winnow.state.folder import FOLDER, find, is_checkpoint_path
 from winnow.state.logbook import METRICS, read_metrics, read_rows
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import Manifest, read_manifest

@@ -27,9 +27,12 @@ link, only the link is removed.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,11 +46,118 @@ from torch import Tensor
 from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.models.tensor_file import write_tensors
-from winnow.state.checkpoint_cleanup import LEFTOVER, REMOVABLE, clear_leftovers, delete, prune, unused
-from winnow.state.checkpoint_manifest import damages, marks_in, write_manifest
-from winnow.state.checkpoint_names import FOLDER, TENSORS, find, path_of
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
-from winnow.state.log_marks import Mark, lost
+from winnow.state.folder import FOLDER, TENSORS, find, path_of
+from winnow.state.log import Mark, lost
+
+MANIFEST = "manifest.json"
+
+
+def write_manifest(
+    folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark], digests: Mapping[str, str]
+) -> None:
+    """Write the manifest of `files` in a checkpoint's folder. `digests` are by path in the folder; a file without one
+    is read and hashed. Raises OSError.
+    """
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    sizes_and_digests = {
+        name: {"bytes": path.stat().st_size, "sha256": digests.get(name) or _sha256(path)}
+        for name, path in names.items()
+    }
+    marks = {name: dataclasses.asdict(mark) for name, mark in logs.items()}
+    write_json(folder / MANIFEST, {"step": step, "logs": marks, "files": sizes_and_digests})
+
+
+def marks_in(path: Path) -> dict[str, Mark]:
+    """The ends of the logs when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
+    return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
+
+
+def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
+    """The damages of a checkpoint, in words. There are none if each file has the size that the manifest lists, and with
+    `hashed` also the SHA-256.
+    """
+    try:
+        check_kind(path, "a folder", follow=True)
+        check_kind(path / MANIFEST, "a file", follow=True)
+        marks_in(path)
+        for name, expected in _read(path)["files"].items():
+            file = path / name
+            if not file.is_file():
+                yield f"{name} is missing"
+            elif file.stat().st_size != expected["bytes"]:
+                yield f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            elif hashed and _sha256(file) != expected["sha256"]:
+                yield f"{name} has changed"
+    except FileNotFoundError:
+        yield f"{MANIFEST} is missing"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        yield f"{MANIFEST} cannot be read"
+    except OSError as error:
+        yield error.strerror or str(error)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / MANIFEST).read_bytes()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+LEFTOVER = ".unfinished-"  # prefix of a draft, and of a checkpoint that is being removed
+REMOVABLE = ("a folder", "a symbolic link")  # of a link, only the link is removed
+
+
+def prune(run: Path, step: int, keep_last: int) -> list[str]:
+    """Remove the checkpoints older than `step`, except the newest `keep_last - 1`; returns notices.
+
+    Newer checkpoints are damaged ones that the resume skipped. The run overwrites them when it reaches their steps.
+    """
+    try:
+        saved = find(run)
+    except OSError as error:
+        return [f"older checkpoints were not removed: {error}"]
+    older = [path for of, path in saved if of < step and kind(path) in REMOVABLE]
+    return [text for path in older[: max(0, len(older) - (keep_last - 1))] for text in _discard(path)]
+
+
+def clear_leftovers(run: Path) -> Iterator[str]:
+    """Remove the leftovers of interrupted saves; yields notices."""
+    for path in sorted((run / FOLDER).glob(f"{LEFTOVER}*")):
+        if kind(path) in REMOVABLE:
+            yield from delete(path)
+
+
+def delete(leftover: Path) -> Iterator[str]:
+    """Remove as much of a folder as possible, or a link without its target; yields a notice where something stays."""
+    try:
+        if kind(leftover) == "a folder":
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    except OSError as error:
+        shutil.rmtree(leftover, ignore_errors=True)
+        yield f"{leftover}, which no run needs any more, could not be removed ({error}); remove it manually"
+
+
+def unused(path: Path) -> Path:
+    """The path itself if nothing exists there, else the first unused one with a number after its name."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
+    return next(free for free in itertools.chain([path], numbered) if kind(free) is None)
+
+
+def _discard(path: Path) -> Iterator[str]:
+    """Rename, then delete: SIGKILL during the deletion leaves a leftover instead of a damaged checkpoint."""
+    leftover = unused(path.with_name(f"{LEFTOVER}old-{path.name}"))
+    try:
+        path.replace(leftover)
+    except OSError as error:
+        yield f"the old checkpoint {path} could not be removed ({error.strerror}) and is unchanged"
+        return
+    yield from delete(leftover)
+
 
 STATE = "trainer.json"
 SPARE = 1.5  # required free space, as a multiple of the last checkpoint's size

@@ -22,11 +22,19 @@ from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
-from winnow.state.log_lines import LineLog, extent, named, refusals, rows
-from winnow.state.log_marks import Mark
-from winnow.state.log_rows import LoggedGroup, check_metrics, logged_group, metrics_line
-from winnow.state.rollout_files import ROLLOUTS
-from winnow.state.rollout_log import INDEX, Kept, RolloutLog
+from winnow.state.log import (
+    LineLog,
+    LoggedGroup,
+    Mark,
+    check_metrics,
+    extent,
+    logged_group,
+    metrics_line,
+    named,
+    refusals,
+    rows,
+)
+from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog
 
 METRICS = "metrics.jsonl"
 

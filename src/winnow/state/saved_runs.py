@@ -15,9 +15,9 @@ from typing import Any
 from winnow.config import Config, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.recipes import FOLDER as RECIPES
-from winnow.state.checkpoint_names import FOLDER, is_checkpoint_path, paths
-from winnow.state.input_digests import digests
+from winnow.state.folder import FOLDER, is_checkpoint_path, paths
 from winnow.state.manifest import MANIFEST, parse
+from winnow.state.resume import digests
 
 TRUST = "confirm that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
 

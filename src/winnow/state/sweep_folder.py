@@ -24,9 +24,9 @@ from typing import Any, Literal, Self, get_args
 
 from winnow.errors import DataError, RunFolderError, resumable
 from winnow.state.disk import check_kind, draft_of, write_json
-from winnow.state.log_lines import append, ends_cut
+from winnow.state.folder import LOCK, Lock, LockedFolder
+from winnow.state.log import append, ends_cut
 from winnow.state.manifest import MANIFEST
-from winnow.state.run_folder import LOCK, Lock, LockedFolder
 
 SWEEP, LEDGER, SETTINGS, COMPARISON = "sweep.json", "ledger.jsonl", "config.toml", "comparison"
 FORMAT = 1

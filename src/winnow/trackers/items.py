@@ -15,7 +15,7 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.installed import is_installed
-from winnow.state.log_lines import row_of
+from winnow.state.log import row_of
 from winnow.state.logbook import METRICS, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
 from winnow.trackers.interface import ROLLOUT

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from winnow import ranks
 from winnow.state import checkpoint
-from winnow.state.checkpoint_names import path_of, paths
-from winnow.state.prompt_history import History
+from winnow.state.folder import path_of, paths
+from winnow.state.history import History
 from winnow.training.run import Progress, Run
 
 

@@ -31,10 +31,10 @@ from winnow.models.load import Loaded, load
 from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
-from winnow.state.checkpoint_names import TENSORS
-from winnow.state.input_digests import digests
+from winnow.state.folder import TENSORS
+from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.state.prompt_history import History
+from winnow.state.resume import digests
 from winnow.tasks.problems import PromptStream, digest_of
 from winnow.training.advice import before_training
 from winnow.training.clock import TrainingClock

@@ -14,7 +14,7 @@ from winnow.families import Source
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
 from winnow.registry import PRESUMING, Entry
-from winnow.state.checkpoint_names import TENSORS
+from winnow.state.folder import TENSORS
 from winnow.training.members import Members
 from winnow.training.rounding import check_rounding
 

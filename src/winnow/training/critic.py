@@ -29,7 +29,7 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.learner.schedule import schedule
 from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
-from winnow.state.prompt_history import History
+from winnow.state.history import History
 from winnow.training.members import Members
 from winnow.training.run import Run
 from winnow.training.running_mean import Mean, merged

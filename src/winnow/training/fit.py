@@ -23,10 +23,9 @@ from winnow.models.device import describe_gpu, resolve_device, set_deterministic
 from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
-from winnow.state.input_digests import Digests, digests
+from winnow.state.folder import RunFolder
 from winnow.state.manifest import describe_run
-from winnow.state.resume_changes import Change, compare, evaluated_since, recorded, same_evaluation
-from winnow.state.run_folder import RunFolder
+from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
 from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
 from winnow.training.build import Built, build
 from winnow.training.clock import Now, TrainingClock

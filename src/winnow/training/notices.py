@@ -12,8 +12,8 @@ from winnow.config import Config
 from winnow.errors import UpdateError
 from winnow.records import StepReport
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.folder import RunFolder
 from winnow.state.logbook import METRICS
-from winnow.state.run_folder import RunFolder
 from winnow.training.critic import is_pretraining
 from winnow.training.run import Run
 

@@ -15,7 +15,7 @@ import numpy as np
 from winnow import ranks
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
-from winnow.state.prompt_history import History
+from winnow.state.history import History
 from winnow.training.collect import collect
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms

@@ -13,8 +13,8 @@ from winnow.learner.learner import Learner
 from winnow.learner.value_model import Critic
 from winnow.records import Sampling
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.state.prompt_history import History
 from winnow.tasks.problems import PromptStream
 from winnow.training.clock import TrainingClock
 from winnow.training.members import Members

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ConfigError, DataError
-from winnow.state.output_files import write_output
+from winnow.state.disk import write_output
 
 try:
     import matplotlib

@@ -13,7 +13,7 @@ from winnow.alarms import Alarms, alarms_of_run
 from winnow.config import AlarmsSection, dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.state.log_rows import check_metrics
+from winnow.state.log import check_metrics
 
 SHORT = AlarmsSection(steps=1, clear_steps=3)
 

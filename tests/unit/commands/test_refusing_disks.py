@@ -24,8 +24,8 @@ from winnow.commands import app
 from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
 from winnow.recipes import recipe_paths
-from winnow.state.output_files import write_output, write_output_folder
-from winnow.state.run_folder import RunFolder
+from winnow.state.disk import write_output, write_output_folder
+from winnow.state.folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
 from winnow.tasks.source import Record
 from winnow.view.drawing import new_figure, save_figure

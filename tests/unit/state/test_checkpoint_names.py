@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from winnow.state.checkpoint_names import find, is_checkpoint_path, path_of, paths
+from winnow.state.folder import find, is_checkpoint_path, path_of, paths
 
 
 def test_only_checkpoints_are_found_in_the_order_of_their_steps(tmp_path):

@@ -12,8 +12,8 @@ from refusals import refused
 from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state.disk import write_json
+from winnow.state.folder import RunFolder
 from winnow.state.logbook import Logbook, read_metrics, read_rows
-from winnow.state.run_folder import RunFolder
 
 
 def obstacle(path: Path, what: str) -> None:

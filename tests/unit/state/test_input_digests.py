@@ -7,7 +7,7 @@ import random
 import pytest
 
 from winnow.config_file import validate
-from winnow.state.input_digests import BLOCK, BLOCKS, WHOLE, digest, digests
+from winnow.state.resume import BLOCK, BLOCKS, WHOLE, digest, digests
 
 
 def test_every_file_that_a_configuration_names_has_a_digest_under_its_key(tmp_path):

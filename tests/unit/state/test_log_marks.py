@@ -13,12 +13,13 @@ import winnow
 from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
-from winnow.state import checkpoint, log_lines, log_marks
+from winnow.state import checkpoint
+from winnow.state import log as log_lines
+from winnow.state import log as log_marks
 from winnow.state.disk import opened
-from winnow.state.log_marks import TAIL_BYTES, lost, synced_mark
+from winnow.state.log import TAIL_BYTES, lost, synced_mark
 from winnow.state.logbook import Logbook, read_metrics
-from winnow.state.rollout_files import files_by_step
-from winnow.state.rollout_log import INDEX
+from winnow.state.rollout_files import INDEX, files_by_step
 
 SAVED = Path("run/checkpoints/step-000003")
 

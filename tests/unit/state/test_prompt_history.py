@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.state.prompt_history import History
+from winnow.state.history import History
 
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct")
 WRONG = Outcome(reward=0.0, correct=False, kind="wrong")

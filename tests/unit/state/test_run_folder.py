@@ -10,7 +10,7 @@ import pytest
 
 from refusals import refused
 from winnow.errors import RunFolderError
-from winnow.state.run_folder import RunFolder
+from winnow.state.folder import RunFolder
 
 
 def start(path, *, resume=False, **changes):
@@ -155,7 +155,7 @@ def test_a_second_launch_is_refused_with_the_process_of_the_first(tmp_path):
 LAUNCH = """
 import sys, pathlib
 from winnow.errors import RunFolderError
-from winnow.state.run_folder import RunFolder
+from winnow.state.folder import RunFolder
 sys.stdin.read(1)
 try:
     RunFolder.open(pathlib.Path(sys.argv[1]), resume=False).record({"config": {}})
@@ -208,7 +208,7 @@ def test_a_forked_worker_does_not_keep_the_lock_of_its_trainer(tmp_path):
 
 
 def test_the_modules_of_folder_manifest_and_logs_import_no_torch():
-    modules = "winnow.state.run_folder, winnow.state.manifest, winnow.state.prompt_history, winnow.state.logbook"
+    modules = "winnow.state.folder, winnow.state.manifest, winnow.state.history, winnow.state.logbook"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -19,7 +19,7 @@ from winnow.algos.allocation import gvm, gvm_online, gvm_weights
 from winnow.config_file import validate
 from winnow.records import Prompt
 from winnow.seeds import generator
-from winnow.state.prompt_history import History
+from winnow.state.history import History
 from winnow.tasks.problems import PromptStream
 from winnow.testing import group_of
 from winnow.training.phases import Phases

@@ -41,8 +41,8 @@ def compare(
     from winnow.commands.compare.comparison import compare_inputs
     from winnow.commands.compare.csv_tables import tables
     from winnow.commands.compare.text import table
-    from winnow.state.cost_file import read_costs
-    from winnow.state.output_files import check_new, write_output_folder
+    from winnow.state.costs import read_costs
+    from winnow.state.disk import check_new, write_output_folder
 
     if output is not None:
         check_new(output)

@@ -23,8 +23,8 @@ import numpy as np
 from winnow.commands.compare.curve import AXES, MEASURES, SHARES, Curve
 from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
-from winnow.state.checkpoint_names import is_checkpoint_path
 from winnow.state.disk import check_kind
+from winnow.state.folder import is_checkpoint_path
 from winnow.state.logbook import METRICS
 from winnow.state.manifest import MANIFEST
 from winnow.state.sweep_folder import SWEEP, SweepRun, read_contents, read_sweep, sweep_of

@@ -12,8 +12,7 @@ from typing import Any
 
 from winnow.errors import DataError
 from winnow.registry import members
-from winnow.state.disk import replace_file
-from winnow.state.output_files import new_folder
+from winnow.state.disk import new_folder, replace_file
 from winnow.tasks.source import Record, read_hub
 
 Read = Callable[..., Sequence[Record]]

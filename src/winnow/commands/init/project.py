@@ -16,7 +16,7 @@ from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.recipes import CONFIG, FOLDER, recipe_paths
 from winnow.registry import resolve
-from winnow.state.output_files import write_output_folder
+from winnow.state.disk import write_output_folder
 
 DEFAULT = "arithmetic"
 REWARD = "reward.py"

@@ -114,7 +114,7 @@ def profile(
     from winnow.commands.profile.measurement import prepare_profile
     from winnow.commands.profile.points import ProfileRequest, parse_counts
     from winnow.memory.plan import parse_bytes
-    from winnow.state.output_files import check_new
+    from winnow.state.disk import check_new
 
     of_plan = {
         "--run": run, "--costs": costs, "--prompts": prompts, "--memory": memory, "--until": until, "--noise": noise,
@@ -140,7 +140,7 @@ def profile(
     if plan and run is not None:
         from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, prepare_plan
         from winnow.commands.profile.plan_text import opening_lines
-        from winnow.state.cost_file import read_costs
+        from winnow.state.costs import read_costs
 
         wanted = PlanRequest(
             prompts=prompts,
@@ -183,8 +183,8 @@ def _measured_costs(
 def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
     """Print the plan with these costs. Write it to `files`, with the costs where they were measured."""
     from winnow.commands.profile.plan_text import as_plan_json, plan_lines
-    from winnow.state.cost_file import as_json
-    from winnow.state.output_files import write_output_json
+    from winnow.state.costs import as_json
+    from winnow.state.disk import write_output_json
 
     clock = plan.clock(costs)
     candidates = plan.candidates(clock)
@@ -212,7 +212,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     """Print and write each point as it is measured; then print and write what follows from all points."""
     from winnow.commands.profile.text import Rows, as_json, closing, line, opening
     from winnow.installed import is_installed
-    from winnow.state.output_files import write_output_json
+    from winnow.state.disk import write_output_json
 
     draws = bool(files) and is_installed("matplotlib")
     rows = Rows(files[0]) if files else None

@@ -13,7 +13,7 @@ from winnow.commands.profile.run_statistics import RunStatistics, StepClock
 from winnow.config import dump
 from winnow.memory.plan import format_bytes
 from winnow.run_view.configuration import differing, keys_of, within
-from winnow.state.cost_file import as_json
+from winnow.state.costs import as_json
 from winnow.view.text import format_percent
 
 SHOWN = 10  # maximum number of candidates in the table

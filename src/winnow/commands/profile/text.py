@@ -26,7 +26,7 @@ from winnow.commands.profile.points import (
 from winnow.config import dump
 from winnow.memory.plan import format_bytes
 from winnow.models.device import describe_precision
-from winnow.state.output_files import write_output
+from winnow.state.disk import write_output
 from winnow.view.text import format_count, sanitize, shorten
 
 COLUMNS = (

@@ -16,9 +16,8 @@ from winnow.commands.report.html import MARK, assemble
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import AGAINST
-from winnow.state.disk import check_kind
+from winnow.state.disk import check_kind, check_parent, refused, write_output
 from winnow.state.logbook import METRICS
-from winnow.state.output_files import check_parent, refused, write_output
 from winnow.state.sweep_folder import SWEEP, read_sweep
 from winnow.view.text import one_line
 

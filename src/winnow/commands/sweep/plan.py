@@ -24,9 +24,8 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.hidden_options import with_dotted_secrets_hidden
 from winnow.recipes import find_config
 from winnow.state.disk import replace_file
-from winnow.state.input_digests import Digests, digests
-from winnow.state.resume_changes import compare
-from winnow.state.run_folder import LOCK, has_finished_step
+from winnow.state.folder import LOCK, has_finished_step
+from winnow.state.resume import Digests, compare, digests
 from winnow.state.saved_runs import read_manifest
 from winnow.state.sweep_folder import (
     SETTINGS,

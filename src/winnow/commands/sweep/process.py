@@ -26,9 +26,9 @@ from winnow.commands.sweep import tied_child
 from winnow.errors import RunFolderError
 from winnow.installed import is_installed
 from winnow.state.disk import write_json
-from winnow.state.input_digests import digest
+from winnow.state.folder import has_finished_step
 from winnow.state.logbook import read_metrics
-from winnow.state.run_folder import has_finished_step
+from winnow.state.resume import digest
 from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP, SweepRun
 
 Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python

@@ -45,7 +45,7 @@ def train(
 ) -> None:
     """Train a policy. Exit code 75 means interrupted and saved."""
     from winnow.commands.train.here import TrainingRequest, train_here
-    from winnow.state.run_folder import has_finished_step
+    from winnow.state.folder import has_finished_step
 
     # JSON's strings are TOML's: a path with quotes or backslashes stays one value.
     set_output = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]

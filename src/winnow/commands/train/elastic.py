@@ -28,7 +28,7 @@ from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
 from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
 from winnow.errors import ConfigError
-from winnow.state.run_folder import check_free
+from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
 from winnow.training.signals import SIGNALS
 from winnow.view.screen import escape_logs, escape_unprintable

@@ -24,7 +24,7 @@ from winnow.config_file import load, placed, validate
 from winnow.errors import ConfigError, RankError
 from winnow.recipes import recipe_at
 from winnow.state.disk import replace_file
-from winnow.state.run_folder import check_free, has_finished_step
+from winnow.state.folder import check_free, has_finished_step
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__

@@ -19,7 +19,7 @@ from winnow.commands.profile.run_statistics import StepClock, calibrated, own_wo
 from winnow.commands.profile.setting import Setting, rule_of, setting_of
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, DataError
-from winnow.state.cost_file import as_json
+from winnow.state.costs import as_json
 
 COSTS = StepCosts(
     CostCurve(np.array([8.0, 32.0]), np.array([1.0, 1.6]), tokens_per_rollout=6.0),

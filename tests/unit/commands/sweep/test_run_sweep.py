@@ -20,7 +20,7 @@ from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, f
 from winnow.commands.sweep.loop import Sweep
 from winnow.commands.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
 from winnow.errors import RunFolderError
-from winnow.state.run_folder import Lock
+from winnow.state.folder import Lock
 from winnow.state.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
 from winnow.training.signals import Stop
 

@@ -13,8 +13,8 @@ from winnow.commands.sweep.loop import plan_lines
 from winnow.commands.sweep.plan import read_plan, record, reuse
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, RunFolderError
+from winnow.state.folder import has_finished_step
 from winnow.state.manifest import describe_run
-from winnow.state.run_folder import has_finished_step
 from winnow.state.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep
 from winnow.training.resolve import resolve_members
 

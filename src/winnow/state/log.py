@@ -1,23 +1,35 @@
-"""Logs of JSON lines: rows in step order, each with its step first, appended whole or not at all.
+"""The rows of a run's logs: lines of JSON in step order, appended whole or not at all, and marks of their ends.
 
-A resume cuts the log at its first step, and for that reads only the rows after a checkpoint's mark (log_marks.py).
-This module imports no torch.
+A mark is a length and a digest of the last bytes before it, kept in a checkpoint. Rows are only appended, and synced
+before they are marked. So a file that is long enough and has the same last bytes before the mark is the same file. A
+resume checks the marks, cuts the log at its first step, and for that reads only the rows after a mark.
+
+JSON is strict: a number that is not finite is written as null, and read back as NaN. rollout_columns.py describes the
+columns of a rollout. This module imports no torch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import orjson
+
+from winnow import metrics as metric_names
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
+from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
 from winnow.state.disk import InTheWay, check_kind, opened, write_all
-from winnow.state.log_marks import Mark, lost, synced_mark
 
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
@@ -216,3 +228,179 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
             code="data.malformed",
         )
     return cast(dict[str, Any], row)
+
+
+TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of a log."""
+
+    bytes: int
+    tail_sha256: str  # of the last 64 KiB before the end, or of all bytes
+
+
+def synced_mark(path: Path, end: int | None = None) -> Mark:
+    """Sync a log, and return the mark of its byte `end`, or of its present end. Raises OSError."""
+    with opened(path, os.O_RDONLY) as descriptor:
+        os.fsync(descriptor)
+        end = os.fstat(descriptor).st_size if end is None else end
+        return Mark(end, _tail(descriptor, end))
+
+
+def mark_of(descriptor: int) -> Mark:
+    """The mark of an open file's present end. Raises OSError."""
+    end = os.fstat(descriptor).st_size
+    return Mark(end, _tail(descriptor, end))
+
+
+def lost(path: Path, mark: Mark) -> str | None:
+    """How a log differs from the log that was marked, in words; None where it has all rows. Raises OSError."""
+    if not path.exists():
+        return f"the file does not exist, and had {mark.bytes} bytes"
+    with opened(path, os.O_RDONLY) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size < mark.bytes:
+            return f"the file has {size} bytes, and had {mark.bytes}"
+        return None if _tail(descriptor, mark.bytes) == mark.tail_sha256 else "its rows have changed"
+
+
+def _tail(descriptor: int, end: int) -> str:
+    start = max(0, end - TAIL_BYTES)
+    return hashlib.sha256(os.pread(descriptor, end - start, start)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoggedGroup:
+    """A group as it was logged: filled up to its advantages."""
+
+    step: int
+    seed: int
+    group: Group
+    reasons: tuple[str, ...]  # [N]
+    weights: tuple[float | None, ...]  # [N]
+
+
+def metrics_line(step: int, metrics: Mapping[str, float]) -> bytes:
+    """A row of metrics.jsonl. Raises KeyError for a metric without a meaning."""
+    metric_names.check(metrics)
+    return encode({"step": step, **metrics}) + b"\n"
+
+
+def check_metrics(row: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the key, unless every value is a number or null."""
+    for name, value in row.items():
+        if value is None:
+            continue
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{name}: {type(value).__name__} where a finite number or null belongs")
+
+
+def prompt_of(row: Mapping[str, Any]) -> Prompt:
+    """The prompt in a row of rollouts."""
+    return Prompt(
+        id=row["prompt_id"],
+        tokens=np.asarray(row["prompt_tokens"], dtype=np.int64),
+        text=row["prompt"],
+        answer=row["answer"],
+        task=row["task"],
+        meta=row["meta"],
+    )
+
+
+def rollout_of(row: Mapping[str, Any]) -> Rollout:
+    """The rollout in a row. Raises ValueError where it was logged without its text."""
+    if row["text"] is None:
+        raise ValueError('it was logged without text and tokens, as log.rollouts = "kept"; read its row instead')
+    return Rollout(
+        index=row["index"],
+        tokens=np.asarray(row["tokens"], dtype=np.int64),
+        logprobs=np.asarray(row["logprobs"], dtype=np.float64),
+        text=row["text"],
+        finish=row["finish"],
+        version=row["version"],
+        trainable=None if row["trainable"] is None else np.asarray(row["trainable"], dtype=np.bool_),
+    )
+
+
+def outcome_of(row: Mapping[str, Any]) -> Outcome:
+    """The outcome in a row."""
+    return Outcome(
+        reward=row["reward"],
+        correct=row["correct"],
+        kind=row["kind"],
+        parts={name: math.nan if value is None else value for name, value in row["parts"].items()},
+        answer=row["extracted"],
+        cause=row["cause"],
+        detail=row["detail"],
+        seconds=row["seconds"],
+        late=row["late"],
+    )
+
+
+def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
+    """The group of these rows. Raises ValueError where it was logged without texts."""
+    per_token = rows[0]["advantages"] is not None
+    group = Group(
+        prompt=prompt_of(rows[0]),
+        rollouts=tuple(rollout_of(row) for row in rows),
+        outcomes=tuple(outcome_of(row) for row in rows),
+        keep=np.array([row["keep"] for row in rows], dtype=np.bool_),
+        values=_of_value_model(rows, "values"),
+        returns=_of_value_model(rows, "returns"),
+        advantages=tuple(row["advantages"] for row in rows)
+        if per_token
+        else np.array([row["advantage"] for row in rows], dtype=np.float64),
+    )
+    return LoggedGroup(
+        step=rows[0]["step"],
+        seed=rows[0]["seed"],
+        group=group,
+        reasons=tuple(row["reason"] for row in rows),
+        weights=tuple(row["weight"] for row in rows),
+    )
+
+
+def _of_value_model(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[FloatArray, ...] | None:
+    """N x [L] numbers of a value model, NaN for a rollout that it has not read; None where it has read none."""
+    if all(row[name] is None for row in rows):
+        return None
+    return tuple(
+        np.full(row["length"], np.nan) if row[name] is None else np.asarray(row[name], dtype=np.float64) for row in rows
+    )
+
+
+def encode(data: Any) -> bytes:
+    """JSON in UTF-8, or in ASCII with escapes where a text has a lone surrogate, which UTF-8 cannot encode."""
+    try:
+        return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).encode()
+
+
+def _other(value: Any) -> Any:
+    """A value that orjson cannot encode, such as a user's array that is not contiguous, as plain data."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a row cannot contain a {type(value).__name__}: {value!r:.80}")
+
+
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """The same data in Python's types: None for every number that JSON cannot represent, and `text` applied to every
+    text. Raises TypeError for other objects.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return {plain(k, text): plain(v, text) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v, text) for v in value]
+    if value is None or isinstance(value, int):
+        return value
+    return _other(value)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,45 @@ from typing import Any, Self
 
 from winnow import ranks
 from winnow.errors import RunFolderError, resumable
-from winnow.state import checkpoint_names
-from winnow.state.disk import check_kind, draft_of, open_file, write_json
+from winnow.state.disk import check_kind, draft_of, kind, open_file, write_json
 from winnow.state.logbook import METRICS
 from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
+
+FOLDER = "checkpoints"
+TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
+_NAME = re.compile(r"step-(\d+)")
+
+
+def path_of(run: Path, step: int) -> Path:
+    """The path of the checkpoint after `step` steps."""
+    return run / FOLDER / f"step-{step:06d}"
+
+
+def is_checkpoint_path(path: Path) -> bool:
+    """Whether a path is named like a checkpoint of a run."""
+    return path.parent.name == FOLDER and _NAME.fullmatch(path.name) is not None
+
+
+def find(run: Path) -> list[tuple[int, Path]]:
+    """(step, path) of everything that is named like a checkpoint of a run, whole or not, oldest first.
+
+    Raises OSError where the folder of the checkpoints cannot be read.
+    """
+    folder = run / FOLDER
+    if kind(folder, follow=True) is None:
+        return []
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def paths(run: Path) -> list[Path]:
+    """The paths of `find`; none where the folder of the checkpoints cannot be read."""
+    try:
+        return [path for _, path in find(run)]
+    except OSError:
+        return []
+
 
 LOCK = ".lock"
 _DONE = b'"budget/rollouts"'  # in the row of metrics of every finished step, and in no other row
@@ -197,7 +232,7 @@ def has_finished_step(path: Path) -> bool:
     metrics, rollouts = path / METRICS, path / ROLLOUTS
     strange = (metrics.exists() and not metrics.is_file()) or (rollouts.exists() and not rollouts.is_dir())
     # Something strange in the place of a log counts, as it cannot be read to decide
-    if checkpoint_names.paths(path) or strange or any(step > 0 for step in files_by_step(rollouts)):
+    if paths(path) or strange or any(step > 0 for step in files_by_step(rollouts)):
         return True
     return _any_line(metrics, lambda line: _DONE in line)
 
@@ -211,7 +246,7 @@ def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:
 
 def _contents(path: Path) -> str:
     """The contents of a used folder, in a few words."""
-    checkpoints = checkpoint_names.paths(path)
+    checkpoints = paths(path)
     files = sorted(entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
     newest = f"newest checkpoint {checkpoints[-1].name}" if checkpoints else "no checkpoint"
     return f"{', '.join(files)}; {newest}"
