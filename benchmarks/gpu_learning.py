@@ -23,8 +23,8 @@ from winnow.models.load import load_tokenizer
 from winnow.recipes import recipe_paths
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.events import Evaluated, Event
 from winnow.training.fit import fit
+from winnow.training.progress import Evaluated, Event
 from winnow.training.resolve import resolve_members
 
 REPOSITORY = Path(__file__).parents[1]

@@ -43,8 +43,8 @@ from winnow.learner.model_input import length, sharing_pays
 from winnow.models.device import keeps_masters
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Rollout, TrainingSequence
+from winnow.training.budget import plan_devices
 from winnow.training.build import load_model
-from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 

@@ -73,8 +73,8 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
 
     from winnow import ranks
     from winnow.config_file import validate
+    from winnow.training.budget import plan_devices
     from winnow.training.build import build
-    from winnow.training.device_plan import plan_devices
     from winnow.training.probe import plan
     from winnow.training.resolve import resolve_members
     from winnow.training.step import train_step

@@ -42,7 +42,7 @@ from winnow.models.load import load_tokenizer, stop_tokens
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.training.step_metrics import Parity, describe
+from winnow.training.metrics import Parity, describe
 from winnow.verify import Verifiers
 
 LENGTHS = (128, 1024, 8192)

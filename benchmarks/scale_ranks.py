@@ -40,7 +40,7 @@ from winnow.models.load import load_tokenizer
 from winnow.models.meta import meta_model
 from winnow.records import Group
 from winnow.seeds import Rng
-from winnow.training.gathering import _Sent
+from winnow.training.collect import _Sent
 
 PUBLISHED = Path(__file__).parents[1] / "configs" / "published"
 GPUS, MEMORY = 8, "80GiB"
@@ -186,8 +186,7 @@ def numbers(model: Any) -> int:
 def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
     """A step on eight GPUs, by the formulas, and the memory plan of both learners."""
     from winnow.config_file import load
-    from winnow.training.budget import budget
-    from winnow.training.device_plan import plan_devices
+    from winnow.training.budget import budget, plan_devices
     from winnow.training.resolve import resolve_members
 
     with tempfile.TemporaryDirectory(prefix="winnow-scale-ranks-") as name:

@@ -32,8 +32,8 @@ from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.trackers import Tracker
 from winnow.trackers.watch import track_run
-from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
 from winnow.training.fit import fit
+from winnow.training.progress import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
 from winnow.training.resolve import resolve_members
 
 METRICS, PHASES = 80, 8  # per step

@@ -15,9 +15,9 @@ from trl_winnow import Ours
 
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
+from winnow.training.metrics import Clock
 from winnow.training.probe import plan
 from winnow.training.step import fill_advantages, fill_keep, sample
-from winnow.training.step_metrics import Clock
 
 TOLERANCE = 1e-5
 Gradients = dict[str, Tensor]

@@ -9,7 +9,7 @@ import torch
 
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan, Phase
-from winnow.training.device_plan import plan_devices
+from winnow.training.budget import plan_devices
 from winnow.training.resolve import resolve_members
 
 LORA = {"rank": 2}

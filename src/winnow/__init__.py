@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from winnow.alarms import Alarm
     from winnow.evaluation.result import EvaluationResult
     from winnow.run_view.data import OpenRun
-    from winnow.training.events import (
+    from winnow.training.fit import Result
+    from winnow.training.members import Critic, Members
+    from winnow.training.progress import (
         AlarmRaised,
         Ended,
         Evaluated,
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
         Started,
         Watch,
     )
-    from winnow.training.fit import Result
-    from winnow.training.members import Critic, Members
     from winnow.view.screen import Progress
 
 __all__ = [
@@ -95,15 +95,15 @@ __all__ = [
 # Public names whose modules import torch: imported at their first use.
 _LATER = {
     "Alarm": "winnow.alarms",
-    "AlarmRaised": "winnow.training.events",
-    "Ended": "winnow.training.events",
-    "Evaluated": "winnow.training.events",
+    "AlarmRaised": "winnow.training.progress",
+    "Ended": "winnow.training.progress",
+    "Evaluated": "winnow.training.progress",
     "EvaluationResult": "winnow.evaluation.result",
-    "Notice": "winnow.training.events",
-    "PhaseBegan": "winnow.training.events",
-    "RolloutsFinished": "winnow.training.events",
+    "Notice": "winnow.training.progress",
+    "PhaseBegan": "winnow.training.progress",
+    "RolloutsFinished": "winnow.training.progress",
     "Result": "winnow.training.fit",
-    "Started": "winnow.training.events",
+    "Started": "winnow.training.progress",
     "OpenRun": "winnow.run_view.data",
 }
 
@@ -277,8 +277,8 @@ def _fit(
     from winnow.run_view.progress import output_for
     from winnow.run_view.progress import progress as display
     from winnow.trackers.watch import track_run
-    from winnow.training.events import call_each
     from winnow.training.fit import fit
+    from winnow.training.progress import call_each
     from winnow.user_code import check_not_importing
 
     check_not_importing()

@@ -10,7 +10,7 @@ from doc_pages import blocks
 from synthetic_run import metrics, write_run
 from winnow.alarms import Alarm
 from winnow.config import Config, dump
-from winnow.training.events import AlarmRaised
+from winnow.training.progress import AlarmRaised
 
 
 def shown(page, first):

@@ -110,9 +110,9 @@ WRITES = [
     written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
     written("old one renamed", "checkpoint:delete", since="state.checkpoint:prune", landmark="2"),
     written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
-    Point("logs synced, no thread yet", "training.saving:Thread", since="training.fit:begin_save", landmark="2"),
+    Point("logs synced, no thread yet", "training.progress:Thread", since="training.fit:begin_save", landmark="2"),
     Point(
-        "save ended, nobody told", "training.saving:_fill", since="training.fit:begin_save", landmark="2", after=True
+        "save ended, nobody told", "training.progress:_fill", since="training.fit:begin_save", landmark="2", after=True
     ),
 ]
 
@@ -163,11 +163,11 @@ PHASES = [
 UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: its first to wait is its first update
     phase("beside an evaluation", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
     planned("beside a plan", "training.fit:plan"),
-    planned("waited for before a reset", "training.saving:Saving.wait"),
+    planned("waited for before a reset", "training.progress:Saving.wait"),
     phase("beside sampling", "training.step:sample", after=True, landmark="1"),
     phase("beside the selection", "training.step:fill_advantages", landmark="1"),
     phase("beside log-probs", "learner.learner:compute_logprobs", after=True, landmark="1"),
-    phase("waited for before an update", "training.saving:Saving.wait", landmark="1"),
+    phase("waited for before an update", "training.progress:Saving.wait", landmark="1"),
 ]
 
 FULL = [  # of a model that is trained whole, whose own folder is resumed from, and whose reference is a second one
@@ -276,7 +276,7 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
         struck.set()
 
     wrap("state.checkpoint:write_tensors", slow)
-    wrap("training.saving:Saving.wait", asked)
+    wrap("training.progress:Saving.wait", asked)
     return under_way
 
 

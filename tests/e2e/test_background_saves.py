@@ -13,8 +13,7 @@ from winnow.engines.native.sampler import Native
 from winnow.learner.learner import Learner
 from winnow.state import checkpoint
 from winnow.state import checkpoint as checkpoint_manifest
-from winnow.training.events import Notice
-from winnow.training.saving import Saving
+from winnow.training.progress import Notice, Saving
 
 LORA = {
     "model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}},

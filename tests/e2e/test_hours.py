@@ -15,8 +15,8 @@ import winnow
 from winnow.config_file import validate
 from winnow.engines.native.engine import native
 from winnow.state.logbook import read_metrics
-from winnow.training.events import Notice
 from winnow.training.fit import fit
+from winnow.training.progress import Notice
 from winnow.training.resolve import resolve_members
 
 MINUTE = 1 / 60  # of an hour

@@ -24,7 +24,7 @@ from winnow.config_file import validate
 from winnow.engines.native.engine import native
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.events import Evaluated, Notice, Started
+from winnow.training.progress import Evaluated, Notice, Started
 
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
 

@@ -10,7 +10,7 @@ import pytest
 import winnow
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
-from winnow.training.events import AlarmRaised, Started
+from winnow.training.progress import AlarmRaised, Started
 
 
 class Stale(HuggingFace):

@@ -18,7 +18,7 @@ from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.logbook import read_metrics
-from winnow.training.device_plan import plan_devices
+from winnow.training.budget import plan_devices
 from winnow.training.resolve import resolve_members, with_dtype
 
 ROUNDED = {"dtype": "bfloat16"}

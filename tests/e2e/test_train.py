@@ -12,7 +12,7 @@ import winnow
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
-from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def run(config, **more):

@@ -12,7 +12,7 @@ from winnow.commands.show.text import Choice, format_rollouts
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.critic import describe_values
-from winnow.training.events import Notice
+from winnow.training.progress import Notice
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from winnow.evaluation.folder import (
     read_settings,
     read_tasks,
 )
-from winnow.training.judged import Category, judged_row
+from winnow.training.evaluation import Category, judged_row
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
 

@@ -31,7 +31,7 @@ from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, opened, replace_file, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
-from winnow.training.judged import Judged, judged_row
+from winnow.training.evaluation import Judged, judged_row
 
 Row = Mapping[str, Any]
 

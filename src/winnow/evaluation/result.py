@@ -18,8 +18,9 @@ from winnow.evaluation.folder import Row, group_by_problem
 from winnow.evaluation.settings import reward_label, uses_task_defaults
 from winnow.hidden_options import hidden
 from winnow.records import FloatArray
-from winnow.training.evaluation import with_prefix
-from winnow.training.evaluation_metrics import (
+from winnow.training.evaluation import (
+    Category,
+    Judged,
     Votes,
     count_votes,
     greedy_accuracy,
@@ -29,8 +30,8 @@ from winnow.training.evaluation_metrics import (
     pass_at,
     per_problem,
     sampled_metrics,
+    with_prefix,
 )
-from winnow.training.judged import Category, Judged
 from winnow.training.prompts import evaluation_sampling
 
 SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults

@@ -31,9 +31,14 @@ from winnow.state.resume import digests
 from winnow.training.advice import missing_answer_forms
 from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import collect_rollouts, greedy_sampling
-from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
-from winnow.training.prompts import evaluation_sampling, held_out_problems, prompt_tokenizer, render_prompts
+from winnow.training.prompts import (
+    FirstPrompt,
+    evaluation_sampling,
+    held_out_problems,
+    prompt_tokenizer,
+    render_prompts,
+)
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__

@@ -21,7 +21,7 @@ from winnow.errors import ConfigError
 from winnow.metrics import per_prompt_metric
 from winnow.records import StepReport
 from winnow.state.log import plain
-from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.progress import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.view.text import (
     WIDTH,

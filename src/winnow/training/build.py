@@ -2,6 +2,8 @@
 workers.
 
 The order is that of cost, so that a mistake is reported early: problems, tokenizer, prompts, model, engine.
+
+A rank gets its share of the machine's threads and verify workers.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from winnow import ranks
 from winnow.alarms import Alarms
 from winnow.config import Config, ModelCritic, SeparateCritic, dump
+from winnow.control_groups import cpu_quota
 from winnow.engines.base import EngineContext, make_engine
 from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner, make_learner, shard_learner
@@ -37,16 +42,33 @@ from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
 from winnow.tasks.problems import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.clock import TrainingClock
-from winnow.training.combinations import check_start, check_value_model
-from winnow.training.device_plan import plan_devices
-from winnow.training.hand_over import sync_weights
-from winnow.training.machine_share import workers_of_rank
+from winnow.training.budget import plan_devices
+from winnow.training.checks import check_start, check_value_model
+from winnow.training.collect import sync_weights
 from winnow.training.members import Members
+from winnow.training.progress import TrainingClock
 from winnow.training.prompts import run_prompts, training_sampling
 from winnow.training.resolve import check_installed
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
+
+
+def threads_of_rank(wanted: int) -> int:
+    """CPU threads of this rank: the key `threads`, else OMP_NUM_THREADS, both of which are per process.
+
+    Without either, it is the rank's share of torch's default, limited by the cores of the process's control groups.
+    torch does not read these limits: it starts 64 threads in a container that may use two cores.
+    """
+    if wanted or "OMP_NUM_THREADS" in os.environ:
+        return wanted or torch.get_num_threads()
+    quota = cpu_quota()
+    cores = torch.get_num_threads() if quota is None else min(torch.get_num_threads(), math.ceil(quota))
+    return max(1, cores // ranks.local_count())
+
+
+def workers_of_rank(wanted: int) -> int:
+    """This rank's share of the machine's `verify.workers`: at least one, but 0 where the key is 0."""
+    return max(1, wanted // ranks.local_count()) if wanted else 0
 
 
 class Built(NamedTuple):

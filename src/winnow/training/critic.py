@@ -31,9 +31,8 @@ from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.state.history import History
 from winnow.training.members import Members
+from winnow.training.metrics import Mean, Metrics, merged, of_value_loss
 from winnow.training.run import Run
-from winnow.training.running_mean import Mean, merged
-from winnow.training.step_metrics import Metrics, of_value_loss
 
 
 def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:

@@ -1,10 +1,14 @@
 """`fit`: resume, plan, take a step, evaluate every k steps, save every m, stop.
 
 All of this but the step itself happens between two steps.
+
+Notices report where a run resumes and when training of the policy starts. Signs of trouble are alarms
+(winnow.alarms), or errors where the run cannot continue.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,40 +22,40 @@ import torch
 from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import evaluating
-from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal
+from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal, UpdateError
 from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
 from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import RunFolder
+from winnow.state.logbook import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
-from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
-from winnow.training.build import Built, build
-from winnow.training.clock import Now, TrainingClock
+from winnow.training.boundary import Boundary, Stop, begin_save, reached, rescued, save, stop_signals, untouched
+from winnow.training.build import Built, build, threads_of_rank
+from winnow.training.critic import is_pretraining
 from winnow.training.evaluation import evaluate
-from winnow.training.events import (
+from winnow.training.members import Members
+from winnow.training.metrics import completion_tokens, prompt_tokens
+from winnow.training.probe import plan
+from winnow.training.progress import (
     AlarmRaised,
     Ended,
     Evaluated,
     Notice,
+    Now,
     PhaseBegan,
+    Phases,
     Started,
+    TrainingClock,
     Watch,
     call_each,
     ignore_event,
     without_repeats,
 )
-from winnow.training.machine_share import threads_of_rank
-from winnow.training.members import Members
-from winnow.training.notices import check_skipped, start_notices, step_notices
-from winnow.training.phases import Phases
-from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.run import Progress, Run
-from winnow.training.signals import Stop, stop_signals
 from winnow.training.step import train_step
-from winnow.training.step_metrics import completion_tokens, prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -335,3 +339,56 @@ def _save(run: Run, progress: Progress, at: Boundary, watch: Watch) -> Path:
 def _report_notices(saved: Checkpoint, watch: Watch) -> None:
     for text in saved.notices:
         watch(Notice(text))
+
+
+def start_notices(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:
+    """Notices about where a run resumes, or starts again."""
+    if saved is not None:
+        return saved.notices
+    if resume:
+        return ("there is no checkpoint yet: the run starts again from its first step",)
+    if (folder.path / METRICS).exists():
+        return ("an earlier launch in this folder ended before its first step was done: its logs are removed",)
+    return ()
+
+
+def check_skipped(run: Run, step: int) -> None:
+    """Raise UpdateError once `update.max_skipped` updates in a row were skipped, of the policy or the value model."""
+    limit, skipped = run.config.update.max_skipped, run.learner.not_finite
+    if limit and run.critic is not None and run.critic.not_finite >= limit:
+        raise UpdateError(
+            f"step {step}: the gradients of the value model's last {run.critic.not_finite} updates were not finite, "
+            f"and all of these were skipped (update.max_skipped = {limit})",
+            remedy="lower critic.optimizer.learning_rate or look for rewards of extreme size, and resume from an "
+            "earlier checkpoint",
+            key="critic.optimizer.learning_rate",
+            code="update.not_finite",
+        )
+    if limit and skipped >= limit:
+        raise UpdateError(
+            f"step {step}: the gradients of the last {skipped} updates were not finite, and all of these were skipped "
+            f"(update.max_skipped = {limit}); the weights are those before them",
+            remedy="repair your loss, term or advantage where it computes NaN or infinity; else the policy is near "
+            "overflow: lower optimizer.learning_rate or look for rewards of extreme size, and resume from an earlier "
+            "checkpoint",
+            key="optimizer.learning_rate",
+            code="update.not_finite",
+        )
+
+
+def step_notices(config: Config, report: StepReport) -> Iterator[str]:
+    """The notices about a step that is done."""
+    if is_pretraining(config.critic, report.step) and not is_pretraining(config.critic, report.step + 1):
+        yield pretraining_notice(report)
+
+
+def pretraining_notice(report: StepReport) -> str:
+    """A notice that the policy is trained from now on, with the variance that its value model explains."""
+    notice = f"step {report.step}: critic.pretraining_steps are over: the policy learns from step {report.step + 1} on"
+    explained = report.metrics.get("critic/explained_variance", math.nan)
+    if math.isnan(explained):
+        return notice
+    return (
+        f"{notice}; before its last update the value model explained {explained:.3g} of the returns' variance (1: all, "
+        f"0: no more than a constant)"
+    )

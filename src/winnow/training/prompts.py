@@ -1,14 +1,19 @@
-"""The prompts of training and evaluation, rendered from problems, and the sampling settings of both."""
+"""The prompts of training and evaluation, rendered from problems, and the sampling settings of both.
+
+The first prompt is also described: what ends its rollouts, and the tags in the policy's vocabulary.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from winnow.config import Config
 from winnow.engines.stopping import split_stops
 from winnow.metrics import distinct
-from winnow.models.load import describe, load_tokenizer, padding
+from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padding
 from winnow.records import Problem, Prompt, Sampling
 from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.members import Members
@@ -111,3 +116,25 @@ def evaluation_sampling(config: Config) -> Sampling:
         min_p=evaluate.min_p,
         stop=rollout.stop,
     )
+
+
+TAG = re.compile(r"</?\w+>")
+
+
+@dataclass(frozen=True)
+class FirstPrompt:
+    """One prompt of a run."""
+
+    prompt: Prompt
+    stops: tuple[str, ...]  # tokens that end a rollout
+    strings: tuple[str, ...]  # texts that end a rollout
+    known: frozenset[str]  # tags that are single tokens, so the policy was trained to write them
+
+    @classmethod
+    def of(cls, prompt: Prompt, tokenizer: Any, config: Config) -> FirstPrompt:
+        """The first prompt with its stops. Reads the settings of the configured model, and no weights."""
+        named, strings = split_stops(tokenizer, config.rollout.stop)
+        tokens = sorted({*model_stop_tokens(config.model.path, tokenizer), *named})
+        stops = (tokenizer.convert_ids_to_tokens(token) or f"token {token}" for token in tokens)
+        tags = (token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content))
+        return cls(prompt, tuple(stops), strings, frozenset(tags))

@@ -44,9 +44,8 @@ from winnow.options import Bound, bind
 from winnow.recipes import recipe_at
 from winnow.registry import resolve, resolve_at
 from winnow.rewards.compose import make_reward
-from winnow.training.combinations import check_combinations
+from winnow.training.checks import check_combinations, check_needs
 from winnow.training.members import Critic, Members
-from winnow.training.undeclared import check_needs
 from winnow.user_code import with_named_errors
 
 T = TypeVar("T", bound=Traits)

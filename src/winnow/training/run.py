@@ -16,11 +16,9 @@ from winnow.state.checkpoint import Checkpoint
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.tasks.problems import PromptStream
-from winnow.training.clock import TrainingClock
 from winnow.training.members import Members
-from winnow.training.phases import Phases
+from winnow.training.progress import Phases, Saving, TrainingClock
 from winnow.training.prompts import HeldOut
-from winnow.training.saving import Saving
 from winnow.verify import Verifiers
 
 

@@ -18,7 +18,7 @@ from winnow.learner.schedule import schedule
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
-from winnow.training.collect import collect
+from winnow.training.collect import collect, sync_weights
 from winnow.training.critic import (
     CriticTally,
     fill_returns,
@@ -28,11 +28,10 @@ from winnow.training.critic import (
     train_critic,
     values_metrics,
 )
-from winnow.training.hand_over import sync_weights
 from winnow.training.members import Members
-from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+from winnow.training.metrics import Clock, Parity, Tally, describe
+from winnow.training.probe import prompt_gradient_norms
 from winnow.training.run import Progress, Run
-from winnow.training.step_metrics import Clock, Parity, Tally, describe
 
 
 def train_step(run: Run, progress: Progress, step: int) -> StepReport:

@@ -16,8 +16,8 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.registry import members
 from winnow.training import resolve
-from winnow.training.device_plan import plan_devices
-from winnow.training.events import Event, Notice, Started
+from winnow.training.budget import plan_devices
+from winnow.training.progress import Event, Notice, Started
 from winnow.training.resolve import resolve_members
 
 FILE = """

@@ -18,7 +18,7 @@ from synthetic_run import evaluation, metrics
 from winnow.alarms import Alarm
 from winnow.records import StepReport
 from winnow.run_view.progress import Standing, progress
-from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.view.screen import console_on, is_screen
 
 NASTY = Notice("the reward raised \x1b[31m[bold]boo[/bold] " + "again and again " * 12)

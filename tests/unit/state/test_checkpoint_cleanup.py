@@ -15,7 +15,7 @@ import winnow
 from refusals import refused
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint
-from winnow.training.events import Notice
+from winnow.training.progress import Notice
 
 
 def save(folder, step, *, keep_last=1):

@@ -16,9 +16,9 @@ from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
-from winnow.training.device_plan import plan_devices
-from winnow.training.events import Started
+from winnow.training.budget import plan_devices
 from winnow.training.fit import fit
+from winnow.training.progress import Started
 from winnow.training.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}

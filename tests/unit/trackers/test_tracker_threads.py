@@ -14,7 +14,7 @@ import pytest
 from winnow.config_file import validate
 from winnow.trackers import Tracker
 from winnow.trackers.watch import track_run
-from winnow.training.events import Ended, Started
+from winnow.training.progress import Ended, Started
 from winnow.training.resolve import resolve_members
 
 AT_WORK = """

@@ -21,7 +21,7 @@ from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES, SETTLED_S
 from winnow.trackers.interface import without_secrets
 from winnow.trackers.items import chosen_of
 from winnow.trackers.watch import digest, track_run
-from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.training.resolve import resolve_members
 
 

@@ -22,9 +22,8 @@ from winnow.seeds import generator
 from winnow.state.history import History
 from winnow.tasks.problems import PromptStream
 from winnow.testing import group_of
-from winnow.training.phases import Phases
-from winnow.training.probe import plan
-from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+from winnow.training.probe import plan, prompt_gradient_norms
+from winnow.training.progress import Phases
 
 REPOSITORY = Path(__file__).parents[3]
 G, PER_STEP, N = 16, 8, 16

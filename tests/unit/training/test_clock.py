@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from winnow.config_file import validate
-from winnow.training.clock import TrainingClock
+from winnow.training.progress import TrainingClock
 
 
 class Hand:

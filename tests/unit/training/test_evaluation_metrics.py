@@ -9,9 +9,8 @@ import pytest
 
 from synthetic_run import FAILED, RIGHT, UNREAD, WRONG, group
 from winnow.records import Outcome
-from winnow.training import evaluation_metrics
-from winnow.training.evaluation_metrics import count_votes, greedy_metrics, maj_at
-from winnow.training.judged import Judged, judged, judged_row
+from winnow.training import evaluation
+from winnow.training.evaluation import Judged, count_votes, greedy_metrics, judged, judged_row, maj_at
 
 TAGGED = Outcome(reward=1.1, correct=True, kind="correct", parts={"numeric": 1.0, "format": 1.0}, answer="4")
 UNTAGGED = Outcome(reward=1.0, correct=True, kind="correct", parts={"numeric": 1.0, "format": 0.93}, answer="4")
@@ -20,11 +19,11 @@ EMPTY_TAGS = Outcome(reward=0.1, correct=False, kind="unparsable", parts={"numer
 
 
 def per_problem(problems, k):
-    return evaluation_metrics.per_problem(problems, [count_votes(one) for one in problems], k)
+    return evaluation.per_problem(problems, [count_votes(one) for one in problems], k)
 
 
 def sampled_metrics(problems, k):
-    return evaluation_metrics.sampled_metrics(problems, per_problem(problems, k))
+    return evaluation.sampled_metrics(problems, per_problem(problems, k))
 
 
 def problem(*outcomes):

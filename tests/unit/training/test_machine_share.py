@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from winnow import ranks
-from winnow.training import machine_share
-from winnow.training.machine_share import threads_of_rank, workers_of_rank
+from winnow.training import build
+from winnow.training.build import threads_of_rank, workers_of_rank
 
 
 @pytest.mark.parametrize(("local", "cores", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (4, 1, 1)])
 def test_a_rank_takes_its_share_of_the_cores_and_at_least_one(monkeypatch, local, cores, threads):
     monkeypatch.setattr(ranks, "local_count", lambda: local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    monkeypatch.setattr(machine_share, "cpu_quota", lambda: None)
+    monkeypatch.setattr(build, "cpu_quota", lambda: None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     assert threads_of_rank(0) == threads
@@ -28,7 +28,7 @@ def test_a_quota_of_the_control_groups_bounds_the_threads(monkeypatch, quota, lo
     """A container may see 64 cores and be limited to two."""
     monkeypatch.setattr(ranks, "local_count", lambda: local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    monkeypatch.setattr(machine_share, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(build, "cpu_quota", lambda: quota)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     assert threads_of_rank(0) == threads

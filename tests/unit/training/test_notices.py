@@ -7,7 +7,7 @@ import pytest
 
 from winnow.config_file import validate
 from winnow.records import StepReport
-from winnow.training.notices import step_notices
+from winnow.training.fit import step_notices
 
 
 def notices(explained, *, steps=range(40)):

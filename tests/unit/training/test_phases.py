@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from winnow import ranks
-from winnow.training.events import PhaseBegan, RolloutsFinished
-from winnow.training.phases import Phases
+from winnow.training.progress import PhaseBegan, Phases, RolloutsFinished
 
 
 def sampled(times, total):

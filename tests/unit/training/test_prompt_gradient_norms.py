@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+from winnow.training.probe import prompt_gradient_norms
 
 
 def verified(prompt: str, verdicts: Sequence[bool | None]) -> Group:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from winnow.state.checkpoint import Checkpoint
-from winnow.training.saving import Saving
+from winnow.training.progress import Saving
 
 
 def saved(step: int) -> Checkpoint:

@@ -15,15 +15,7 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
 from winnow.records import Group, Prompt, Rollout
-from winnow.training.step_metrics import (
-    Clock,
-    Parity,
-    Tally,
-    completion_tokens,
-    describe,
-    percentile_999,
-    prompt_tokens,
-)
+from winnow.training.metrics import Clock, Parity, Tally, completion_tokens, describe, percentile_999, prompt_tokens
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
 TAKEN = UpdateResult(grad_norm=2.0, learning_rate=0.1, skipped=False)

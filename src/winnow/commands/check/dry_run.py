@@ -17,12 +17,10 @@ from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, setti
 from winnow.models.load import has_tokenizer
 from winnow.tasks.problems import PromptStream
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
-from winnow.training.budget import Budget, budget, per_update
-from winnow.training.combinations import check_ranks, check_start, check_value_model
-from winnow.training.device_plan import plan_devices
-from winnow.training.first_prompt import FirstPrompt
+from winnow.training.budget import Budget, budget, per_update, plan_devices
+from winnow.training.checks import check_ranks, check_start, check_value_model
 from winnow.training.members import Members
-from winnow.training.prompts import run_prompts
+from winnow.training.prompts import FirstPrompt, run_prompts
 from winnow.training.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 

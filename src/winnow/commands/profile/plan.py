@@ -42,7 +42,7 @@ from winnow.models.adapter import add_lora, trained_parameters
 from winnow.models.device import planned_device
 from winnow.models.meta import meta_model
 from winnow.state.costs import costs_of_profile
-from winnow.training.device_plan import plan_devices
+from winnow.training.budget import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompts import run_prompts
 from winnow.training.resolve import resolve_file

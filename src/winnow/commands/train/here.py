@@ -16,9 +16,9 @@ from winnow.commands.train.rank_end import RankEnd, hold_back
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.run_view.progress import output_for, progress
 from winnow.trackers.watch import track_run
-from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
 from winnow.training.members import Members
+from winnow.training.progress import Watch
 from winnow.training.resolve import resolve_file
 from winnow.view.screen import Progress
 from winnow.view.text import sanitize

@@ -1,22 +1,63 @@
-"""Members, keys and models that are each valid, in combinations that are refused."""
+"""Members and keys that are each valid, in combinations that are refused.
+
+A trial call finds inputs that a user's member reads without declaring them. All of this happens before a model is
+loaded. Weights of 8 significant bits lose most small updates, so bfloat16 training needs float32 copies or stochastic
+rounding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from winnow import ranks
 from winnow.alarms import check as check_alarms
-from winnow.config import AdapterCritic, Config, ModelCritic, SeparateCritic, optimizers
+from winnow.config import AdapterCritic, Config, ModelCritic, OptimizerSection, SeparateCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
+from winnow.options import Bound
+from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rollout, TrainingSequence
 from winnow.registry import PRESUMING, Entry
 from winnow.state.folder import TENSORS
 from winnow.training.members import Members
-from winnow.training.rounding import check_rounding
+
+
+def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter: bool) -> None:
+    """Raise ConfigError where updates would be rounded away, or where a key about rounding has no effect.
+
+    `key` is the optimizer's table. `adapter`: an adapter is trained, whose weights are float32.
+    """
+    rounds = dtype == "bfloat16" and not adapter
+    if optimizer.stochastic_rounding and not rounds:
+        why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
+        raise ConfigError(
+            f"{key}.stochastic_rounding has no effect with {why} whose updates are not rounded",
+            remedy="remove it",
+            key=f"{key}.stochastic_rounding",
+            code="config.no_effect",
+        )
+    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
+        raise ConfigError(
+            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",
+            remedy=f"set {key}.master_weights = false too, or remove both",
+            key=f"{key}.stochastic_rounding",
+            code="config.combination",
+        )
+    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
+        raise ConfigError(
+            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (nearly all of "
+            f"50 updates at a learning rate of 1e-6)",
+            remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
+            key=f"{key}.master_weights",
+            code="config.combination",
+        )
+
 
 # The keys of `probe` that an allocator reads, by the source of its pass rates; and each source in words.
 _PROBE_KEYS: Mapping[Source, frozenset[str]] = {
@@ -357,3 +398,91 @@ def check_start(config: Config) -> None:
             key="critic.start",
             code="config.value",
         )
+
+
+# {need: the field that is None where no member declares the need}
+_OF_LOSS = {"old_logprobs": "mb.old_logprobs", "ref_logprobs": "mb.ref_logprobs", "entropy": "out.entropy"}
+_OF_ADVANTAGE = {"values": "group.values"}
+_RATIO = (
+    "; or use winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
+    "computed for it"
+)
+
+
+def check_needs(members: Members) -> None:
+    """Raise ConfigError where a user's loss, term or advantage raises because of a field that it has not declared.
+
+    A member that raises even with every field filled is accepted: it may need data that only a run has.
+    """
+    for member in (members.loss, *members.terms):
+        _check(member, _OF_LOSS, members.needs, lambda needs: (_output(needs), _micro_batch(needs)))
+    values = {"values"} if members.reads_values else set[str]()
+    _check(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
+
+
+def _check(
+    member: Bound[Any],
+    fields: Mapping[str, str],
+    filled: Collection[str],
+    arguments: Callable[[Collection[str]], tuple[Any, ...]],
+) -> None:
+    def returns(needs: Collection[str]) -> bool:
+        try:
+            member.call(*arguments(needs))
+        except Exception:  # a user's function may raise anything
+            return False
+        return True
+
+    if member.entry.origin == "winnow" or returns(filled) or not returns(fields):
+        return
+    missing = [need for need in fields if need not in filled and not returns([name for name in fields if name != need])]
+    family, declared = member.entry.family, ", ".join(f'"{need}"' for need in missing)
+    if missing:
+        raise ConfigError(
+            f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
+            f"this run, as no member declares it",
+            remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
+            f"{_RATIO if 'old_logprobs' in missing else ''}",
+            key=family.key,
+            code="config.member_result",
+        )
+
+
+_PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
+
+
+def _rollout(index: int, length: int) -> Rollout:
+    tokens, logprobs = np.arange(1, length + 1), np.full(length, -0.5)
+    return Rollout(index=index, tokens=tokens, logprobs=logprobs, text="1", finish="stop", version=0)
+
+
+def _output(needs: Collection[str]) -> PolicyOutput:
+    logprobs = torch.tensor([-0.5, -1.0, -0.25], requires_grad=True)
+    return PolicyOutput(logprobs=logprobs, entropy=-logprobs if "entropy" in needs else None)
+
+
+def _micro_batch(needs: Collection[str]) -> MicroBatch:
+    """Two rollouts, of 2 tokens and of 1."""
+    logprobs = torch.tensor([-0.5, -1.0, -0.25])
+    pairs = [(_rollout(0, 2), 0.5), (_rollout(1, 1), -0.5)]
+    return MicroBatch(
+        sequences=tuple(
+            TrainingSequence(prompt=_PROMPT, rollout=rollout, group=0, advantage=advantage, weight=0.5)
+            for rollout, advantage in pairs
+        ),
+        sequence_index=torch.tensor([0, 0, 1]),
+        mask=torch.ones(3, dtype=torch.bool),
+        advantages=torch.tensor([0.5, 0.5, -0.5]),
+        weights=torch.full((3,), 0.5),
+        importance=torch.ones(3),
+        behaviour_logprobs=logprobs,
+        old_logprobs=logprobs if "old_logprobs" in needs else None,
+        ref_logprobs=logprobs if "ref_logprobs" in needs else None,
+    )
+
+
+def _groups(needs: Collection[str]) -> list[Group]:
+    """One group of two kept rollouts, of which the first is correct."""
+    outcomes = (Outcome(reward=1.0, correct=True, kind="correct"), Outcome(reward=0.0, correct=False, kind="wrong"))
+    group = Group(prompt=_PROMPT, rollouts=(_rollout(0, 2), _rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool))
+    return [group.fill(values=(np.full(2, 0.5), np.full(1, 0.5))) if "values" in needs else group]

@@ -1,4 +1,7 @@
-"""The metrics of a step: a clock for its phases, a tally of its updates, and metrics computed from its groups."""
+"""The metrics of a step: a clock for its phases, a tally of its updates, and metrics computed from its groups.
+
+Means of per-token numbers arrive in parts: one per micro-batch, and one per rank.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,41 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
 from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
-from winnow.training.running_mean import Mean, merged
+
+
+@dataclass
+class Mean:
+    """A running mean and maximum of per-token numbers."""
+
+    total: float = 0.0
+    count: int = 0
+    largest: float = -np.inf
+
+    def add(self, values: Tensor) -> None:
+        if values.numel():
+            numbers = values.detach().double().numpy(force=True)
+            self.total += float(numbers.sum())
+            self.count += numbers.size
+            self.largest = float(np.maximum(self.largest, numbers.max()))  # unlike max(), np.maximum keeps NaN
+
+    def merge(self, other: Self) -> None:
+        self.total += other.total
+        self.count += other.count
+        self.largest = float(np.maximum(self.largest, other.largest))
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else np.nan
+
+
+def merged(of_each: Iterable[Mapping[str, Mean]]) -> dict[str, Mean]:
+    """The means by name, over all the mappings."""
+    means: dict[str, Mean] = {}
+    for of_one in of_each:
+        for name, mean in of_one.items():
+            means.setdefault(name, Mean()).merge(mean)
+    return means
+
 
 Metrics = dict[str, float]
 

@@ -1,0 +1,265 @@
+"""What moves with the steps of a run: its events, the training clock, the phases, and a save in progress.
+
+Only the rank that writes calls its watch, in the training thread, which waits for it. The exception is
+`RolloutsFinished`: another thread may call the watch with it, while the training thread waits for rollouts.
+
+The training clock, on which `max_hours` and `every_minutes` are based, runs while a step is planned and taken.
+Evaluations, other work between two steps, and the time between an interruption and a resume do not count. So runs that
+differ in evaluation reach each hour after equal training.
+
+The tensors of a checkpoint (parameters, moments, a moving reference) change only in an optimizer update or in a probe's
+reset. So nothing is copied: a thread may write while the next step plans, samples, verifies and computes log-probs.
+Code that changes a tensor calls `Saving.wait` first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from winnow import ranks
+from winnow.alarms import Alarm
+from winnow.config import Config
+from winnow.errors import StoppedBySignal
+from winnow.records import Rollout, StepReport
+from winnow.state.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run is about to take its first step."""
+
+    folder: Path
+    first_step: int
+    last_step: int  # exclusive
+    devices: tuple[str, ...] = ()  # lines for a person: the work and the memory of each device
+    max_hours: float = 0.0  # of training, after which the run ends before `last_step`; 0: no limit
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """A phase of a run began, which ends the one before it.
+
+    It is a phase of the step's clock (`seconds/{phase}` of `winnow list metrics`); "probe", "evaluate" or "checkpoint"
+    between two steps; or "load" before the first step.
+    """
+
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class RolloutsFinished:
+    """Progress of sampling, about once a second. All ranks are counted as if each were as far as the writer."""
+
+    step: int
+    finished: int
+    asked: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The weights before `step` were evaluated."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A text for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class AlarmRaised:
+    """An alarm began to hold at the step that was just reported."""
+
+    alarm: Alarm
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run ended without an error."""
+
+    steps: int  # done
+    model: Path | None  # the newest checkpoint; None where no step was done
+    interrupted: bool  # a signal ended the run early
+
+
+Event = Started | PhaseBegan | RolloutsFinished | StepReport | AlarmRaised | Evaluated | Notice | Ended
+Watch = Callable[[Event], None]
+
+
+def call_each(watches: Sequence[Watch]) -> Watch:
+    """A watch that calls each of `watches` in order."""
+
+    def each(event: Event) -> None:
+        for watch in watches:
+            watch(event)
+
+    return each
+
+
+def without_repeats(watch: Watch) -> Watch:
+    """`watch`, but without a notice whose text it has had before.
+
+    Otherwise there would be a notice at every save about the same file that cannot be removed.
+    """
+    passed: set[str] = set()
+
+    def pass_on(event: Event) -> None:
+        if not isinstance(event, Notice) or event.text not in passed:
+            watch(event)
+        if isinstance(event, Notice):
+            passed.add(event.text)
+
+    return pass_on
+
+
+def ignore_event(event: Event) -> None:
+    """A watch that ignores every event, for ranks that do not write."""
+
+
+Now = Callable[[], float]  # seconds since any fixed moment
+
+
+class TrainingClock:
+    """Seconds of training up to the last boundary between two steps, and up to the one before it.
+
+    The clock is logged, and saved in checkpoints, only where a key of the configuration depends on it.
+    """
+
+    def __init__(self, config: Config, now: Now = time.monotonic) -> None:
+        self._used = any((config.max_hours, config.evaluate.every_minutes, config.checkpoint.every_minutes))
+        self._now = now
+        self._seconds, self._before = 0.0, 0.0
+        self._began: float | None = None  # during a step
+
+    @property
+    def hours(self) -> float:
+        """Hours of training so far, the current step included."""
+        current = 0.0 if self._began is None else self._now() - self._began
+        return (self._seconds + current) / 3600
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A context in which the clock runs, for the planning and the taking of a step."""
+        self._before, self._began = self._seconds, self._now()
+        try:
+            yield
+        finally:
+            self._seconds += self._now() - self._began
+            self._began = None
+        # The mean over ranks: all must agree on whether an evaluation or a save is due
+        self._seconds = ranks.sum_over_ranks(self._seconds) / ranks.count()
+
+    def passed(self, every_minutes: float) -> bool:
+        """Whether a multiple of `every_minutes` fell into the last step; never where that is 0."""
+        period = 60 * every_minutes
+        return period > 0 and self._seconds // period > self._before // period
+
+    def is_over(self, max_hours: float) -> bool:
+        """Whether `max_hours` of training are done; never where that is 0."""
+        return 0 < max_hours <= self.hours
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """The hours so far under this metric name; nothing where no key depends on the clock."""
+        return {name: self.hours} if self._used else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for JSON; empty where no key depends on the clock."""
+        return {"seconds": self._seconds, "before": self._before} if self._used else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state. Where that is empty, the clock starts at 0."""
+        if state:
+            self._used = True
+            self._seconds, self._before = state["seconds"], state["before"]
+
+
+EVERY = 1.0  # seconds between two RolloutsFinished events
+
+
+@dataclass
+class Phases:
+    """Passes phases to a watch. `step` is the current one or, between two steps, the next."""
+
+    watch: Watch = ignore_event
+    step: int = 0
+    now: Now = time.monotonic
+
+    def begin(self, phase: str) -> None:
+        """Pass on that this phase begins, which ends the one before it."""
+        self.watch(PhaseBegan(self.step, phase))
+
+    def rollout_counter(self, total: int) -> Callable[[Rollout], None]:
+        """A function to call with each finished rollout of this rank, of `total` that all ranks sample.
+
+        It passes on the progress about once a second. The rollouts of other ranks are estimated from this rank's.
+        """
+        each, finished, last = ranks.count(), 0, self.now()
+
+        def one_more(rollout: Rollout) -> None:
+            nonlocal finished, last
+            finished += 1
+            if self.now() - last >= EVERY:
+                last = self.now()
+                self.watch(RolloutsFinished(self.step, min(finished * each, total), total))
+
+        return one_more
+
+
+Save = Callable[[], Checkpoint]
+OnSaved = Callable[["Future[Checkpoint]"], None]
+
+
+class Saving:
+    """At most one save at a time. Only the training thread calls its methods."""
+
+    def __init__(self) -> None:
+        self._under_way: tuple[Future[Checkpoint], OnSaved] | None = None
+
+    def begin(self, save: Save, on_saved: OnSaved) -> None:
+        """Start a save, once the one before it has ended. The next `wait` calls `on_saved` with its outcome."""
+        self.wait()
+        outcome: Future[Checkpoint] = Future()
+        self._under_way = outcome, on_saved
+        # A daemon: a second signal can end the process even while the disk hangs
+        thread = Thread(target=_fill, args=(outcome, save), name="winnow-save", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread left: save in this one
+            _fill(outcome, save)
+
+    def wait(self) -> None:
+        """Wait until no save is in progress, and call `on_saved` for the one that has ended since the last call.
+
+        Raises what `on_saved` raises. A signal that ends the wait (`StoppedBySignal`) does not end the save.
+        """
+        if self._under_way is None:
+            return
+        outcome, on_saved = self._under_way
+        outcome.exception()  # waits
+        try:
+            on_saved(outcome)
+        except StoppedBySignal:  # the next call of `wait` calls `on_saved` again
+            raise
+        except BaseException:
+            self._under_way = None
+            raise
+        self._under_way = None
+
+
+def _fill(outcome: Future[Checkpoint], save: Save) -> None:
+    try:
+        outcome.set_result(save())
+    except BaseException as error:  # of any type: the training thread raises it
+        outcome.set_exception(error)
