@@ -11,9 +11,8 @@ import torch
 from winnow import ranks
 from winnow.algos.selection import kept_in_chunks, kept_size
 from winnow.config import Config, trained_tokens
-from winnow.learner.gradient_norms import sums_head_gradient
-from winnow.learner.policy import default_chunk_tokens
-from winnow.learner.sharding import BUCKET
+from winnow.learner.gradient_sums import BUCKET
+from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan
