@@ -26,7 +26,6 @@ WORDS = [
     "metrics",
     "records",
     "families",
-    "hidden_options",
     "user_code",
     "registry",
     "options",

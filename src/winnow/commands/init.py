@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.commands.catalog import description
 from winnow.commands.config_keys import keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family, Traits
@@ -134,7 +135,7 @@ def _meaning(table: str, key: str, member: str, meanings: dict[str, str]) -> str
 
 def _described(family: Family[Traits], member: str) -> str:
     """What a member does, and where the others are listed."""
-    return f"{member}: {resolve(family, member, base=FOLDER).summary} Others: winnow list {family.plural}"
+    return f"{member}: {description(resolve(family, member, base=FOLDER))} Others: winnow list {family.plural}"
 
 
 def _own_reward() -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from winnow.config import key_of, leaves
 from winnow.errors import ConfigError, RunFolderError, near_miss, resumable
-from winnow.hidden_options import with_secrets_hidden
+from winnow.options import hide_secrets
 
 # Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
 # Options of the engine are not in this list, as each engine declares its own.
@@ -72,7 +72,7 @@ def compare(
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
         Change(step, key, was, now, _sentence(key, was, now))
-        for key, was, now in _differences(with_secrets_hidden(before.get("config")), after["config"])
+        for key, was, now in _differences(hide_secrets(before.get("config")), after["config"])
         if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]

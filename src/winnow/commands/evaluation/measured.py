@@ -15,7 +15,7 @@ from winnow.algos.estimators import is_tied
 from winnow.algos.intervals import Interval, over_problems
 from winnow.commands.evaluation.questions import reward_label, uses_task_defaults
 from winnow.config import Config
-from winnow.hidden_options import hidden
+from winnow.options import hide_secrets
 from winnow.records import FloatArray
 from winnow.report.evaluations.rollout_lines import Row, group_by_problem
 from winnow.training.evaluation import with_prefix
@@ -116,7 +116,9 @@ class EvaluationResult:
         return {
             "model": config.model.path,
             "task": config.task.label,
-            "task_options": {name: str(value) for name, value in hidden(config.task.options).items()},
+            "task_options": {
+                name: str(value) for name, value in hide_secrets(config.task.options, member=True).items()
+            },
             "split": config.evaluate.split,
             "problems": len(self.sampled),
             "dropped": self.dropped,
