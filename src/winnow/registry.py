@@ -58,7 +58,7 @@ class Entry(Generic[T_co]):
 
     @property
     def origin(self) -> str:
-        """ "winnow", an installed package as "a package 1.0", a file, or "" for a member of a notebook."""
+        """The place that registered it: "winnow", "a package 1.0", a file, or "" for a notebook."""
         module = str(self.home.get("__name__", "")).partition(".")[0]
         return _packages.get(module) or str(self.home.get("__file__") or "")
 
