@@ -52,15 +52,6 @@ def standard_error(values: FloatArray) -> float:
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
-def truncated_importance(old_logprobs: FloatArray, behaviour_logprobs: FloatArray, *, most: float) -> FloatArray:
-    """[L] min(p_old / p_behaviour, most): corrects for an engine that samples from slightly different probabilities.
-
-    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly
-    brings you off-policy RL training". The bound trades a small bias for a bounded variance.
-    """
-    return np.minimum(np.exp(old_logprobs - behaviour_logprobs), most)
-
-
 def _pass_at_k(correct: int, rollouts: int, k: int) -> float:
     if rollouts < k:
         return math.nan
