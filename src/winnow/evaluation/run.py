@@ -3,7 +3,7 @@
 The sampled rollouts of a part are one request to the engine, and its greedy ones are another. The rollouts therefore
 depend on the part alone, and not on earlier interruptions.
 
-Its progress is an interface between the sampling and a display.
+`EvaluationProgress` is the interface between the sampling and a display.
 """
 
 from __future__ import annotations
