@@ -53,7 +53,7 @@ FLOORS = [
 
 
 def place(path: Path) -> str:
-    """The top-level name a file belongs to: a module, a room, or "winnow" for the package's door."""
+    """The top-level name a file belongs to: a module, a package, or "winnow" for the API."""
     first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     return "winnow" if first == "__init__" else first
 
@@ -218,7 +218,7 @@ def messages(path: Path) -> set[str]:
 
 
 def test_errors_from_python_contain_no_flags():
-    """A message is for both doors; the command line adds its flags in the declarations of commands."""
+    """A message is for Python and for the command line, which adds its flags in the declarations of commands."""
     declared = {MODULES[f"winnow.commands.{name}"] for name in DECLARED} | {
         MODULES[name] for name in ("winnow.commands", "winnow.commands.command_line")
     }
