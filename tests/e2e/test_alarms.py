@@ -166,7 +166,7 @@ def test_the_evaluation_after_the_last_step_can_raise_an_alarm(smallest, monkeyp
     """No step follows it. What is measured is put in its place: 90%, then 10% of 1,000 problems."""
     measured = iter((0.9, 0.1))
 
-    def evaluation(run):
+    def evaluation(run, phases):
         chance = next(measured)
         error = (chance * (1 - chance) / 1000) ** 0.5
         return {"eval/accuracy_sampled": chance, "eval/accuracy_sampled_sem": error, "eval/seconds": 0.0}

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from winnow.commands.command_line import Sets, interruptible, print_text
-from winnow.evaluation.run import EvaluationProgress
+from winnow.evaluation.progress import EvaluationProgress
 from winnow.recipes import find_config
 from winnow.view.screen import console_on, is_screen
 from winnow.view.text import format_count, format_duration, one_line

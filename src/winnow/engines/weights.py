@@ -1,64 +1,22 @@
-"""The weights that an engine samples with: its own copy, their version, and the memory of a pass through them.
-
-The weights after n steps have version n. Every rollout contains the version of the weights that sampled it. Stale
-weights are refused when an engine loads weights and when a step trains on rollouts.
-"""
+"""The weights that an engine samples with: its own copy of the policy, and the memory of a pass through it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from winnow.engines.base import Tolerance
-from winnow.errors import EngineError
+from winnow.engines.weight_versions import check_names
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
-from winnow.records import Group
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def check_newer(version: int, *, than: int) -> None:
-    """Raise EngineError for weights that are not newer than those of the engine."""
-    if version <= than:
-        raise EngineError(
-            f"the engine already has weights of version {than}, and version {version} is not newer",
-            remedy="load each step's weights once, in the order of the steps",
-            code="engine.stale_weights",
-        )
-
-
-def check_names(weights: Collection[str], *, known: Collection[str], trained: Collection[str]) -> None:
-    """Raise EngineError unless all weights are `known` to the model, and all `trained` ones are among them."""
-    if unknown := [name for name in weights if name not in known]:
-        raise EngineError(
-            f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)",
-            remedy="pass the weights of the policy that the engine was made for",
-            code="engine.contract",
-        )
-    if missing := [name for name in trained if name not in weights]:
-        raise EngineError(
-            f"the weights lack {missing[0]!r} ({len(missing)} such names)",
-            remedy="pass every trained weight: any other would stay stale",
-            code="engine.contract",
-        )
-
-
-def check_fresh(groups: Sequence[Group], step: int) -> None:
-    """Raise EngineError for rollouts of other weights than this step's: their importance ratios would be wrong."""
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        if rollout.version != step:
-            raise EngineError(
-                f"step {step} received a rollout sampled with the weights of version {rollout.version}",
-                remedy="have the engine sample with the weights that it loaded last, and set `version` of each rollout",
-                code="engine.stale_weights",
-            )
 
 
 # By the precision of an engine's weights. The gaps measured on one model (docs/engines.md) are smaller: in float32 a

@@ -25,8 +25,9 @@ from winnow.evaluation.folder import (
     read_settings,
     read_tasks,
 )
+from winnow.evaluation.progress import EvaluationProgress
 from winnow.evaluation.result import EvaluationResult, averages
-from winnow.evaluation.run import EvaluationProgress, PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
+from winnow.evaluation.run import PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
 from winnow.evaluation.settings import EvaluationTask, evaluation_tasks
 from winnow.evaluation.text import format_report
 from winnow.state.saved_runs import check_is_model

@@ -2,8 +2,6 @@
 
 The sampled rollouts of a part are one request to the engine, and its greedy ones are another. The rollouts therefore
 depend on the part alone, and not on earlier interruptions.
-
-`EvaluationProgress` is the interface between the sampling and a display.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from winnow.config import Config, dump
 from winnow.engines.base import Engine, make_engine
 from winnow.errors import DataError
 from winnow.evaluation.folder import EvaluationFolder, rows_of
+from winnow.evaluation.progress import EvaluationProgress
 from winnow.evaluation.result import EvaluationResult
 from winnow.evaluation.settings import EvaluationTask
 from winnow.models.device import resolve_device, set_deterministic, set_matrix_products
@@ -42,29 +41,6 @@ from winnow.training.prompts import (
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
-
-
-class EvaluationProgress:
-    """Receives the progress of an evaluation. This class ignores it; a display overrides the methods."""
-
-    def begin(self, rollouts: int) -> None:
-        """The total number of rollouts, including those that an interrupted evaluation already has."""
-
-    def resumed(self, task: str, rollouts: int) -> None:
-        """The number of rollouts of a task that an interrupted evaluation already has."""
-
-    def loading(self, model: str) -> None:
-        """The model is about to be loaded."""
-
-    def start_task(self, task: str) -> None:
-        """The task that is sampled from now on."""
-
-    def rollout(self, tokens: int) -> None:
-        """A rollout with this number of tokens is finished."""
-
-    def part(self, problems: int, of: int) -> None:
-        """So many problems of the task are done."""
-
 
 # Rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less than
 # full, while the last rollouts finish; large parts make that a small share of the time.

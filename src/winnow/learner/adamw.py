@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from winnow import seeds
-from winnow.learner.sharding import HasGradient, shard_like
+from winnow.learner.gradient_sums import HasGradient
+from winnow.learner.sharding import shard_like
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
 from winnow.seeds import SeedName
 

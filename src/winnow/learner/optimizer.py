@@ -28,8 +28,9 @@ from winnow.learner.adamw import (
     adamw,
     saved_shape,
 )
+from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
 from winnow.learner.sequence_model import SequenceModel
-from winnow.learner.sharding import HasGradient, gather_whole, is_sharded, shard_like, sum_over_ranks
+from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.records import Batch, MicroBatch
 from winnow.seeds import SeedName
 

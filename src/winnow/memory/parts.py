@@ -15,8 +15,9 @@ from torch import nn
 
 from winnow.config import AdapterCritic, Config, trained_tokens
 from winnow.memory import footprint
-from winnow.memory.demand import Demand, TrainedModel, step_rollouts
+from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
+from winnow.memory.trained_model import TrainedModel
 from winnow.models.meta import weight_bytes
 
 NORM_COPIES = 4  # one chunk's gradients; another's logits, the same divided by the temperature, and their gradients

@@ -11,13 +11,13 @@ import torch
 from winnow import ranks
 from winnow.algos.selection import kept_in_chunks, kept_size
 from winnow.config import Config, trained_tokens
-from winnow.learner.gradient_norms import sums_head_gradient
-from winnow.learner.policy import default_chunk_tokens
-from winnow.learner.sharding import BUCKET
-from winnow.memory.demand import Demand, measured_rollouts, sampling_requests, value_model
+from winnow.learner.gradient_sums import BUCKET
+from winnow.learner.head import default_chunk_tokens, sums_head_gradient
+from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
+from winnow.memory.trained_model import value_model
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members

@@ -71,6 +71,9 @@ WRITING: dict[str, list[Writing]] = {
         Writing(lambda here, place: ["eval", "bundled", *SETS, "--task", "arithmetic", "--output", place / "eval"]),
         Writing(lambda here, place: ["eval", "bundled", *SETS, "--task", "arithmetic", "--json", place / "eval.json"]),
     ],
+    "init": [
+        Writing(lambda here, place: ["init", place / "mine"]),
+    ],
     "profile": [
         Writing(lambda here, place: ["profile", CONFIG, *SETS, *_FEWEST, "--output", place / "profile"]),
         Writing(lambda here, place: ["profile", CONFIG, *SETS, *_planned(here), "--output", place / "plan"]),
@@ -124,7 +127,7 @@ _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
 READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
-WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
+WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder", "init.folder"}
 
 COMMANDS = {name: command.callback for name, command in typer.main.get_command(app).commands.items()}
 

@@ -8,8 +8,8 @@ import torch
 from test_policy import V, batch, micro, policy, rows_of_many_lengths, scalar, tiny
 from torch import nn
 
+from winnow.learner.head import CHUNK_LOGITS, default_chunk_tokens, token_logprobs
 from winnow.learner.learner import compute_logprobs
-from winnow.learner.policy import CHUNK_LOGITS, default_chunk_tokens, token_logprobs
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 

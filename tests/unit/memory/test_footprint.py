@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from winnow.algos.objective import Objective
+from winnow.learner.gradient_sums import _buckets
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
-from winnow.learner.sharding import _buckets
 from winnow.memory import footprint
 from winnow.memory.footprint import (
     activation_bytes,
@@ -284,7 +284,7 @@ def test_gradients_before_they_are_scattered():
 @pytest.mark.parametrize(("most", "numbers"), [(1000, 140), (70, 70), (69, 64), (40, 30), (29, 0)])
 def test_a_bucket_is_a_copy_of_several_gradients(most, numbers, monkeypatch):
     """40, 24, 6, 24, 6 and 40 numbers in their order; one that is alone is summed in place."""
-    monkeypatch.setattr("winnow.learner.sharding.BUCKET", most)
+    monkeypatch.setattr("winnow.learner.gradient_sums.BUCKET", most)
     model = Tiny()
     buckets = _buckets([torch.zeros(p.shape) for p in model.parameters()])
     assert footprint.bucket_bytes(model, most) == 4 * numbers

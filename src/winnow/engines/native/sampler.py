@@ -23,7 +23,8 @@ from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
 from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import stop_rules
-from winnow.engines.weights import TOLERANCES, PolicyCopy, check_newer
+from winnow.engines.weight_versions import check_newer
+from winnow.engines.weights import TOLERANCES, PolicyCopy
 from winnow.errors import ConfigError, EngineError
 from winnow.memory.usage import capacity
 from winnow.records import Group, Prompt, Sampling

@@ -58,7 +58,7 @@ def job(demand: Demand) -> str:
 
 
 def memory(demand: Demand) -> Iterable[MemoryPart]:
-    from winnow.engines.vllm.settings import parts
+    from winnow.engines.vllm.memory import parts
 
     return parts(demand)
 

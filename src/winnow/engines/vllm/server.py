@@ -21,7 +21,8 @@ from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
 from winnow.engines.vllm.weights import Served, ServedAdapter
-from winnow.engines.weights import TOLERANCES, check_newer
+from winnow.engines.weight_versions import check_newer
+from winnow.engines.weights import TOLERANCES
 from winnow.errors import EngineError, WinnowError
 from winnow.memory.usage import memory_by_state
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling

@@ -1,18 +1,10 @@
-"""vLLM's settings, limits and memory parts that are known without importing vLLM."""
+"""vLLM's settings and limits that are known without importing vLLM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from winnow.errors import ConfigError
-from winnow.memory.demand import Demand
-from winnow.memory.footprint import parameter_bytes
-from winnow.memory.plan import MemoryPart, Phase
-from winnow.memory.usage import capacity
-from winnow.models.meta import weight_bytes
 
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
@@ -60,40 +52,3 @@ def kernel_rank(rank: int) -> int:
             code="config.combination",
         )
     return next(known for known in LORA_RANKS if known >= rank)
-
-
-def parts(demand: Demand) -> Iterator[MemoryPart]:
-    """The memory of vLLM on each of its devices: a share of the device for weights, keys and values together, or, with
-    `key_value_gib` and on a CPU, the weights plus a fixed size for keys and values. Weights are sent to it one by one.
-    """
-    options, packed = demand.options, demand.config.model.quantization is not None
-    weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized
-    for device in _devices(_first_device(demand), options["tensor_parallel"]):
-        yield from _on_device(demand, device, weights)
-    if demand.config.model.lora is not None and not serves_adapter(options["lora"], demand.config.model.dtype):
-        yield MemoryPart("merged weights", weights, "generate", demand.device)
-    if packed:  # all dequantized weights exist at once while they are sent
-        yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
-
-
-def _on_device(demand: Demand, device: str, weights: int) -> Iterator[MemoryPart]:
-    options = demand.options
-    phase: Phase = "generate" if options["sleep"] else "always"
-    cache = options["key_value_gib"] or (CPU_KEY_VALUE_GIB if device == "cpu" else None)
-    if cache is None:
-        share = options["gpu_memory_utilization"] * (demand.device_bytes or capacity(torch.device(device)) or 0)
-        yield MemoryPart("vLLM", round(share), phase, device, ("lower rollout.engine.gpu_memory_utilization",))
-    else:
-        remedy = ("lower rollout.engine.key_value_gib",)
-        yield MemoryPart("vLLM's weights", weights // options["tensor_parallel"], phase, device)
-        yield MemoryPart("vLLM's keys and values", round(cache * 2**30), phase, device, remedy)
-
-
-def _first_device(demand: Demand) -> str:
-    return demand.options["device"] or demand.device
-
-
-def _devices(first: str, count: int) -> list[str]:
-    """ "cuda:1" and the devices after it; on a CPU, the same device `count` times."""
-    kind, _, index = first.partition(":")
-    return [first] * count if count == 1 or kind == "cpu" else [f"{kind}:{int(index or 0) + i}" for i in range(count)]
