@@ -52,7 +52,7 @@ FLOORS = [
 
 
 def place(path: Path) -> str:
-    """The top-level name a file belongs to: a module, a room, or "winnow" for the package's door."""
+    """The top-level name a file belongs to: a module, a package, or "winnow" for the API."""
     first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     return "winnow" if first == "__init__" else first
 
@@ -199,10 +199,6 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/examine.py",
     "commands/profile/plan_text.py",
     "commands/sweep/process.py",
-    "commands/doctor/missing.py",
-    "commands/init.py",
-    "commands/profile/plan_lines.py",
-    "commands/sweep/run_process.py",
     "config_file.py",
     "run_view/summary.py",
     "verify/sandbox/bwrap.py",
@@ -221,7 +217,7 @@ def messages(path: Path) -> set[str]:
 
 
 def test_errors_from_python_contain_no_flags():
-    """A message is for both doors; the command line adds its flags in the declarations of commands."""
+    """A message is for Python and for the command line, which adds its flags in the declarations of commands."""
     declared = {MODULES[f"winnow.commands.{name}"] for name in DECLARED} | {
         MODULES[name] for name in ("winnow.commands", "winnow.commands.command_line")
     }

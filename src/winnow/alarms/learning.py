@@ -38,13 +38,17 @@ from winnow.alarms.alarm import (
 )
 from winnow.config import AlarmsSection
 
-RECENT, BEFORE = 3, 20  # steps after and before a drop
+RECENT, BEFORE = 3, 20  # steps after and before a drop; a lost ability is shown by at least RECENT steps
 SAWING, WIDTHS = 40, (1, 5)  # window in which swings are counted; numbers of steps that are averaged
 LEARNED = 0.9  # accuracy above which a gain is not required
 CONFIDENT = 2.0  # standard errors that exclude a gain, or that show one
 EARLIEST = 0.5  # of no_learning_steps: the rule applies from here on, at first with a stricter limit
 ALIKE = 1e-9  # of the rewards' spread: means that differ by less differ by rounding only
 FEWEST = 6  # steps, so that the first and the last third have two steps each, and thus a variance
+LOST = 0.1  # of the best share of right or of readable answers, at which the ability counts as lost
+RISEN = 2.0  # standard errors above which a reward has risen
+PART = "reward/part/"
+EVALUATIONS = 3  # in a row, with held-out accuracy above that of training
 
 
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
@@ -207,12 +211,6 @@ def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:
     return now.gap > least and now.gap - start.gap > least
 
 
-RECENT = 3  # steps that are compared, at least
-LOST = 0.1  # of the best share of right or of readable answers, at which the ability counts as lost
-RISEN = 2.0  # standard errors above which a reward has risen
-PART = "reward/part/"
-
-
 def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Hardly any answer is right, or readable, where many were before, and the reward has not risen beyond noise."""
     for now in _newest(past, limits):
@@ -291,9 +289,6 @@ def _parts(before: Sequence[Row], now: Sequence[Row]) -> str:
 def _when(rows: Sequence[Row]) -> str:
     first, last = rows[0]["step"], rows[-1]["step"]
     return f"at step {first:.0f}" if first == last else f"in the steps {first:.0f} to {last:.0f}"
-
-
-EVALUATIONS = 3  # in a row
 
 
 def held_out_above_training(past: Past, limits: AlarmsSection) -> Evidence | None:

@@ -75,7 +75,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ValueLoss:
-    """The loss of a value model, with its diagnostics; see loss.py."""
+    """`value_loss` with its settings, and its diagnostics by their metrics."""
 
     clip_range: float
     coefficient: float = 1.0

@@ -1,4 +1,4 @@
-"""Estimates of a policy's ability from a few rollouts."""
+"""Estimates from a few rollouts: pass@k, maj@k, their standard error, and truncated importance weights."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@
 
 bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate. Updates of 1e-6 would
 almost all be rounded away. For the same reason gradients of 16-bit parameters are summed over micro-batches in float32.
-The moments are float32, or 8-bit blocks that are updated in float32 (moments.py).
 
-The 8-bit moments are those of bitsandbytes (Dettmers et al. 2022, arXiv 2110.02861), with a scale per block of 256
-numbers. With them, tensors of fewer than 4,096 numbers keep float32 moments.
+The moments are float32, or 8-bit blocks that are updated in float32. The 8-bit moments are those of bitsandbytes
+(Dettmers et al. 2022, arXiv 2110.02861), with a scale per block of 256 numbers. With them, tensors of fewer than 4,096
+numbers keep float32 moments.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ gradient is taken with respect to a single [V, H] matrix. For one rollout it is 
     output head      d_t h_t'            d_t = (onehot(y_t) - p_t) / temperature, h_t the hidden state that predicts y_t
     input embedding  onehot(x_s) g_s'    g_s = the gradient at the embedded token x_s
 
-head.py computes the first. The second has one row per distinct token, the sum of its g_s. Where the model ties
-the two, the gradient is that of the shared matrix, W + E, with W and E the sums of the two roles:
+head.py computes the first. The second has one row per distinct token, the sum of its g_s. Where the model ties the two,
+the gradient is that of the shared matrix, W + E, with W and E the sums of the two roles:
 
     || W + E ||^2 = || W ||^2 + || E ||^2 + 2 sum_s W[x_s] . g_s
 

@@ -101,7 +101,7 @@ class Learner(Trained[Policy]):
         super().shard(masters, make_optimizer)
 
     def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
-        """The batches with the old and reference log-probs that `needs` contains; see old_logprobs.py."""
+        """The batches with the old and reference log-probs that `needs` contains: see `compute_logprobs`."""
         return compute_logprobs(self.model, batches, needs, reference=self._reference)
 
     def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
@@ -164,9 +164,7 @@ class Learner(Trained[Policy]):
             self._reference.load_state(reference)
 
     def shares(self, more: Mapping[str, Tensor] = MappingProxyType({})) -> SharesToWriter:
-        """Tensors that a checkpoint of the present policy reads: parameters, `state`, and `more`; see
-        shares_to_writer.py.
-        """
+        """Tensors that a checkpoint of the present policy reads: parameters, `state`, and `more`."""
         parameters = {f"{PARAMETER}{name}": parameter for name, parameter in self.parameters.items()}
         return SharesToWriter({**parameters, **self.state(), **more})
 

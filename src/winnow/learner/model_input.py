@@ -6,7 +6,7 @@ There are three layouts, which give the same hidden states:
             right, so padding needs no mask
     shared  each prompt is read once, and its completions attend to its keys and values through a mask. This is
             cheaper for several rollouts of one prompt, unless completions are long
-    packed  all prompts and completions in one row without padding, each prompt once; see packed.py
+    packed  all prompts and completions in one row without padding, each prompt once; see packing.py
 """
 
 from __future__ import annotations

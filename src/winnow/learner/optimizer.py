@@ -51,8 +51,8 @@ class Optimizer:
 
     `warmup_updates` and `total_updates` count updates, skipped ones included. A decaying schedule reaches zero at
     `total_updates`. With `masters`, the float32 masters of 16-bit parameters are trained, in place. Without them,
-    updates of 16-bit parameters are rounded at random, from `seed`. `moments` is the precision of AdamW's moments
-    (moments.py). `saves_masters` is true where sharded parameters are themselves the masters.
+    updates of 16-bit parameters are rounded at random, from `seed`. `moments` is the precision of AdamW's moments.
+    `saves_masters` is true where sharded parameters are themselves the masters.
     """
 
     def __init__(

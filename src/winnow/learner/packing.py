@@ -1,5 +1,7 @@
-"""Attention over sequences that are concatenated in a single row, for any model that attends through transformers'
-interface. The row has no padding, needs no [S, S] mask, and contains a prompt once for all its rollouts.
+"""Attention over sequences that are concatenated in a single row.
+
+It works for any model that attends through transformers' interface. The row has no padding, needs no [S, S] mask, and
+contains a prompt once for all its rollouts.
 """
 
 from __future__ import annotations

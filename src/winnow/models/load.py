@@ -1,6 +1,6 @@
 """Load a model folder as a policy. Tokenizer and settings are checked before any weight is read.
 
-No code from a folder is run and no pickle is opened. model_folder.py documents the forms of `path`.
+No code from a folder is run and no pickle is opened. folder.py documents the forms of `path`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ ADAPTER = "adapter"  # subfolder with the adapter of a model that is saved merge
 
 
 def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> dict[str, str]:
-    """Write a Hugging Face model and its published files (published_files.py) as a folder that loads on its own.
+    """Write a Hugging Face model and its published files (`published_files`) as a folder that loads on its own.
     Parameters keep their precision.
 
     A model with an adapter is not changed: the merged model is written, and the adapter alone in `adapter/`. The result

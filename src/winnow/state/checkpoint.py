@@ -18,11 +18,11 @@ sent to the disk. After the rename, only sizes are compared: hashing the files a
 cache, and so detect no fault of the disk. A resume hashes every file once, and so detects later damage.
 
 A save writes into a folder with a temporary name, syncs every file, renames the folder, and only then removes older
-checkpoints (checkpoint_cleanup.py). SIGKILL at any moment leaves the newest whole checkpoint in place, and at worst a
-leftover that the next save removes. A save fails only where the new checkpoint cannot be written. An old checkpoint
-that cannot be removed causes a notice. Files and folders that have no name of a checkpoint or leftover are never
-changed. Anything but a folder in the place of a checkpoint, such as a file, is renamed and not deleted. Of a symbolic
-link, only the link is removed.
+checkpoints (`prune`). SIGKILL at any moment leaves the newest whole checkpoint in place, and at worst a leftover that
+the next save removes. A save fails only where the new checkpoint cannot be written. An old checkpoint that cannot be
+removed causes a notice. Files and folders that have no name of a checkpoint or leftover are never changed. Anything but
+a folder in the place of a checkpoint, such as a file, is renamed and not deleted. Of a symbolic link, only the link is
+removed.
 """
 
 from __future__ import annotations
@@ -51,114 +51,8 @@ from winnow.state.folder import FOLDER, TENSORS, find, path_of
 from winnow.state.log import Mark, lost
 
 MANIFEST = "manifest.json"
-
-
-def write_manifest(
-    folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark], digests: Mapping[str, str]
-) -> None:
-    """Write the manifest of `files` in a checkpoint's folder. `digests` are by path in the folder; a file without one
-    is read and hashed. Raises OSError.
-    """
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    sizes_and_digests = {
-        name: {"bytes": path.stat().st_size, "sha256": digests.get(name) or _sha256(path)}
-        for name, path in names.items()
-    }
-    marks = {name: dataclasses.asdict(mark) for name, mark in logs.items()}
-    write_json(folder / MANIFEST, {"step": step, "logs": marks, "files": sizes_and_digests})
-
-
-def marks_in(path: Path) -> dict[str, Mark]:
-    """The ends of the logs when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
-    return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
-
-
-def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
-    """The damages of a checkpoint, in words. There are none if each file has the size that the manifest lists, and with
-    `hashed` also the SHA-256.
-    """
-    try:
-        check_kind(path, "a folder", follow=True)
-        check_kind(path / MANIFEST, "a file", follow=True)
-        marks_in(path)
-        for name, expected in _read(path)["files"].items():
-            file = path / name
-            if not file.is_file():
-                yield f"{name} is missing"
-            elif file.stat().st_size != expected["bytes"]:
-                yield f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            elif hashed and _sha256(file) != expected["sha256"]:
-                yield f"{name} has changed"
-    except FileNotFoundError:
-        yield f"{MANIFEST} is missing"
-    except (ValueError, LookupError, TypeError, AttributeError):
-        yield f"{MANIFEST} cannot be read"
-    except OSError as error:
-        yield error.strerror or str(error)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads((path / MANIFEST).read_bytes()))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 LEFTOVER = ".unfinished-"  # prefix of a draft, and of a checkpoint that is being removed
 REMOVABLE = ("a folder", "a symbolic link")  # of a link, only the link is removed
-
-
-def prune(run: Path, step: int, keep_last: int) -> list[str]:
-    """Remove the checkpoints older than `step`, except the newest `keep_last - 1`; returns notices.
-
-    Newer checkpoints are damaged ones that the resume skipped. The run overwrites them when it reaches their steps.
-    """
-    try:
-        saved = find(run)
-    except OSError as error:
-        return [f"older checkpoints were not removed: {error}"]
-    older = [path for of, path in saved if of < step and kind(path) in REMOVABLE]
-    return [text for path in older[: max(0, len(older) - (keep_last - 1))] for text in _discard(path)]
-
-
-def clear_leftovers(run: Path) -> Iterator[str]:
-    """Remove the leftovers of interrupted saves; yields notices."""
-    for path in sorted((run / FOLDER).glob(f"{LEFTOVER}*")):
-        if kind(path) in REMOVABLE:
-            yield from delete(path)
-
-
-def delete(leftover: Path) -> Iterator[str]:
-    """Remove as much of a folder as possible, or a link without its target; yields a notice where something stays."""
-    try:
-        if kind(leftover) == "a folder":
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
-    except OSError as error:
-        shutil.rmtree(leftover, ignore_errors=True)
-        yield f"{leftover}, which no run needs any more, could not be removed ({error}); remove it manually"
-
-
-def unused(path: Path) -> Path:
-    """The path itself if nothing exists there, else the first unused one with a number after its name."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
-    return next(free for free in itertools.chain([path], numbered) if kind(free) is None)
-
-
-def _discard(path: Path) -> Iterator[str]:
-    """Rename, then delete: SIGKILL during the deletion leaves a leftover instead of a damaged checkpoint."""
-    leftover = unused(path.with_name(f"{LEFTOVER}old-{path.name}"))
-    try:
-        path.replace(leftover)
-    except OSError as error:
-        yield f"the old checkpoint {path} could not be removed ({error.strerror}) and is unchanged"
-        return
-    yield from delete(leftover)
-
-
 STATE = "trainer.json"
 SPARE = 1.5  # required free space, as a multiple of the last checkpoint's size
 
@@ -367,3 +261,105 @@ def _refusals(folder: Path) -> Iterator[None]:
             key="output",
             code="run_folder.unreadable",
         ) from error
+
+
+def write_manifest(
+    folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark], digests: Mapping[str, str]
+) -> None:
+    """Write the manifest of `files` in a checkpoint's folder. `digests` are by path in the folder; a file without one
+    is read and hashed. Raises OSError.
+    """
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    sizes_and_digests = {
+        name: {"bytes": path.stat().st_size, "sha256": digests.get(name) or _sha256(path)}
+        for name, path in names.items()
+    }
+    marks = {name: dataclasses.asdict(mark) for name, mark in logs.items()}
+    write_json(folder / MANIFEST, {"step": step, "logs": marks, "files": sizes_and_digests})
+
+
+def marks_in(path: Path) -> dict[str, Mark]:
+    """The ends of the logs when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
+    return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
+
+
+def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
+    """The damages of a checkpoint, in words. There are none if each file has the size that the manifest lists, and with
+    `hashed` also the SHA-256.
+    """
+    try:
+        check_kind(path, "a folder", follow=True)
+        check_kind(path / MANIFEST, "a file", follow=True)
+        marks_in(path)
+        for name, expected in _read(path)["files"].items():
+            file = path / name
+            if not file.is_file():
+                yield f"{name} is missing"
+            elif file.stat().st_size != expected["bytes"]:
+                yield f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            elif hashed and _sha256(file) != expected["sha256"]:
+                yield f"{name} has changed"
+    except FileNotFoundError:
+        yield f"{MANIFEST} is missing"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        yield f"{MANIFEST} cannot be read"
+    except OSError as error:
+        yield error.strerror or str(error)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / MANIFEST).read_bytes()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def prune(run: Path, step: int, keep_last: int) -> list[str]:
+    """Remove the checkpoints older than `step`, except the newest `keep_last - 1`; returns notices.
+
+    Newer checkpoints are damaged ones that the resume skipped. The run overwrites them when it reaches their steps.
+    """
+    try:
+        saved = find(run)
+    except OSError as error:
+        return [f"older checkpoints were not removed: {error}"]
+    older = [path for of, path in saved if of < step and kind(path) in REMOVABLE]
+    return [text for path in older[: max(0, len(older) - (keep_last - 1))] for text in _discard(path)]
+
+
+def clear_leftovers(run: Path) -> Iterator[str]:
+    """Remove the leftovers of interrupted saves; yields notices."""
+    for path in sorted((run / FOLDER).glob(f"{LEFTOVER}*")):
+        if kind(path) in REMOVABLE:
+            yield from delete(path)
+
+
+def delete(leftover: Path) -> Iterator[str]:
+    """Remove as much of a folder as possible, or a link without its target; yields a notice where something stays."""
+    try:
+        if kind(leftover) == "a folder":
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    except OSError as error:
+        shutil.rmtree(leftover, ignore_errors=True)
+        yield f"{leftover}, which no run needs any more, could not be removed ({error}); remove it manually"
+
+
+def unused(path: Path) -> Path:
+    """The path itself if nothing exists there, else the first unused one with a number after its name."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
+    return next(free for free in itertools.chain([path], numbered) if kind(free) is None)
+
+
+def _discard(path: Path) -> Iterator[str]:
+    """Rename, then delete: SIGKILL during the deletion leaves a leftover instead of a damaged checkpoint."""
+    leftover = unused(path.with_name(f"{LEFTOVER}old-{path.name}"))
+    try:
+        path.replace(leftover)
+    except OSError as error:
+        yield f"the old checkpoint {path} could not be removed ({error.strerror}) and is unchanged"
+        return
+    yield from delete(leftover)

@@ -3,7 +3,7 @@
     runs/arithmetic/
       manifest.json     configuration, versions, threads, platform; the changes of each resume
       metrics.jsonl     one row per step; see logbook.py
-      rollouts/         one file per step; see rollout_log.py
+      rollouts/         one file per step; see rollout_files.py
       checkpoints/      step-000010/ ...; see checkpoint.py
       .lock             held with flock while a process writes here
 

@@ -1,4 +1,4 @@
-"""The logs of a run: metrics.jsonl, one row per step, and rollouts/, one file per step (see rollout_log.py).
+"""The logs of a run: metrics.jsonl, one row per step, and rollouts/, one file per step (see rollout_files.py).
 
 A row or a file that cannot be written raises RunFolderError, and no part of it remains. The run should then stop. A
 resume from the last checkpoint writes the missing rows again, bit by bit the same except for times and memory, while a

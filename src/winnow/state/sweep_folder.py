@@ -4,7 +4,7 @@
       sweep.json          labels in their order with the keys of each, seeds, the baseline; see `Contents`
       ledger.jsonl        a line at the start of each launch of a run, and one at its end; see `LedgerLine`
       grpo/config.toml    the resolved configuration of every run of that label
-      grpo/seed-0/        a run's folder; see run_folder.py
+      grpo/seed-0/        a run's folder; see folder.py
       grpo/seed-0.log     the output of its launches
       comparison/         tables and pictures of `winnow compare`, and made_from.json; comparison-2/ after more runs
       .lock               held with flock while a process launches runs here

@@ -1,7 +1,7 @@
-"""From a configuration's members to a `Run`. For training, only this module loads data and model and starts engine and
-workers.
+"""From a configuration's members to a `Run`: loads data and model, and starts engine and workers.
 
-The order is that of cost, so that a mistake is reported early: problems, tokenizer, prompts, model, engine.
+Only this module does so for training. The order is that of cost, so that a mistake is reported early: problems,
+tokenizer, prompts, model, engine.
 
 A rank gets its share of the machine's threads and verify workers.
 """

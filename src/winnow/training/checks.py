@@ -1,8 +1,8 @@
-"""Members and keys that are each valid, in combinations that are refused.
+"""Checks of a configuration before a model is loaded: combinations that are refused, and inputs that are not declared.
 
-A trial call finds inputs that a user's member reads without declaring them. All of this happens before a model is
-loaded. Weights of 8 significant bits lose most small updates, so bfloat16 training needs float32 copies or stochastic
-rounding.
+Members and keys may each be valid and yet not fit together. Weights of 8 significant bits, for example, lose most small
+updates, so bfloat16 training needs float32 copies or stochastic rounding. A trial call finds the inputs that a user's
+member reads without declaring them.
 """
 
 from __future__ import annotations
@@ -26,38 +26,6 @@ from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rol
 from winnow.registry import PRESUMING, Entry
 from winnow.state.folder import TENSORS
 from winnow.training.members import Members
-
-
-def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter: bool) -> None:
-    """Raise ConfigError where updates would be rounded away, or where a key about rounding has no effect.
-
-    `key` is the optimizer's table. `adapter`: an adapter is trained, whose weights are float32.
-    """
-    rounds = dtype == "bfloat16" and not adapter
-    if optimizer.stochastic_rounding and not rounds:
-        why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
-        raise ConfigError(
-            f"{key}.stochastic_rounding has no effect with {why} whose updates are not rounded",
-            remedy="remove it",
-            key=f"{key}.stochastic_rounding",
-            code="config.no_effect",
-        )
-    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
-        raise ConfigError(
-            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",
-            remedy=f"set {key}.master_weights = false too, or remove both",
-            key=f"{key}.stochastic_rounding",
-            code="config.combination",
-        )
-    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
-        raise ConfigError(
-            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (nearly all of "
-            f"50 updates at a learning rate of 1e-6)",
-            remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
-            key=f"{key}.master_weights",
-            code="config.combination",
-        )
-
 
 # The keys of `probe` that an allocator reads, by the source of its pass rates; and each source in words.
 _PROBE_KEYS: Mapping[Source, frozenset[str]] = {
@@ -397,6 +365,37 @@ def check_start(config: Config) -> None:
             remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",
             key="critic.start",
             code="config.value",
+        )
+
+
+def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter: bool) -> None:
+    """Raise ConfigError where updates would be rounded away, or where a key about rounding has no effect.
+
+    `key` is the optimizer's table. `adapter`: an adapter is trained, whose weights are float32.
+    """
+    rounds = dtype == "bfloat16" and not adapter
+    if optimizer.stochastic_rounding and not rounds:
+        why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
+        raise ConfigError(
+            f"{key}.stochastic_rounding has no effect with {why} whose updates are not rounded",
+            remedy="remove it",
+            key=f"{key}.stochastic_rounding",
+            code="config.no_effect",
+        )
+    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
+        raise ConfigError(
+            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",
+            remedy=f"set {key}.master_weights = false too, or remove both",
+            key=f"{key}.stochastic_rounding",
+            code="config.combination",
+        )
+    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
+        raise ConfigError(
+            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (nearly all of "
+            f"50 updates at a learning rate of 1e-6)",
+            remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
+            key=f"{key}.master_weights",
+            code="config.combination",
         )
 
 

@@ -79,7 +79,7 @@ def fit(
     """Train to the last step, or for `max_hours` by the clock `now`. The run folder then has everything that a resume
     from its newest checkpoint needs.
 
-    `watch`, or each of several, is called with every event (events.py), on the rank that writes.
+    `watch`, or each of several, is called with every event (`Event` of progress.py), on the rank that writes.
 
     A resume needs the configuration that the run was started with, except for keys that may always change. It may also
     change the keys in `allow_change`.

@@ -27,31 +27,6 @@ from winnow.training.metrics import Clock, Metrics, completion_tokens, prompt_to
 from winnow.training.run import Progress, Run
 
 
-def prompt_gradient_norms(
-    learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"], max_trained_tokens: int | None = None
-) -> FloatArray | None:
-    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, with the present weights.
-
-    Only the first `max_trained_tokens` of a rollout count, as in training. None where `of` is "none". 0 where no
-    rollout is correct, NaN where none was verified.
-
-    Yao et al. 2025, arXiv 2505.02391, Algorithm 2. The mean is over norms, as in the algorithm; Proposition 1 has the
-    root of the mean square instead.
-    """
-    if of == "none":
-        return None
-    correct = [
-        [first_tokens(r, max_trained_tokens) for r, right in zip(g.rollouts, g.correct, strict=True) if right]
-        for g in groups
-    ]
-    sequences = [PromptAndRollout(g.prompt, r) for g, rollouts in zip(groups, correct, strict=True) for r in rollouts]
-    counts = np.array([len(rollouts) for rollouts in correct], dtype=np.int64)
-    owners = np.repeat(np.arange(len(groups)), counts)
-    totals = np.bincount(owners, weights=learner.gradient_norms(sequences, of=of), minlength=len(groups))
-    verified = np.array([group.valid.any() for group in groups], dtype=np.bool_)
-    return np.where(verified, totals / np.maximum(counts, 1), np.nan)
-
-
 def plan(run: Run, progress: Progress, step: int) -> None:
     """Make sure that there is a plan for the prompts of a step."""
     prompts = run.prompts.take(step)
@@ -93,6 +68,31 @@ def probe(run: Run, progress: Progress, step: int) -> Metrics:
         progress.history.record_probe(groups, norms)
         planned = allocate(run.members, progress.history, prompts, progress.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
+
+
+def prompt_gradient_norms(
+    learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"], max_trained_tokens: int | None = None
+) -> FloatArray | None:
+    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, with the present weights.
+
+    Only the first `max_trained_tokens` of a rollout count, as in training. None where `of` is "none". 0 where no
+    rollout is correct, NaN where none was verified.
+
+    Yao et al. 2025, arXiv 2505.02391, Algorithm 2. The mean is over norms, as in the algorithm; Proposition 1 has the
+    root of the mean square instead.
+    """
+    if of == "none":
+        return None
+    correct = [
+        [first_tokens(r, max_trained_tokens) for r, right in zip(g.rollouts, g.correct, strict=True) if right]
+        for g in groups
+    ]
+    sequences = [PromptAndRollout(g.prompt, r) for g, rollouts in zip(groups, correct, strict=True) for r in rollouts]
+    counts = np.array([len(rollouts) for rollouts in correct], dtype=np.int64)
+    owners = np.repeat(np.arange(len(groups)), counts)
+    totals = np.bincount(owners, weights=learner.gradient_norms(sequences, of=of), minlength=len(groups))
+    verified = np.array([group.valid.any() for group in groups], dtype=np.bool_)
+    return np.where(verified, totals / np.maximum(counts, 1), np.nan)
 
 
 def allocate(

@@ -1,4 +1,4 @@
-"""What moves with the steps of a run: its events, the training clock, the phases, and a save in progress.
+"""The parts of a run's progress: its events, the training clock, its phases, and a save that a thread writes.
 
 Only the rank that writes calls its watch, in the training thread, which waits for it. The exception is
 `RolloutsFinished`: another thread may call the watch with it, while the training thread waits for rollouts.

@@ -1,4 +1,4 @@
-"""Runs rewards in killable workers or in the trainer, and contains the reward that executes programs in a sandbox."""
+"""Runs rewards in killable workers or in the trainer, and programs in a sandbox."""
 
 from winnow.verify import code_tests
 from winnow.verify.verifiers import Verifiers

@@ -1,6 +1,4 @@
-"""Code that all pictures share: matplotlib where it is installed, colours, scales of shares, files that are written
-whole.
-"""
+"""Code that all pictures share: matplotlib where it is installed, colours, scales of shares, whole files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`winnow audit`: checks of a task with a reward. Its gold answers, constant answers, repetitions and overlap."""
+"""The checks of a task with a reward: gold answers, constant answers, repetitions, and overlap of the splits."""
 
 from __future__ import annotations
 

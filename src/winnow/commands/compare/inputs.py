@@ -1,6 +1,6 @@
 """The inputs that a user names: run folders, sweeps, folders of runs, each with an optional label; and CSV files.
 
-Curves from a CSV file: of published figures, another trainer, or a table.
+A CSV file contains curves of published figures, of another trainer, or of a table:
 
     group,seed,hours,tokens_generated,accuracy,length
     GRPO,0,0.5,120000,79.1,250

@@ -1,4 +1,4 @@
-"""`winnow fetch`: download a data set or a model from the hub into a folder, so that runs need no network."""
+"""Download a data set as JSON lines, or the files of a model, into a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`winnow init`: a folder with a configuration, which explains its keys, and with the reward function that it names."""
+"""Write a configuration that explains its keys, and the reward function that it names, into a new folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`winnow report`: runs as one HTML file."""
+"""Runs as one HTML file: those at a path, their evaluations, and the file that is written."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
             section.mask[end] = section.mask[begin]
 
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor]) -> None:
-        """Set the shape and index arrays (see layout.py) of the next forward pass, which writes one token per row."""
+        """Set the shape and index arrays (see decoder.py) of the next forward pass, which writes one token per row."""
         self.shape, self._index, self._written = shape, arrays, shape.columns
         with distinct_places():
             self.own.mask[arrays["block"], arrays["column"]] = 0
