@@ -1,4 +1,4 @@
-"""None"""
+"""The line that progress prints for each step, and what a live display and its errors contain."""
 
 from __future__ import annotations
 

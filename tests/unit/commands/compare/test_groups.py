@@ -1,4 +1,4 @@
-"""None"""
+"""Groups of runs that are seeds of one configuration, their labels, and what is refused or noted."""
 
 from __future__ import annotations
 

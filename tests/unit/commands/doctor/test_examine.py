@@ -1,4 +1,4 @@
-"""None"""
+"""The report of `winnow doctor`: probes that fail, required packages, and the defaults of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""None"""
+"""What `winnow doctor` finds out about this machine and the environment of a run."""
 
 from __future__ import annotations
 
