@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from winnow.errors import near_miss
 from winnow.families import FAMILIES
-from winnow.hidden_options import with_secrets_hidden
+from winnow.options import hide_secrets
 from winnow.registry import name_of
 
 Positive = Annotated[int, Field(gt=0)]
@@ -570,11 +570,11 @@ def trained_tokens(config: Config) -> int:
 def dump(config: Config, *, secrets: bool = False) -> dict[str, Any]:
     """The resolved configuration as JSON-ready data; a function object is replaced by its name.
 
-    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` is true. That is for the
+    Options that are named like a secret are hidden (options.py), unless `secrets` is true. That is for the
     configuration with which a run is launched, never for a record of the run.
     """
     plain = _plain(config.model_dump(mode="python"))
-    return typing.cast(dict[str, Any], plain if secrets else with_secrets_hidden(plain))
+    return typing.cast(dict[str, Any], plain if secrets else hide_secrets(plain))
 
 
 def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -7,16 +7,30 @@ also defines the traits that a member may declare, and the contract that a membe
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
+import pydantic
+from pydantic import TypeAdapter
+
+from winnow.errors import ConfigError, accepted_value, near_miss
+
 Baseline = Literal["group", "batch", "values", "none"]  # the baseline of a reward
 Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
 Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
+
+OPTION_TRAITS = ("own_limit", "may_change")  # each names one of the member's options, or several
+
+
+def unfit(problem: str, *, remedy: str) -> ConfigError:
+    """The error for a function, or its declaration, that does not match its family."""
+    return ConfigError(problem, remedy=remedy, code="config.registration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +38,6 @@ class Traits:
     """Traits of members of all families."""
 
     instead_of: Mapping[str, str] = field(default_factory=dict)  # another name -> a description of this member
-
-    def named_options(self) -> Mapping[str, Sequence[str]]:
-        """The options that a trait names, by trait; each has to exist."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +61,6 @@ class RewardTraits(Traits):
     correct_at: float = 1.0  # a bare number of at least this is correct
     reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
-
-    def named_options(self) -> Mapping[str, Sequence[str]]:
-        """See `Traits`."""
-        return {} if self.own_limit is None else {"own_limit": (self.own_limit,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +121,6 @@ class EngineTraits(Traits):
     job: Callable[[Any], str] | None = None  # its devices and weights, in a sentence of the plan
     may_change: Sequence[str] = ()  # options that a resume may change, because no number depends on them
 
-    def named_options(self) -> Mapping[str, Sequence[str]]:
-        """See `Traits`."""
-        return {"may_change": self.may_change}
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerTraits(Traits):
@@ -154,6 +156,26 @@ class Family(Generic[T_co]):
         """Register winnow's own members."""
         for module in self.modules:
             importlib.import_module(module)
+
+    def declare(self, traits: Mapping[str, Any]) -> T_co:
+        """The traits of a member, the default of each that is not given. Raises ConfigError."""
+        known = [each.name for each in dataclasses.fields(self.traits)]
+        for trait in traits:
+            if trait not in known:
+                raise unfit(f"the family {self.name} has no trait {trait!r}", remedy=near_miss(trait, known))
+        try:
+            return self._declared.validate_python(dict(traits))
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            trait = ".".join(map(str, first["loc"]))
+            raise unfit(
+                f"the trait {trait!r} of the family {self.name} is {first['input']!r}",
+                remedy=accepted_value(first["msg"]),
+            ) from error
+
+    @functools.cached_property
+    def _declared(self) -> TypeAdapter[T_co]:
+        return TypeAdapter(self.traits)
 
     def check(self) -> Callable[..., None]:
         """The contract as a function."""

@@ -1,11 +1,16 @@
-"""The options of a member: its keyword-only parameters, checked against their annotations and set."""
+"""The options of a member: its keyword-only parameters, checked against their annotations and set.
+
+Records of a run and printed text contain `HIDDEN` in place of an option that is named like a secret, such as `api_key`.
+No part of the value is kept, and no digest, because a short secret can be guessed from its digest.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -13,13 +18,18 @@ import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import ConfigError, accepted_value, near_miss
-from winnow.families import Traits
-from winnow.hidden_options import HIDDEN, is_secret, secret_keys
+from winnow.families import FAMILIES, Traits
 from winnow.registry import Entry
 from winnow.user_code import with_named_errors, without_partial
 
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
+
+HIDDEN = "***"
+
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_ALWAYS = {"password", "passwords", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
+_AT_THE_END = {"key", "keys", "apikey", "token"}  # `api_key` and `hf_token`, not `key_value_mb` or `max_new_tokens`
 
 # A text is not accepted as a number, but a TOML array is accepted as a tuple or a list, by the annotation.
 _OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
@@ -109,3 +119,55 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(function, type):
         return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]
     return function if hasattr(function, "__code__") else type(function).__call__
+
+
+def is_secret(name: str, value: Any) -> bool:
+    """Whether an option is a secret by its name. A number or a switch that is called a key or a token is none.
+
+    >>> is_secret("api_key", "sk-1"), is_secret("hfToken", "hf_1"), is_secret("key_value_mb", 512)
+    (True, True, False)
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or value is None:
+        return False
+    if not _ALWAYS.isdisjoint(words):
+        return True
+    return words[-1] in _AT_THE_END and not isinstance(value, (bool, int, float))
+
+
+def hide_secrets(config: Any, *, member: bool = False) -> Any:
+    """A configuration as plain data, with `HIDDEN` for the secrets of its members (the tables with `use`).
+
+    With `member`, `config` is the table of options of one member.
+    """
+    if isinstance(config, Mapping):
+        member = member or "use" in config
+        return {
+            name: HIDDEN if member and is_secret(name, value) else hide_secrets(value, member=member)
+            for name, value in config.items()
+        }
+    return [hide_secrets(value, member=member) for value in config] if isinstance(config, (list, tuple)) else config
+
+
+def hide_dotted_secrets(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for {dotted key: value}, where the options of members are below the keys of their families."""
+    families = tuple(f"{family.key}." for family in FAMILIES.values())
+    return {
+        key: HIDDEN if key.startswith(families) and is_secret(key.rpartition(".")[2], value) else hide_secrets(value)
+        for key, value in keys.items()
+    }
+
+
+def secret_keys(config: Any, *, key: str = "", member: bool = False) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each secret in the members' options of a configuration as plain data."""
+    if isinstance(config, Mapping):
+        member = member or "use" in config
+        for name, value in config.items():
+            inner = f"{key}.{name}" if key else str(name)
+            if member and is_secret(name, value):
+                yield inner, value
+            else:
+                yield from secret_keys(value, key=inner, member=member)
+    elif isinstance(config, (list, tuple)):
+        for place, value in enumerate(config):
+            yield from secret_keys(value, key=f"{key}.{place}", member=member)

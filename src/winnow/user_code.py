@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import inspect
 import re
 import sys
@@ -21,15 +20,17 @@ from winnow.errors import INTERRUPTIONS, ConfigError, WinnowError, near_miss
 
 _sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # current imports, the innermost last
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by resolved path: the text that ran, and its module
-_lock = threading.RLock()  # held while a file runs: a second thread waits for the module of the first
+# Held while a file runs or packages are imported: a second thread waits for their functions. One lock for both, because
+# either may need the other.
+LOCK = threading.RLock()
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     """Import `function` from `"file.py:function"`. The file is the user's own, trusted code: its present text is
     executed, never a compiled file beside it.
 
-    A file runs once per process, whatever the path to it, and again only after its text has changed. Raises
-    ConfigError.
+    A file runs once per process, whatever the path to it, and again only after its text has changed. The script that
+    Python runs is not run again. Raises ConfigError.
     """
     file_name, _, function_name = path.rpartition(":")
     file = file_of(path, base=base)
@@ -38,7 +39,7 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     if not file.is_file():
         start = base or Path.cwd()
         raise _refused(f"{path!r}: there is no file {file}", remedy=f"correct it: a relative path starts from {start}")
-    with _lock:
+    with LOCK:
         module = _module(path, file)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -57,6 +58,9 @@ def file_of(path: str, *, base: Path | None = None) -> Path:
 
 def _module(path: str, file: Path) -> ModuleType:
     text, place = file.read_bytes(), file.resolve()
+    script = sys.modules.get("__main__")
+    if script is not None and Path(getattr(script, "__file__", None) or "").resolve() == place:
+        return script
     known = _imported.get(place)
     if known is not None and known[0] == text:
         return known[1]
@@ -65,20 +69,16 @@ def _module(path: str, file: Path) -> ModuleType:
             f"{path!r}: {file} uses its functions by name while it is imported",
             remedy='put that call under `if __name__ == "__main__":`',
         )
-    module_name = _module_name(place)
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None, "a .py file always has a loader"
-    assert spec.origin is not None
-    module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(module_name)
-    sys.modules[module_name] = module  # dataclasses and pickle look a class's module up by its name
-    try:  # not by the loader, which may run a compiled file beside it instead of this text
+    module = ModuleType(_module_name(place))
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up by its name
+    try:  # not by a loader, which may run a compiled file beside it instead of this text
         with importing(str(file)):
-            exec(compile(text, spec.origin, "exec", dont_inherit=True), vars(module))
+            exec(compile(text, str(file), "exec", dont_inherit=True), vars(module))
     except BaseException as error:
-        del sys.modules[module_name]
-        if before is not None:
-            sys.modules[module_name] = before
+        del sys.modules[module.__name__]
+        if known is not None:
+            sys.modules[module.__name__] = known[1]
         if isinstance(error, INTERRUPTIONS):
             raise
         raised = f"{path!r}: importing {file} raised {type(error).__name__}"

@@ -1,6 +1,6 @@
 """An installed package brings members: an entry point of the group "winnow" names a module that registers them.
 
-One process, a fork, sees seven packages, four of them broken in their own way; it lists, trains for a step, and fails.
+One process, a fork, has nine packages, most of them broken in their own way; it lists, trains for a step, and fails.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ def {name}({arguments}):
 """
 PACKAGES = {
     "early": ONE.format(family="reward", name="early", arguments="prompt, rollout"),
-    "broken": "import a_module_that_nobody_has\n",
+    "asks": 'from winnow.registry import resolve\nresolve("loss", "later")\n',
+    "broken": (
+        'import os\nwith open(os.environ["RUNS"], "a") as file:\n    file.write(f"{os.getpid()}\\n")\n'
+        "import a_module_that_nobody_has\n"
+    ),
     "leaves": "raise SystemExit(3)\n",
     "misspelt": 'import winnow\nwinnow.register("loss", policy_gradent=True)\n',
     "mypkg": MEMBERS,
@@ -142,7 +146,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "script.py").write_text(SCRIPT)
     site = str(folder / "site")
     path = os.pathsep.join([site, str(Path(__file__).parents[2] / "src")])  # of the worker, a whole interpreter
-    environment = {"SITE": site, "PYTHONPATH": path, "CALLED": str(folder / "called"), "COLUMNS": "1000"}
+    environment = {"SITE": site, "PYTHONPATH": path, "COLUMNS": "1000"}
+    environment |= {"CALLED": str(folder / "called"), "RUNS": str(folder / "runs_of_broken")}
     done = forked.python(folder / "script.py", cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
@@ -188,7 +193,14 @@ def test_a_manifest_has_the_version_of_a_package_whose_members_it_used(seen):
     assert "early" not in versions
 
 
+def test_a_package_runs_once_per_process_also_where_another_resolves_a_name_while_it_is_imported(seen):
+    processes = (seen["folder"] / "runs_of_broken").read_text().split()
+    assert str(seen["pid"]) in processes
+    assert len(set(processes)) == len(processes)
+
+
 UNFIT = {  # what the error of each package contains: its type, then the names that it is about
+    "asks": ("ConfigError", "'later'"),
     "broken": ("ModuleNotFoundError", "a_module_that_nobody_has"),
     "leaves": ("SystemExit", "3"),
     "misspelt": ("ConfigError", "policy_gradent", "policy_gradient"),

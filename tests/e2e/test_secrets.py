@@ -14,7 +14,7 @@ import winnow
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
 from winnow.errors import ConfigError
-from winnow.hidden_options import HIDDEN
+from winnow.options import HIDDEN
 from winnow.rewards.compose import make_reward
 from winnow.state.saved_runs import checkpoints
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from winnow.algos.kl import entropy, kl
-from winnow.algos.loss import reinforce
+from winnow.algos.loss import reinforce, truncated_importance
 from winnow.algos.objective import Objective, Term
-from winnow.algos.pass_at_k import truncated_importance
 from winnow.records import PolicyOutput
 from winnow.testing import micro_batch
 

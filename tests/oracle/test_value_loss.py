@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.algos.objective import Objective, Term, value_loss
+from winnow.algos.loss import value_loss
+from winnow.algos.objective import Objective, Term
 from winnow.records import PolicyOutput
 from winnow.testing import micro_batch
 

@@ -27,7 +27,6 @@ WORDS = [
     "metrics",
     "records",
     "families",
-    "hidden_options",
     "user_code",
     "registry",
     "options",

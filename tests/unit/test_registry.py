@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.options import bind
-from winnow.registry import aliases, in_every_process, members, register, resolve
+from winnow.registry import members, register, resolve
 
 
 def test_a_name_an_alias_and_the_function_itself_are_one():
@@ -23,9 +23,11 @@ def test_a_name_an_alias_and_the_function_itself_are_one():
 
 
 def test_published_names_have_the_members_that_they_presume():
-    assert resolve("loss", "no_baseline").presumes == {"advantage": "raw"}
-    assert aliases("loss") == {"grpo_clip": "clip", "no_baseline": "reinforce", "reinforce_with_baseline": "reinforce"}
-    assert "no_baseline" not in members("loss")
+    known = members("loss")
+    assert known["reinforce"].aliases == {"no_baseline": {"advantage": "raw"}, "reinforce_with_baseline": {}}
+    assert known["clip"].aliases == {"grpo_clip": {}}
+    assert resolve("loss", "no_baseline") == known["reinforce"]
+    assert "no_baseline" not in known
 
 
 def test_what_an_alias_presumes_is_checked_or_refused():
@@ -142,7 +144,7 @@ def test_a_function_without_a_name_has_the_default_traits_of_its_family():
 
 
 def test_an_unknown_family_is_refused_wherever_it_is_named():
-    for look_up in (members, aliases, lambda family: resolve(family, "clip")):
+    for look_up in (members, lambda family: resolve(family, "clip")):
         with refused(ConfigError, "'losses'", "'loss'", code="config.unknown_member"):
             look_up("losses")
 
@@ -166,7 +168,8 @@ def credit(groups):
 
 
 def registered(name):
-    return {each for each in (*members("advantage"), *aliases("advantage")) if each.startswith(name)}
+    names = {each for entry in members("advantage").values() for each in (entry.name, *entry.aliases)}
+    return {each for each in names if each.startswith(name)}
 
 
 def test_an_edited_file_registers_anew_and_what_it_no_longer_has_is_gone(tmp_path):
@@ -255,9 +258,9 @@ def test_the_origin_of_a_member_is_that_of_its_registration():
         return 1.0
 
     del mine.__wrapped__  # as a decorator that only copies the name does
-    assert resolve("reward", "rt_wrapped").origin == ""
-    assert not in_every_process(resolve("reward", "rt_wrapped"))
-    assert in_every_process(resolve("reward", "boxed"))
+    own, boxed = resolve("reward", "rt_wrapped"), resolve("reward", "boxed")
+    assert (own.origin, own.package) == (__file__, None)
+    assert (boxed.origin, boxed.package) == ("winnow", "winnow")
 
 
 class Scaled:
@@ -300,11 +303,6 @@ def test_whatever_can_be_called_is_a_member_whose_options_are_checked(family, me
         bind(resolve(family, member), {"by": "three"}, key=family)
 
 
-def test_the_summary_of_any_member_is_its_docstring():
-    for function in (scaled, functools.partial(scaled, shift=2.0), Scaled()):
-        assert resolve("advantage", function).summary == "Credits times a factor."
-
-
 def test_an_option_of_a_type_that_cannot_be_checked_takes_anything():
     @dataclasses.dataclass
     class Own:
@@ -322,9 +320,10 @@ def test_an_option_of_a_type_that_cannot_be_checked_takes_anything():
 
 
 def test_a_script_may_resolve_members_of_its_own_file(tmp_path):
-    """In a separate process: the member of the script keeps its traits, and so does the member of the file."""
+    """In a separate process: the member of the file is that of the script, which is not run again."""
     script = (
-        "from winnow.registry import in_every_process, name_of, register, resolve\n"
+        "from winnow.registry import name_of, register, resolve\n"
+        "print(__name__)\n"
         "@register('advantage', 'rt_script', baseline='none')\n"
         "def credit(groups):\n"
         "    return []\n"
@@ -335,4 +334,4 @@ def test_a_script_may_resolve_members_of_its_own_file(tmp_path):
     )
     (tmp_path / "mine.py").write_text(script)
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False none True", "none rt_script"]
+    assert done.stdout.splitlines() == ["__main__", "True none True", "none rt_script"]

@@ -10,9 +10,6 @@ et al. 2025).
 from __future__ import annotations
 
 from winnow.alarms import learning, policy, rollouts
-from winnow.alarms import learning as held_out
-from winnow.alarms import learning as lost
-from winnow.alarms import rollouts as signal
 from winnow.alarms.alarm import ACCURACY, REWARD, Kind
 
 _PROMPTS = ("group/count", "group/effective", "budget/prompts_skipped")
@@ -39,7 +36,7 @@ ALARMS: tuple[Kind, ...] = (
             "group/flat", "group/count", "group/all_correct", "group/all_wrong", "advantage/mean", "advantage/std",
             "reward/min", "reward/max", "critic/explained_variance", "budget/rollouts",
         ),
-        rule=signal.all_flat,
+        rule=rollouts.all_flat,
     ),
     Kind(
         name="nothing_trained",
@@ -52,7 +49,7 @@ ALARMS: tuple[Kind, ...] = (
             "group/all_correct", "group/all_wrong", "outcome/unparsable", "outcome/failed", "rollout/truncated",
             "budget/rollouts",
         ),
-        rule=signal.nothing_trained,
+        rule=rollouts.nothing_trained,
     ),
     Kind(
         name="constant_reward",
@@ -62,7 +59,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("reward", "prompt.template", "rollout.stop", "rollout.max_new_tokens", "task"),
         limits=("steps",),
         reads=("reward/min", "reward/max", "reward/accuracy", *_READABLE),
-        rule=signal.constant_reward,
+        rule=rollouts.constant_reward,
         explains=("all_flat",),
     ),
     Kind(
@@ -72,7 +69,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("prompt.template", "reward", "rollout.stop", "rollout.max_new_tokens"),
         limits=("steps", "unparsable_share"),
         reads=_READABLE,
-        rule=signal.unparsable,
+        rule=rollouts.unparsable,
     ),
     Kind(
         name="verifier_failures",
@@ -82,7 +79,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
         limits=("steps", "failed_share", "failed_verdicts"),
         reads=("outcome/failed", "outcome/failed/{cause}", "budget/rollouts"),
-        rule=signal.verifier_failures,
+        rule=rollouts.verifier_failures,
     ),
     Kind(
         name="all_truncated",
@@ -222,7 +219,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("reward", "terms"),
         limits=("steps", "untrained_steps", "drop", "standard_errors"),
         reads=(*_REWARD, *_ACCURACY, "reward/part/{part}"),
-        rule=lost.reward_without_accuracy,
+        rule=learning.reward_without_accuracy,
         explains=(*_OF_A_LOST_POLICY, "sudden_drop"),
     ),
     Kind(
@@ -251,7 +248,7 @@ ALARMS: tuple[Kind, ...] = (
         keys=("task", "evaluate.split", "evaluate.temperature", "rollout.temperature", "reward"),
         limits=("gap", "standard_errors"),
         reads=(*_ACCURACY, *_PROMPTS, *_HELD_OUT),
-        rule=held_out.held_out_above_training,
+        rule=learning.held_out_above_training,
     ),
     Kind(
         name="values_explain_nothing",

@@ -1,4 +1,4 @@
-"""Per-token policy losses: (policy outputs, micro-batch) -> [T], and per-token diagnostics {name: [T]}.
+"""Per-token losses of policy and value model: (outputs, micro-batch) -> [T], with diagnostics {name: [T]}.
 
 A loss never divides, never masks and never gets a masked token: weights come from `weighting.py`, and `objective.py`
 passes only trained tokens. Without `mb.old_logprobs` the step has one update, and the ratio is 1.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from winnow.records import MicroBatch, PolicyOutput
+from winnow.metrics import VALUE_CLIP
+from winnow.records import FloatArray, MicroBatch, PolicyOutput
 from winnow.registry import register
 
 Loss = tuple[Tensor, dict[str, Tensor]]
@@ -98,3 +100,31 @@ def probability_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:
     """[T] p_now / p_old; exactly 1, with a gradient, in a step of one update."""
     old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
     return torch.exp(out.logprobs - old)
+
+
+def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """0.5 max((V - R)^2, (V_near - R)^2) of values [T], V_near = clamp(V, V_old - c, V_old + c), c = `clip_range`; and
+    where the clip removed the gradient.
+
+    The squared error of PPO (Schulman et al. 2017, arXiv 1707.06347, eq. 9), with the half and the clip of its authors'
+    code (Dhariwal et al. 2017, openai/baselines, ppo2; Huang et al. 2022, "The 37 Implementation Details of PPO", 9).
+    At `clip_range` 0 it is 0.5 (V - R)^2.
+    """
+    before, returns = mb.values, mb.returns
+    assert before is not None, "the schedule fills it where there is a value model"
+    assert returns is not None, "the schedule fills it where there is a value model"
+    error = (values - returns).square()
+    if clip_range == 0.0:
+        return 0.5 * error, {VALUE_CLIP: torch.zeros_like(error)}
+    # Clamp V itself: V_old + clamp(V - V_old) would round values within the bounds and count them as clipped.
+    near = (values.clamp(before - clip_range, before + clip_range) - returns).square()
+    return 0.5 * torch.maximum(error, near), {VALUE_CLIP: (near > error).detach()}
+
+
+def truncated_importance(old_logprobs: FloatArray, behaviour_logprobs: FloatArray, *, most: float) -> FloatArray:
+    """[L] min(p_old / p_behaviour, most): corrects for an engine that samples from slightly different probabilities.
+
+    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly
+    brings you off-policy RL training". The bound trades a small bias for a bounded variance.
+    """
+    return np.minimum(np.exp(old_logprobs - behaviour_logprobs), most)

@@ -1,4 +1,4 @@
-"""Estimates from a few rollouts: pass@k, maj@k, their standard error, and truncated importance weights."""
+"""Estimates from a few rollouts: pass@k, maj@k, and the standard error of a mean."""
 
 from __future__ import annotations
 
@@ -50,15 +50,6 @@ def is_tied(correct: int, wrong: Sequence[int]) -> bool:
 def standard_error(values: FloatArray) -> float:
     """Standard error of the mean of independent values (ddof 1); NaN for fewer than two."""
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-
-
-def truncated_importance(old_logprobs: FloatArray, behaviour_logprobs: FloatArray, *, most: float) -> FloatArray:
-    """[L] min(p_old / p_behaviour, most): corrects for an engine that samples from slightly different probabilities.
-
-    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly
-    brings you off-policy RL training". The bound trades a small bias for a bounded variance.
-    """
-    return np.minimum(np.exp(old_logprobs - behaviour_logprobs), most)
 
 
 def _pass_at_k(correct: int, rollouts: int, k: int) -> float:

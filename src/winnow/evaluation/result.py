@@ -16,7 +16,7 @@ from winnow.algos.pass_at_k import is_tied
 from winnow.config import Config
 from winnow.evaluation.folder import Row, group_by_problem
 from winnow.evaluation.settings import reward_label, uses_task_defaults
-from winnow.hidden_options import hidden
+from winnow.options import hide_secrets
 from winnow.records import FloatArray
 from winnow.training.evaluation import (
     Category,
@@ -117,7 +117,9 @@ class EvaluationResult:
         return {
             "model": config.model.path,
             "task": config.task.label,
-            "task_options": {name: str(value) for name, value in hidden(config.task.options).items()},
+            "task_options": {
+                name: str(value) for name, value in hide_secrets(config.task.options, member=True).items()
+            },
             "split": config.evaluate.split,
             "problems": len(self.sampled),
             "dropped": self.dropped,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.division import in_runs
-from winnow.algos.pass_at_k import truncated_importance
+from winnow.algos.loss import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 

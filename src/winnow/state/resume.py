@@ -21,8 +21,8 @@ from typing import Any
 
 from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError, near_miss, resumable
-from winnow.hidden_options import with_secrets_hidden
 from winnow.models.folder import cached_folder, is_hub_id, settings_folder
+from winnow.options import hide_secrets
 from winnow.state.folder import TENSORS
 
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed whole
@@ -155,7 +155,7 @@ def compare(
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
         Change(step, key, was, now, _sentence(key, was, now))
-        for key, was, now in _differences(with_secrets_hidden(before.get("config")), after["config"])
+        for key, was, now in _differences(hide_secrets(before.get("config")), after["config"])
         if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]

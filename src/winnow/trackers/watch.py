@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from winnow import ranks
 from winnow.config import TrackSection, dump
 from winnow.errors import StoppedBySignal
-from winnow.hidden_options import hidden
 from winnow.metrics import distinct
+from winnow.options import hide_secrets
 from winnow.records import StepReport
 from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
 from winnow.trackers.interface import Status, without_secrets
@@ -78,7 +78,9 @@ def track_run(members: Members, *, notify: Watch) -> Iterator[Watch]:
 def digest(section: TrackSection) -> str:
     """A digest of a tracker's function and options, without the values of options that are named like a secret."""
     text = json.dumps(
-        [section.label, hidden(section.options)], default=lambda value: type(value).__name__, sort_keys=True
+        [section.label, hide_secrets(section.options, member=True)],
+        default=lambda value: type(value).__name__,
+        sort_keys=True,
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from winnow import ranks
 from winnow.config import Config, dump
-from winnow.hidden_options import secret_keys
 from winnow.memory.plan import MemoryPlan
+from winnow.options import secret_keys
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered

@@ -143,7 +143,7 @@ def _check_presumed(members: Members) -> None:
     config = members.config
     for own in PRESUMING:
         entry: Entry[Any] = getattr(members, own).entry
-        for key, name in entry.presumes.items():
+        for key, name in entry.aliases.get(getattr(config, own).label, {}).items():
             chosen = getattr(config, key).label
             if chosen != name:
                 raise ConfigError(

@@ -25,7 +25,6 @@ from winnow.families import (
 )
 from winnow.options import Bound
 from winnow.records import FloatArray, Group
-from winnow.registry import package_name
 
 Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
 
@@ -96,9 +95,9 @@ class Members:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
         laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
-        packages = {package_name(member.entry) for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
+        packages = {member.entry.package for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
-        return tuple(sorted(name for name in (packages | required) if name is not None))
+        return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))
 
     @property
     def output(self) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from winnow.errors import ConfigError
-from winnow.registry import in_every_process, resolve
+from winnow.registry import resolve
 
 RewardSpec = Mapping[str, Any]  # the argument of rewards.compose.make_reward
 WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
@@ -46,16 +46,14 @@ def reward_name(reward: RewardSpec) -> str:
 
 
 def can_be_sent(reward: RewardSpec) -> bool:
-    """Whether another process can import every part: a function of a file, or a reward that is registered by winnow.
+    """Whether another process can import every part: a function of a file, or a reward of winnow or of a package.
 
     It cannot import a function object, nor a member that only this process has registered. Raises ConfigError for a
     name that is not registered.
     """
-    return all(isinstance(use, str) and (".py:" in use or _is_importable(use)) for use in _uses(reward))
-
-
-def _is_importable(name: str) -> bool:
-    return in_every_process(resolve("reward", name))
+    return all(
+        isinstance(use, str) and (".py:" in use or resolve("reward", use).package is not None) for use in _uses(reward)
+    )
 
 
 def _uses(reward: RewardSpec) -> list[str | Callable[..., Any]]:

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError, resume_options
-from winnow.hidden_options import HIDDEN
+from winnow.options import HIDDEN
 from winnow.state.folder import RunFolder
 from winnow.state.resume import MAY_CHANGE, Change, compare, recorded, same_evaluation
 

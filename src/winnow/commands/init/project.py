@@ -15,7 +15,7 @@ from winnow.config_keys import keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.recipes import CONFIG, FOLDER, recipe_paths
-from winnow.registry import resolve
+from winnow.registry import description, resolve
 from winnow.state.disk import write_output_folder
 
 DEFAULT = "arithmetic"
@@ -134,7 +134,7 @@ def _meaning(table: str, key: str, member: str, meanings: dict[str, str]) -> str
 
 def _described(family: Family[Traits], member: str) -> str:
     """What a member does, and where the others are listed."""
-    return f"{member}: {resolve(family, member, base=FOLDER).summary} Others: winnow list {family.plural}"
+    return f"{member}: {description(resolve(family, member, base=FOLDER))} Others: winnow list {family.plural}"
 
 
 def _own_reward() -> Iterator[str]:

@@ -11,7 +11,7 @@ from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
 from winnow.recipes import recipe_paths, summary
-from winnow.registry import Entry, aliases, load_plugins, members
+from winnow.registry import Entry, description, load_plugins, members
 from winnow.view.text import wrap
 
 KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
@@ -31,11 +31,9 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
     if kind in ("key", "keys"):
         yield from map(_key_lines, keys())
         return
-    family = _family(kind).name
-    known_as = aliases(family)
-    for name, entry in members(family).items():
+    for entry in members(_family(kind).name).values():
         if entry.origin == "winnow" or not own:
-            yield "\n".join(_lines(entry, [alias for alias, target in known_as.items() if target == name]))
+            yield "\n".join(_lines(entry))
     for why in () if own else load_plugins():
         yield f"note: the members of an installed package are missing: {why}"
 
@@ -55,13 +53,13 @@ def _key_lines(key: Key) -> str:
     return f"{key.name}{default}\n    {wrap(f'[{key.type}] {key.meaning}')}"
 
 
-def _lines(entry: Entry[Any], also: list[str]) -> Iterator[str]:
+def _lines(entry: Entry[Any]) -> Iterator[str]:
     yield f"{entry.name}({', '.join(_option(p) for p in entry.options.values())})"
-    if also:
-        yield f"    also called {', '.join(also)}"
+    if entry.aliases:
+        yield f"    also called {', '.join(sorted(entry.aliases))}"
     if entry.origin != "winnow":
         yield f"    from {entry.origin or 'this process'}"
-    yield f"    {entry.summary}"
+    yield f"    {description(entry)}"
 
 
 def _option(parameter: inspect.Parameter) -> str:

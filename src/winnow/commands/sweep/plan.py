@@ -21,7 +21,7 @@ from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, RunFolderError
-from winnow.hidden_options import with_dotted_secrets_hidden
+from winnow.options import hide_dotted_secrets
 from winnow.recipes import find_config
 from winnow.state.disk import replace_file
 from winnow.state.folder import LOCK, has_finished_step
@@ -52,7 +52,7 @@ class Settings:
     @property
     def shown(self) -> Keys:
         """The keys for displays and for the sweep's description, with secrets hidden."""
-        return with_dotted_secrets_hidden(self.keys)
+        return hide_dotted_secrets(self.keys)
 
     @property
     def text(self) -> str:
@@ -211,7 +211,7 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
             ) from error
         for key in dict.fromkeys([*was, *now]):
             if was.get(key) != now.get(key):
-                shown = with_dotted_secrets_hidden
+                shown = hide_dotted_secrets
                 yield f"{key} was {shown(was).get(key)!r} and is now {shown(now).get(key)!r}"
     for key, files in before.inputs.get(label, {}).items():
         changed = sorted(name for name, digest in settings.inputs.get(key, {}).items() if files.get(name) != digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS
 from winnow.recipes import recipe_paths
-from winnow.registry import members
+from winnow.registry import description, members, resolve
 
 
 def test_every_member_is_listed_by_name_with_a_description():
@@ -32,6 +33,25 @@ def test_options_defaults_and_aliases_are_shown():
     assert clip.splitlines()[:2] == ["clip(clip_low = 0.2, clip_high = 0.2, dual = None)", "    also called grpo_clip"]
     (scripted,) = [block for block in catalog("engine") if block.startswith("scripted(")]
     assert scripted.startswith("scripted(script)\n")
+
+
+class Scaled:
+    """Credits times a factor."""
+
+    def __call__(self, groups, *, shift=0.0):
+        return groups
+
+
+def scaled(groups, *, shift=0.0):
+    """Credits times a factor.
+
+    No more than that.
+    """
+
+
+def test_the_description_of_any_member_is_its_docstring():
+    for function in (scaled, functools.partial(scaled, shift=2.0), Scaled()):
+        assert description(resolve("advantage", function)) == "Credits times a factor."
 
 
 def test_metrics_come_with_their_meaning():

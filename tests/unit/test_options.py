@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.hidden_options import HIDDEN, is_secret, secret_keys, with_dotted_secrets_hidden, with_secrets_hidden
+from winnow.options import HIDDEN, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
 from winnow.registry import members
 
 FAMILIES = ("task", "reward", "allocator", "selector", "advantage", "weighting", "loss", "term", "engine", "tracker")
@@ -36,7 +36,7 @@ def test_secrets_are_hidden_in_members_alone_at_any_depth() -> None:
         "reward": {"parts": [{"use": "a", "api_key": "1", "service": {"password": "2", "url": "u"}}]},
         "rollout": {"engine": {"use": "b", "token": "3"}},
     }
-    assert with_secrets_hidden(config) == {
+    assert hide_secrets(config) == {
         "model": {"pad_token": "<pad>"},
         "reward": {"parts": [{"use": "a", "api_key": HIDDEN, "service": {"password": HIDDEN, "url": "u"}}]},
         "rollout": {"engine": {"use": "b", "token": HIDDEN}},
@@ -51,4 +51,4 @@ def test_secrets_are_hidden_in_members_alone_at_any_depth() -> None:
 def test_dotted_keys_are_hidden_below_members_alone() -> None:
     keys = {"model.pad_token": "<pad>", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
     hidden = {"model.pad_token": "<pad>", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
-    assert with_dotted_secrets_hidden(keys) == hidden
+    assert hide_dotted_secrets(keys) == hidden
