@@ -1,4 +1,4 @@
-"""What an update is worth, by hand. The signal itself is enumerated in tests/oracle/test_planning_law.py."""
+"""What an update is worth, by hand. The signal itself is enumerated in tests/oracle/test_planning.py."""
 
 import pytest
 
