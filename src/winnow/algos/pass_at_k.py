@@ -1,4 +1,4 @@
-"""Estimates from a few rollouts: pass@k, maj@k, their standard error, and truncated importance weights."""
+"""Estimates from a few rollouts: pass@k, maj@k, and the standard error of a mean."""
 
 from __future__ import annotations
 
