@@ -80,6 +80,6 @@ def test_only_the_mutants_of_changed_files_are_chosen(monkeypatch):
     monkeypatch.setattr(mutants, "git", lambda *arguments: "src/winnow/algos/loss.py\nREADME.md\n")
     control, *others = mutants.chosen([], since="HEAD")
     assert not control.edits
-    assert {mutant.function for mutant in others} == {"winnow.algos.loss:clip"}
+    assert {mutant.function for mutant in others} == {"winnow.algos.loss:clip", "winnow.algos.loss:value_loss"}
     assert control.tests == tuple(dict.fromkeys(test for mutant in others for test in mutant.tests))
     assert len(mutants.chosen([], most=3)) == 4
