@@ -292,14 +292,15 @@ def test_a_name_that_nobody_has(refusal):
 
 
 def test_a_file_whose_function_takes_the_wrong_arguments(refusal, file):
-    use = file("wrong.py", WRONG) + ":wrong"
+    path = file("wrong.py", WRONG)
+    use = path + ":wrong"
     for key, (family, arguments) in MEMBERS.items():
         error = refusal(**named(key, use))
-        names = (use, "wrong(one, two, three)", f"family {family}", f"({arguments})")
+        names = (path, "wrong(one, two, three)", f"family {family}", f"({arguments})")
         check_refusal(error, *names[:1], key=key, code="config.registration")
         assert [name for name in names if name not in str(error)] == []
     error = refusal("--set", f'terms = [{{use = "{use}", coefficient = 0.1}}]')
-    check_refusal(error, use, key="terms", code="config.registration")
+    check_refusal(error, path, key="terms", code="config.registration")
     assert "(out, mb)" in str(error)
 
 

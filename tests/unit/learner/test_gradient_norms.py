@@ -25,7 +25,7 @@ from transformers import Gemma3TextConfig, Qwen2Config
 
 from refusals import refused
 from winnow.errors import ConfigError
-from winnow.learner import gradient_norms
+from winnow.learner import head
 from winnow.learner.gradient_norms import Matrix
 from winnow.models.adapter import add_lora
 from winnow.records import TrainingSequence
@@ -86,7 +86,7 @@ def test_a_head_s_gradient_in_pairs_and_as_a_matrix_has_one_norm(
     long = [*rows(), row([2, 5, 2], [5, 2, 2, 5, 1] * 8, group=10), row([3], list(range(V)), group=11)]
     expected = reference(model, long, of, 0.7)
     for matrix in (False, True):
-        monkeypatch.setattr(gradient_norms, "sums_head_gradient", lambda *a, matrix=matrix, **k: matrix)
+        monkeypatch.setattr(head, "sums_head_gradient", lambda *a, matrix=matrix, **k: matrix)
         got = policy(model, temperature=0.7, chunk_tokens=chunk, tokens_per_micro_batch=200)
         np.testing.assert_allclose(got.gradient_norms(long, of=of), expected, rtol=PRECISION[dtype])
 
