@@ -43,7 +43,8 @@ def of_winnow() -> dict[str, Any]:
 
 def commit(checkout: Path) -> str | None:
     """ "1a2b3c4d", or "1a2b3c4d, changed" where tracked files differ from it; None where git fails."""
-    git = ["git", "-C", str(checkout)]
+    # Without optional locks `git status` does not write the index: killed, it would leave a lock in the user's checkout
+    git = ["git", "--no-optional-locks", "-C", str(checkout)]
     try:
         head = _output([*git, "rev-parse", "--short=12", "HEAD"])
         changed = _output([*git, "status", "--porcelain", "--untracked-files=no"])

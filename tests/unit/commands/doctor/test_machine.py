@@ -53,6 +53,11 @@ def test_a_commit_is_marked_where_files_differ_from_it(tmp_path):
     assert len(clean := commit(tmp_path)) == 12
     (tmp_path / "file").write_text("two")
     assert commit(tmp_path) == f"{clean}, changed"
+    (tmp_path / "file").write_text("one")
+    os.utime(tmp_path / "file", (1, 1))  # the index has another time: `git status` would write it anew
+    index = (tmp_path / ".git" / "index").read_bytes()
+    assert commit(tmp_path) == clean
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_free_space_is_that_of_the_nearest_existing_folder(tmp_path):
