@@ -166,8 +166,9 @@ def _build(
         )
         if saved is not None:
             restore(run, progress, saved)
+        built = Built(run, progress, devices, (*before_training(config, train, held_out), *verifiers.notices))
         on_failure.pop_all()
-    return Built(run, progress, devices, (*before_training(config, train, held_out), *verifiers.notices))
+    return built
 
 
 def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
