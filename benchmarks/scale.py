@@ -36,8 +36,8 @@ from winnow.algos.weighting import token
 from winnow.engines.base import Tolerance
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule, last_of
+from winnow.learner.batches import make_batches
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.schedule import schedule
 from winnow.models.load import load_tokenizer, stop_tokens
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.history import History
@@ -148,7 +148,7 @@ def random_numbers(step: Recorded) -> None:
 
 
 def batches(step: Recorded) -> Any:
-    return schedule(
+    return make_batches(
         step.groups, token, epochs=1, updates_per_step=1, max_new_tokens=step.length, planned=len(step.groups),
         pass_rates=None, seed=(0,),
     )  # fmt: skip

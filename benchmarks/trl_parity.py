@@ -13,7 +13,7 @@ from trl_peer import Peer
 from trl_sides import Measured, Setting, completions
 from trl_winnow import Ours
 
-from winnow.learner.schedule import schedule
+from winnow.learner.batches import make_batches
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
 from winnow.training.metrics import Clock
 from winnow.training.probe import plan
@@ -62,7 +62,7 @@ def _batch(ours: Ours) -> Batch:
     prompts = run.prompts.take(0)
     groups = sample(run, progress, prompts, progress.history.plan(prompts, 0), 0, Clock())
     groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
-    (batch,) = schedule(
+    (batch,) = make_batches(
         groups,
         run.members.weighting,
         epochs=1,

@@ -32,9 +32,9 @@ from winnow.algos.loss import clip
 from winnow.algos.objective import Objective
 from winnow.algos.selection import max_variance
 from winnow.algos.weighting import token
+from winnow.learner.batches import make_batches
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
-from winnow.learner.schedule import schedule
 from winnow.memory.usage import process_memory, reset_peak
 from winnow.models.adapter import add_lora
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
@@ -215,7 +215,7 @@ def batch_of(groups: list[Group], keep: int, *, shared: bool) -> Batch:
     select = functools.partial(max_variance, keep_per_prompt=keep)
     chosen = [group.fill(keep=select(group, Rng(("select",)))) for group in groups]
     credited = [group.fill(advantages=credit) for group, credit in zip(chosen, grpo(chosen), strict=True)]
-    (batch,) = schedule(credited, token, epochs=1, updates_per_step=1, max_new_tokens=groups[0].lengths[0],
+    (batch,) = make_batches(credited, token, epochs=1, updates_per_step=1, max_new_tokens=groups[0].lengths[0],
                         planned=len(groups), pass_rates=None, drop_silent=False, seed=("update",))  # fmt: skip
     if shared:
         return batch

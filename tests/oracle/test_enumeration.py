@@ -17,7 +17,7 @@ from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
 from winnow.algos.gae import gae
 from winnow.algos.selection import max_variance, threshold
 from winnow.algos.weighting import accepted, constant, token, unbiased
-from winnow.learner.schedule import schedule
+from winnow.learner.batches import make_batches
 from winnow.records import KeptRollouts
 from winnow.seeds import Rng
 from winnow.testing import group_of
@@ -208,7 +208,7 @@ def expected_weights(weighting, *, updates_per_step=1, added=0):
         groups = [group_of([reward], prompt=f"p{i}") for i, reward in enumerate([*right, *[1.0] * added])]
         groups = [g.fill(keep=threshold(g, Rng(("x",)), low=1.0)) for g in groups]
         groups = [g.fill(advantages=credit) for g, credit in zip(groups, raft(groups), strict=True)]
-        batches = schedule(
+        batches = make_batches(
             groups, weighting, epochs=1, updates_per_step=updates_per_step, max_new_tokens=3, planned=2,
             pass_rates=np.concatenate([PASS_RATES, np.full(added, np.nan)]), seed=(0,),
         )  # fmt: skip

@@ -111,8 +111,8 @@ def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Te
     At `clip_range` 0 it is 0.5 (V - R)^2.
     """
     before, returns = mb.values, mb.returns
-    assert before is not None, "the schedule fills it where there is a value model"
-    assert returns is not None, "the schedule fills it where there is a value model"
+    assert before is not None, "`make_batches` fills it where there is a value model"
+    assert returns is not None, "`make_batches` fills it where there is a value model"
     error = (values - returns).square()
     if clip_range == 0.0:
         return 0.5 * error, {VALUE_CLIP: torch.zeros_like(error)}

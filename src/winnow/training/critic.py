@@ -25,8 +25,8 @@ from winnow.algos.gae import (
 from winnow.algos.objective import Value, ValueLoss
 from winnow.config import CriticSection, SeparateCritic
 from winnow.errors import UpdateError
+from winnow.learner.batches import make_batches
 from winnow.learner.optimizer import UpdateResult
-from winnow.learner.schedule import schedule
 from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.state.history import History
@@ -120,7 +120,7 @@ class CriticTally:
 
 
 def train_critic(run: Run, history: History, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
-    """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `schedule`."""
+    """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `make_batches`."""
     tally = CriticTally()
     section = run.config.critic
     if run.critic is None or not isinstance(section, SeparateCritic):
@@ -178,7 +178,7 @@ def _batches(
 ) -> list[Batch]:
     """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
-    return schedule(
+    return make_batches(
         read,
         run.members.weighting,
         epochs=section.epochs,

@@ -15,10 +15,10 @@ import numpy as np
 
 from winnow import ranks
 from winnow.errors import ConfigError
+from winnow.learner.batches import first_tokens
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.learner import Learner
 from winnow.learner.model_input import PromptAndRollout
-from winnow.learner.schedule import first_tokens
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats, as_array
 from winnow.state.history import History
 from winnow.training.collect import collect

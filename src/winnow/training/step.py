@@ -14,7 +14,7 @@ import numpy as np
 
 from winnow.algos.advantage import Credit, check_credits
 from winnow.families import AdvantageTraits
-from winnow.learner.schedule import schedule
+from winnow.learner.batches import make_batches
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
@@ -62,7 +62,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         groups = fill_advantages(run.members.advantage, groups)  # [N], or N x [L] where each token has its own
         # A list of epochs x updates batches. Sequences are weighted before those without a gradient are dropped:
         # the other order would divide by fewer sequences, and so change the weights of the rest.
-        updates = schedule(
+        updates = make_batches(
             groups,
             run.members.weighting,
             epochs=run.config.update.epochs,

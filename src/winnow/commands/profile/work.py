@@ -24,8 +24,8 @@ from winnow.commands.profile.points import Job, Point, PointResult, Work, split_
 from winnow.config import Config
 from winnow.engines.base import make_engine
 from winnow.errors import ConfigError, UpdateError
+from winnow.learner.batches import make_batches
 from winnow.learner.learner import make_learner
-from winnow.learner.schedule import schedule
 from winnow.memory.usage import process_memory, reset_peak
 from winnow.models.device import keeps_masters, resolve_device, set_deterministic, set_matrix_products
 from winnow.models.load import Loaded
@@ -221,7 +221,7 @@ def chosen(members: Members, groups: Sequence[Group], point: Point) -> list[Grou
 def scheduled(members: Members, groups: Sequence[Group]) -> list[Batch]:
     """The batches of a step, as in training/step.py."""
     config = members.config
-    return schedule(
+    return make_batches(
         groups,
         members.weighting,
         epochs=config.update.epochs,

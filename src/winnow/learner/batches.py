@@ -13,7 +13,7 @@ from winnow.errors import ConfigError
 from winnow.records import Batch, FloatArray, Group, IntArray, KeptRollouts, Rollout, TrainingSequence, as_array
 
 
-def schedule(
+def make_batches(
     groups: Sequence[Group],
     weighting: Callable[[KeptRollouts], FloatArray],
     *,
@@ -80,7 +80,7 @@ class _Candidate:
     def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages
         if advantages is None:
-            raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the schedule")
+            raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the batches")
         advantage = advantages[self.place]
         return TrainingSequence(
             prompt=self.group.prompt,
@@ -108,7 +108,7 @@ def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
 
 def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candidate]:
     if group.keep is None:
-        raise ValueError(f"group {group.prompt.id!r} has no `keep` yet; select before the schedule")
+        raise ValueError(f"group {group.prompt.id!r} has no `keep` yet; select before the batches")
     kept = [
         _Candidate(group, position, first_tokens(group.rollouts[i], tokens), int(i)) for i in np.flatnonzero(group.keep)
     ]

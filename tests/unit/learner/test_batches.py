@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from winnow.algos.weighting import accepted, prompt, unbiased
 from winnow.errors import ConfigError
-from winnow.learner.schedule import schedule
+from winnow.learner.batches import make_batches
 from winnow.records import Batch, FloatArray, Group, KeptRollouts, Outcome, Prompt, Rollout
 
 
@@ -62,7 +62,7 @@ def cut(groups: Sequence[Group], **changes: object) -> list[Batch]:
         "weighting": token_mean, "epochs": 1, "updates_per_step": 1, "max_new_tokens": 8, "planned": len(groups),
         "pass_rates": None, "seed": (7, "schedule"),
     }  # fmt: skip
-    return schedule(groups, **{**defaults, **changes})
+    return make_batches(groups, **{**defaults, **changes})
 
 
 def members(batches: Sequence[Batch]) -> list[list[str]]:
