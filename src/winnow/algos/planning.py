@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import brentq, minimize
@@ -28,21 +28,6 @@ from winnow.records import FloatArray, IntArray
 LEAST, MOST = 1e-3, 1e3  # bounds of both parameters: beyond these it is practically two points, or one
 POINTS = 200  # equally weighted points that represent a shifted distribution
 FARTHEST = 40.0  # shift of log-odds
-
-
-class Rates(Protocol):
-    """A distribution of the pass rate of a prompt."""
-
-    @property
-    def mean(self) -> float: ...
-
-    def of_counts(self, n: int) -> FloatArray:
-        """[n + 1] the probability that k of n rollouts are correct."""
-        ...
-
-    def given(self, n: int) -> tuple[FloatArray, FloatArray]:
-        """2 x [n + 1] the mean of the pass rate, and of its square, given that k of n rollouts are correct."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,9 +79,11 @@ class RatePoints:
         return float(self.rates.mean())
 
     def of_counts(self, n: int) -> FloatArray:
+        """See `PassRates`."""
         return np.asarray(self._each(n).mean(axis=1), dtype=np.float64)
 
     def given(self, n: int) -> tuple[FloatArray, FloatArray]:
+        """See `PassRates`."""
         each = self._each(n)
         total = np.maximum(each.sum(axis=1), np.finfo(np.float64).tiny)
         return each @ self.rates / total, each @ self.rates**2 / total
@@ -106,6 +93,9 @@ class RatePoints:
         k = np.arange(n + 1)[:, None]
         ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
         return np.asarray(np.exp(ways + xlogy(k, self.rates) + xlog1py(n - k, -self.rates)), dtype=np.float64)
+
+
+Rates = PassRates | RatePoints
 
 
 def flat_share(rates: Rates, n: int) -> float:

@@ -81,41 +81,61 @@ def _codes(device: torch.device, *, signed: bool) -> Tensor:
 State = dict[str, dict[str, Tensor]]  # parameter name -> moment name -> tensor
 
 
-class AdamW:
+class Summed:
+    """Parameters by name, each with the object whose `grad` holds the sum of its gradients."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], sums: Mapping[str, HasGradient]) -> None:
+        self._parameters, self._sums = dict(parameters), dict(sums)
+        for name, parameter in self._parameters.items():
+            if self._sums[name] is not parameter:
+                _sum_into(self._sums[name], parameter)
+
+    def shape(self, name: str) -> torch.Size | None:
+        """Shape of a parameter; None where it is not trained."""
+        return self._parameters[name].shape if name in self._parameters else None
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients of the parameters that have one."""
+        return [total.grad for total in self._sums.values() if total.grad is not None]
+
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
+        return [(total, self._parameters[name]) for name, total in self._sums.items()]
+
+    def clip(self, norm: Tensor, most: float) -> None:
+        """Scale the gradients, whose total norm is `norm`, down to the norm `most`; 1e-6 as in torch's clipping."""
+        torch._foreach_mul_(self.gradients(), (most / (norm + 1e-6)).clamp(max=1.0))
+
+    def clear_gradients(self) -> None:
+        """Clear all gradients before the next update's first micro-batch."""
+        for total in self._sums.values():
+            total.grad = None
+
+
+class AdamW(Summed):
     """AdamW of torch or bitsandbytes, on parameters of float32 or float64."""
 
     saves_masters = False  # whether `state` contains a float32 master of every parameter
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
-        """`make(parameters, lr=...)` returns a torch optimizer for a list of parameters; `lr` is optional."""
-        self._weights = dict(parameters)
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        make: Callable[..., torch.optim.Optimizer],
+        weights: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
+        """`make(parameters, lr=...)` returns a torch optimizer for a list of parameters; `lr` is optional.
+
+        The updated `weights` are by default the parameters themselves.
+        """
+        self._weights = dict(weights or parameters)
+        super().__init__(parameters, self._weights)
         self._adamw = make(list(self._weights.values()))
-
-    def shape(self, name: str) -> torch.Size | None:
-        """Shape of a parameter; None where it is not trained."""
-        return self._weights[name].shape if name in self._weights else None
-
-    def gradients(self) -> list[Tensor]:
-        """Gradients of the parameters that have one."""
-        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
-
-    def sums(self) -> list[tuple[HasGradient, Tensor]]:
-        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
-        return [(weight, weight) for weight in self._weights.values()]
-
-    def clip(self, norm: Tensor, most: float) -> None:
-        """Scale the gradients, whose total norm is `norm`, down to the norm `most`."""
-        torch.nn.utils.clip_grads_with_norm_(self._weights.values(), most, norm)
 
     def step(self, learning_rate: float, update: int) -> None:
         """Update every parameter from its gradient; `update` is the number of the update, from 0."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
-
-    def clear_gradients(self) -> None:
-        """Clear all gradients before the next update's first micro-batch."""
-        self._adamw.zero_grad(set_to_none=True)
 
     def reset(self) -> None:
         """Discard the moments."""
@@ -157,10 +177,7 @@ class MasterAdamW(AdamW):
         masters: Mapping[str, Tensor],
     ) -> None:
         """The optimizer updates `masters` in place; it makes no copy."""
-        super().__init__({name: nn.Parameter(masters[name]) for name in parameters}, make)
-        self._parameters = dict(parameters)
-        for name, parameter in parameters.items():
-            _sum_into(self._weights[name], parameter)
+        super().__init__(parameters, make, {name: nn.Parameter(masters[name]) for name in parameters})
 
     def step(self, learning_rate: float, update: int) -> None:
         """See `AdamW`."""
@@ -214,7 +231,7 @@ class ShardedAdamW(AdamW):
         return {key: shard_like(v, like) if v.shape == like.shape else v for key, v in _without_master(moments).items()}
 
 
-class RoundedAdamW:
+class RoundedAdamW(Summed):
     """AdamW on 16-bit parameters without masters. Each update is computed in float32 and rounded up or down at random,
     so that its expectation is exact (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
 
@@ -229,39 +246,15 @@ class RoundedAdamW:
         make: Callable[..., torch.optim.Optimizer],
         seed: tuple[SeedName, ...],
     ) -> None:
-        self._parameters = dict(parameters)
+        super().__init__(parameters, {name: GradientSum() for name in parameters})
         self._make, self._seed = make, seed
-        self._sums = {name: GradientSum() for name in parameters}
         self._state: dict[str, dict[str, Any]] = {}  # by name, in the optimizer's own form
-        for name, parameter in parameters.items():
-            _sum_into(self._sums[name], parameter)
-
-    def shape(self, name: str) -> torch.Size | None:
-        """See `AdamW`."""
-        return self._parameters[name].shape if name in self._parameters else None
-
-    def gradients(self) -> list[Tensor]:
-        """See `AdamW`."""
-        return [total.grad for total in self._sums.values() if total.grad is not None]
-
-    def sums(self) -> list[tuple[HasGradient, Tensor]]:
-        """See `AdamW`."""
-        return [(total, self._parameters[name]) for name, total in self._sums.items()]
-
-    def clip(self, norm: Tensor, most: float) -> None:
-        """See `AdamW`."""
-        torch._foreach_mul_(self.gradients(), (most / (norm + 1e-6)).clamp(max=1.0))
 
     def step(self, learning_rate: float, update: int) -> None:
         """See `AdamW`."""
         for name, parameter in self._parameters.items():
             if self._sums[name].grad is not None:
                 self._step(name, parameter, learning_rate, update)
-
-    def clear_gradients(self) -> None:
-        """See `AdamW`."""
-        for total in self._sums.values():
-            total.grad = None
 
     def reset(self) -> None:
         """See `AdamW`."""
@@ -316,7 +309,7 @@ def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
     return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
 
 
-def _sum_into(total: nn.Parameter | GradientSum, parameter: nn.Parameter) -> None:
+def _sum_into(total: HasGradient, parameter: nn.Parameter) -> None:
     """Add a 16-bit parameter's gradient to a float32 sum as soon as backward has computed it, and free it. So only the
     sums of all parameters are in memory together.
     """

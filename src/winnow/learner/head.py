@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -120,27 +120,6 @@ def logit_gradients(logits: Tensor, chunk: Chunk, temperature: float) -> Tensor:
     return gradients.mul_(chunk.mask.to(gradients).div_(temperature).unsqueeze(-1))
 
 
-class HeadGradient(Protocol):
-    """Accumulates W of one rollout from its chunks."""
-
-    def add(self, chunk: Chunk, gradients: Tensor) -> None:
-        """Add a chunk with its d log P / d logits [c, V]."""
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """|| W ||^2 in float64, and the rows [S, H] of W for the rollout's `tokens`. Call it once."""
-
-
-def head_gradient(head: nn.Module, tokens: Tensor, length: int, *, chunk: int, temperature: float) -> HeadGradient:
-    """The method with fewer multiplications for a rollout of `length` completion tokens in chunks of `chunk`.
-
-    `tokens` [S] are those whose rows of W the result includes.
-    """
-    size, hidden = cast(Tensor, head.weight).shape
-    if sums_head_gradient(length, chunk=chunk, hidden=hidden):
-        return AsMatrix(tokens, size, hidden)
-    return InPairs(head, tokens, temperature)
-
-
 def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
     """Whether the norm of the head's gradient, for a rollout of `tokens` completion tokens, is computed from that
     gradient, and not from inner products of all pairs of chunks.
@@ -153,7 +132,7 @@ def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
 
 
 class InPairs:
-    """Squared norm by inner products of chunk pairs."""
+    """|| W ||^2 of one rollout by inner products of chunk pairs."""
 
     def __init__(self, head: nn.Module, tokens: Tensor, temperature: float) -> None:
         self._head, self._tokens, self._temperature = head, tokens, temperature
@@ -162,6 +141,7 @@ class InPairs:
 
     @torch.no_grad()
     def add(self, chunk: Chunk, gradients: Tensor) -> None:
+        """Add a chunk with its d log P / d logits [c, V]."""
         hidden = chunk.hidden.to(gradients)
         self._squares.append(((gradients @ gradients.T) * (hidden @ hidden.T)).sum(dtype=torch.float64))
         for other in self._chunks:
@@ -176,12 +156,13 @@ class InPairs:
         self._rows = rows if self._rows is None else self._rows.add_(rows)
 
     def result(self) -> tuple[Tensor, Tensor]:
+        """|| W ||^2 in float64, and the rows [S, H] of W for the rollout's `tokens`. Call it once."""
         assert self._rows is not None
         return torch.stack(self._squares).sum(), self._rows
 
 
 class AsMatrix:
-    """Squared norm of W as a matrix."""
+    """|| W ||^2 of one rollout from W as a matrix."""
 
     def __init__(self, tokens: Tensor, size: int, hidden: int) -> None:
         self._tokens, self._shape = tokens, (size, hidden)
@@ -189,11 +170,27 @@ class AsMatrix:
 
     @torch.no_grad()
     def add(self, chunk: Chunk, gradients: Tensor) -> None:
+        """See `InPairs`."""
         if self._total is None:
             self._total = gradients.new_zeros(self._shape)
         self._total.addmm_(gradients.T, chunk.hidden.to(gradients))
 
     def result(self) -> tuple[Tensor, Tensor]:
+        """See `InPairs`."""
         assert self._total is not None
         rows = self._total[self._tokens]
         return self._total.square_().sum(dim=-1).sum(dtype=torch.float64), rows
+
+
+HeadGradient = InPairs | AsMatrix  # accumulates W of one rollout from its chunks
+
+
+def head_gradient(head: nn.Module, tokens: Tensor, length: int, *, chunk: int, temperature: float) -> HeadGradient:
+    """The method with fewer multiplications for a rollout of `length` completion tokens in chunks of `chunk`.
+
+    `tokens` [S] are those whose rows of W the result includes.
+    """
+    size, hidden = cast(Tensor, head.weight).shape
+    if sums_head_gradient(length, chunk=chunk, hidden=hidden):
+        return AsMatrix(tokens, size, hidden)
+    return InPairs(head, tokens, temperature)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, Protocol
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -143,27 +143,11 @@ def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
 FROZEN = "reference"  # the second adapter's name
 
 
-class Reference(Protocol):
-    """A frozen policy. `reset` makes it a copy of the present policy; `state` is what a resume needs to restore it."""
-
-    def active(self) -> AbstractContextManager[PolicyModule]:
-        """A context whose value is a module that computes as the reference."""
-
-    def shard(self) -> None:
-        """Keep only this rank's share of the reference, where the policy does so too."""
-
-    def reset(self) -> None:
-        """Copy the present policy."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Tensors by name; empty while the reference is the policy that the run started from."""
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-
-
 class FrozenCopy:
-    """The reference of a policy whose parameters are all trained: a second model."""
+    """The reference of a policy whose parameters are all trained: a second model.
+
+    It starts as the policy that the run starts with.
+    """
 
     def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
         """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run)."""
@@ -174,18 +158,23 @@ class FrozenCopy:
 
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
+        """A context whose value is a module that computes as the reference."""
         yield self._module
 
     def shard(self) -> None:
+        """Keep only this rank's share of the reference, where the policy does so too."""
         shard(self._module)
 
     def reset(self) -> None:
+        """Copy the present policy."""
         self._copy(dict(self._policy.named_parameters()))
 
     def state(self) -> dict[str, Tensor]:
+        """Tensors by name; empty while the reference is the policy that the run started from."""
         return {name: p.detach() for name, p in self._module.model.named_parameters()} if self._moved else {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
         if state:
             self._copy(state)
 
@@ -198,7 +187,7 @@ class FrozenCopy:
 
 
 class FrozenAdapter:
-    """The reference of a policy that trains an adapter: the policy's base without the adapter. After a reset it is the
+    """`FrozenCopy`, for a policy that trains an adapter: the policy's base without the adapter. After a reset it is the
     base with a frozen copy of the adapter.
     """
 
@@ -224,3 +213,6 @@ class FrozenAdapter:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         if state:
             set_frozen_adapter(self._policy.model, FROZEN, state)
+
+
+Reference = FrozenCopy | FrozenAdapter
