@@ -98,6 +98,11 @@ class Rollout:
     rank: int = 0  # rank of the process that sampled it
     trainable: BoolArray | None = None  # [L]; None: every token
 
+    @property
+    def sampled(self) -> BoolArray:
+        """[L] True where the policy sampled the token."""
+        return np.ones(len(self.tokens), dtype=np.bool_) if self.trainable is None else self.trainable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

@@ -61,11 +61,11 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
     is always solved gets a positive advantage for being easy. All rewards equal, or one rollout: 0.
     """
-    over = np.concatenate([group.rewards[_kept(group)] for group in groups] or [np.zeros(0)])
+    over = np.concatenate([group.rewards[kept(group)] for group in groups] or [np.zeros(0)])
     if is_flat(over):
         return [np.zeros(len(group.rollouts), dtype=np.float64) for group in groups]
     scale = _std(over) + eps
-    return [np.where(_kept(group), _centred(group.rewards, over) / scale, 0.0) for group in groups]
+    return [np.where(kept(group), _centred(group.rewards, over) / scale, 0.0) for group in groups]
 
 
 @register("advantage", baseline="none")
@@ -75,13 +75,13 @@ def raft(groups: Sequence[Group]) -> list[FloatArray]:
     RAFT (Dong et al. 2023, arXiv 2304.06767), as in GVM's released code (arXiv 2505.02391): wrong rollouts add nothing
     to the gradient, but their tokens stay in the denominator of a token mean.
     """
-    return [(_kept(group) & group.correct).astype(np.float64) for group in groups]
+    return [(kept(group) & group.correct).astype(np.float64) for group in groups]
 
 
 @register("advantage", baseline="none")
 def raw(groups: Sequence[Group]) -> list[FloatArray]:
     """A_i = r_i: REINFORCE without a baseline (Williams 1992). A group of zero rewards gives 0."""
-    return [np.where(_kept(group), group.rewards, 0.0) for group in groups]
+    return [np.where(kept(group), group.rewards, 0.0) for group in groups]
 
 
 def per_group(
@@ -108,19 +108,25 @@ def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credi
 
     Raises ConfigError for another form, or a number that is not finite.
     """
-    by_group = list(credits) if isinstance(credits, Iterable) else []
-    if len(by_group) != len(groups):
-        raise ConfigError(
-            f"the advantage returned {reprlib.repr(credits)} for {len(groups)} groups",
-            remedy="return one array for each group",
-            key="advantage",
-            code="config.member_result",
-        )
+    by_group = one_per_group(credits, groups, key="advantage")
     return [_checked(credit, group) for credit, group in zip(by_group, groups, strict=True)]
 
 
+def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any]:
+    """The result of the member `key` as a list. Raises ConfigError unless it has one entry per group."""
+    by_group = list(answer) if isinstance(answer, Iterable) else []
+    if len(by_group) != len(groups):
+        raise ConfigError(
+            f"the {key} returned {reprlib.repr(answer)} for {len(groups)} groups",
+            remedy="return one entry for each group",
+            key=key,
+            code="config.member_result",
+        )
+    return by_group
+
+
 def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
-    keep = _kept(group)
+    keep = kept(group)
     over = group.rewards[keep] if statistics == "kept" else group.rewards
     if is_flat(over):
         return np.zeros(len(group.rollouts), dtype=np.float64)
@@ -154,7 +160,8 @@ def _finite(credit: Any) -> tuple[FloatArray, ...]:
     return arrays if all(np.isfinite(array).all() for array in arrays) else ()
 
 
-def _kept(group: Group) -> BoolArray:
+def kept(group: Group) -> BoolArray:
+    """[N] the selected rollouts. Raises ValueError before selection."""
     if group.keep is None:
         raise ValueError(f"group {group.prompt.id!r} has no keep yet; select before advantages")
     return group.keep

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from winnow.algos.advantage import is_flat
+from winnow.algos.advantage import is_flat, kept, one_per_group
 from winnow.errors import ConfigError
-from winnow.records import BoolArray, FloatArray, Group, Rollout
+from winnow.records import FloatArray, Group, Rollout
 from winnow.registry import register
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,8 +49,8 @@ def gae(
     of l trained tokens (VAPO: Yue et al. 2025, arXiv 2504.05118, eq. 5). With `whiten` the trained tokens of all kept
     rollouts of the step together get mean 0 and standard deviation 1 (ddof 1); all equal, or one token: 0.
     """
-    kept = [group.take(_kept(group)) for group in groups]
-    by_group = [_estimates(g, gamma, [_lambda(lam, alpha, rollout) for rollout in g.rollouts]) for g in kept]
+    trained = [group.take(kept(group)) for group in groups]
+    by_group = [_estimates(g, gamma, [_lambda(lam, alpha, rollout) for rollout in g.rollouts]) for g in trained]
     if whiten:
         by_group = _whitened(by_group)
     return [_scattered(group, advantages) for group, advantages in zip(groups, by_group, strict=True)]
@@ -66,7 +66,7 @@ def value_targets(group: Group, *, gamma: float, lam: float) -> PerToken:
     estimates = _estimates(group, gamma, [lam] * len(group.rollouts))
     targets = tuple(0.0 * values for values in values_of(group))  # NaN stays NaN
     for target, rollout, values, advantages in zip(targets, group.rollouts, values_of(group), estimates, strict=True):
-        sampled = trainable(rollout)
+        sampled = rollout.sampled
         target[sampled] = advantages + values[sampled]
     return targets
 
@@ -91,7 +91,7 @@ def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
     """
     rewards = token_rewards(group)
     return tuple(
-        reward - coefficient * np.where(trainable(rollout), distance, 0.0)
+        reward - coefficient * np.where(rollout.sampled, distance, 0.0)
         for rollout, reward, distance in zip(group.rollouts, rewards, distances, strict=True)
     )
 
@@ -99,12 +99,6 @@ def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
 def explained_variance(returns: FloatArray, values: FloatArray) -> float:
     """1 - Var(returns - values) / Var(returns), both [T]; NaN where all returns are equal."""
     return float("nan") if is_flat(returns) else 1.0 - float(np.var(returns - values) / np.var(returns))
-
-
-def trainable(rollout: Rollout) -> BoolArray:
-    """[L] True where the policy sampled the token."""
-    mask = rollout.trainable
-    return np.ones(len(rollout.tokens), dtype=np.bool_) if mask is None else mask
 
 
 def values_of(group: Group) -> PerToken:
@@ -119,14 +113,7 @@ def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
 
     Raises ConfigError for any other result.
     """
-    by_group = list(answer) if isinstance(answer, Iterable) else []
-    if len(by_group) != len(groups):
-        raise ConfigError(
-            f"the critic returned {reprlib.repr(answer)} for {len(groups)} groups",
-            remedy="return for each group one array per rollout",
-            key="critic",
-            code="config.member_result",
-        )
+    by_group = one_per_group(answer, groups, key="critic")
     return [_checked(values, group) for values, group in zip(by_group, groups, strict=True)]
 
 
@@ -136,8 +123,8 @@ def _checked(answer: Any, group: Group) -> PerToken:
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient
         values = ()
     if [array.shape for array in values] == [(length,) for length in group.lengths.tolist()]:
-        kept = zip(values, group.rollouts, _kept(group), strict=True)
-        if all(np.isfinite(array[trainable(rollout)]).all() for array, rollout, keep in kept if keep):
+        read = zip(values, group.rollouts, kept(group), strict=True)
+        if all(np.isfinite(array[rollout.sampled]).all() for array, rollout, keep in read if keep):
             return values
     raise ConfigError(
         f"the critic returned {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}",
@@ -147,22 +134,16 @@ def _checked(answer: Any, group: Group) -> PerToken:
     )
 
 
-def _kept(group: Group) -> BoolArray:
-    if group.keep is None:
-        raise ValueError(f"group {group.prompt.id!r} has no keep yet; select before advantages")
-    return group.keep
-
-
 def _lambda(lam: float | Literal["length"], alpha: float, rollout: Rollout) -> float:
     """The configured lambda, or that of the rollout's length."""
-    return max(0.0, 1.0 - 1.0 / (alpha * max(1, int(trainable(rollout).sum())))) if lam == "length" else lam
+    return max(0.0, 1.0 - 1.0 / (alpha * max(1, int(rollout.sampled.sum())))) if lam == "length" else lam
 
 
 def _estimates(group: Group, gamma: float, lams: Sequence[float]) -> list[FloatArray]:
     """N x [trained tokens] advantages, with tokens that the policy did not sample removed."""
     estimates = []
     for rollout, reward, values, lam in zip(group.rollouts, token_rewards(group), values_of(group), lams, strict=True):
-        sampled = trainable(rollout)
+        sampled = rollout.sampled
         expected, following = values[sampled], np.zeros(int(sampled.sum()))
         following[:-1] = expected[1:]
         estimates.append(_decayed_sums(reward[sampled] + gamma * following - expected, gamma * lam))
@@ -189,12 +170,12 @@ def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]
 def _scattered(group: Group, of_kept: Sequence[FloatArray]) -> PerToken:
     """Advantages of the trained tokens of kept rollouts -> of all tokens of all rollouts, 0 elsewhere."""
     everything = tuple(np.zeros(length) for length in group.lengths)
-    for place, advantages in zip(np.flatnonzero(_kept(group)), of_kept, strict=True):
-        everything[place][trainable(group.rollouts[place])] = advantages
+    for place, advantages in zip(np.flatnonzero(kept(group)), of_kept, strict=True):
+        everything[place][group.rollouts[place].sampled] = advantages
     return everything
 
 
 def _on_last(rollout: Rollout, reward: float) -> FloatArray:
     rewards = np.zeros(len(rollout.tokens))
-    rewards[np.flatnonzero(trainable(rollout))[-1:]] = reward
+    rewards[np.flatnonzero(rollout.sampled)[-1:]] = reward
     return rewards

@@ -74,8 +74,7 @@ class _Candidate:
     @property
     def length(self) -> int:
         """Trainable tokens."""
-        mask = self.rollout.trainable
-        return len(self.rollout.tokens) if mask is None else int(mask.sum())
+        return int(self.rollout.sampled.sum())
 
     def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages

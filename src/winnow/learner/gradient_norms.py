@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,8 +29,9 @@ from winnow import ranks
 from winnow.errors import ConfigError
 from winnow.learner.head import Chunk, HeadGradient, head_gradient, logit_gradients
 from winnow.learner.micro_batches import cut, deal_parts, missing_passes, shortest
-from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
+from winnow.learner.model_input import AnySequence, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
+from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import is_sharded, reshard
 from winnow.records import FloatArray
 
@@ -39,66 +39,44 @@ Matrix = Literal["embedding", "output_head"]
 
 
 def gradient_norms(
-    module: PolicyModule,
-    sequences: Sequence[AnySequence],
-    *,
-    of: Matrix,
-    pad_token: int,
-    temperature: float,
-    tokens_per_micro_batch: int,
-    chunk: int,
-    even: bool = False,
+    model: SequenceModel, sequences: Sequence[AnySequence], *, of: Matrix, temperature: float, chunk: int
 ) -> FloatArray:
-    """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, in the order of
+    """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the model's present weights, in the order of
     `sequences`.
 
-    Each rank computes its share, and every rank gets all norms. With `even`, all ranks make the same number of passes.
+    Each rank computes its share, and every rank gets all norms. All ranks of a sharded model make equally many passes.
     No parameter's `grad` changes. At most four [chunk, V] tensors exist at once, and never [T, V] for T > `chunk`.
     Raises ConfigError where the embedding does more than look up a row.
     """
 
     def compute(part: Sequence[AnySequence]) -> list[float]:
-        rollouts = _Rollouts.of(part, pad_token, temperature, chunk, module.device)
+        rollouts = _Rollouts(part, model, temperature, chunk)
         # Rounding can make the square of a tiny norm negative.
-        return NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
+        return NORMS[of](model.module, rollouts).clamp(min=0).sqrt().tolist()
 
-    every = deal_parts(sequences, partial(cut, tokens=tokens_per_micro_batch))
+    every = deal_parts(sequences, partial(cut, tokens=model.tokens_per_micro_batch))
     local = dict[int, float]()
     for part in every[ranks.rank()]:
         local.update(zip(part, compute([sequences[i] for i in part]), strict=True))
-    if even:
+    if model.sharded:
         for _ in range(missing_passes(every)):
             compute([shortest(sequences)])
-    reshard(module)
+    reshard(model.module)
     norms = np.zeros(len(sequences), dtype=np.float64)
     for of_rank in ranks.gather_from_all(local, what="norms"):
         norms[list(of_rank)] = list(of_rank.values())
     return norms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rollouts:
-    """R rollouts as model input, and the completion tokens whose log-probs log P sums."""
+    """R rollouts as model input, and the T completion tokens whose log-probs log P sums."""
 
-    given: ModelInput
-    targets: Tensor  # [T] completion tokens, rollout after rollout
-    mask: Tensor  # [T] bool, False where log P omits a token
-    lengths: list[int]  # [R] completion tokens
-    temperature: float
-    chunk: int
-
-    @classmethod
-    def of(
-        cls, sequences: Sequence[AnySequence], pad_token: int, temperature: float, chunk: int, device: torch.device
-    ) -> Self:
-        return cls(
-            given=side_by_side(sequences, pad_token, device),
-            targets=torch.from_numpy(targets(sequences)).to(device),
-            mask=torch.from_numpy(trained(sequences)).to(device),
-            lengths=[len(sequence.rollout.tokens) for sequence in sequences],
-            temperature=temperature,
-            chunk=chunk,
-        )
+    def __init__(self, sequences: Sequence[AnySequence], model: SequenceModel, temperature: float, chunk: int) -> None:
+        self.given = side_by_side(sequences, model.pad_token, model.device)
+        self.targets = torch.from_numpy(targets(sequences)).to(model.device)  # [T] rollout after rollout
+        self.mask = torch.from_numpy(trained(sequences)).to(model.device)  # [T] False where log P omits a token
+        self.lengths = [len(sequence.rollout.tokens) for sequence in sequences]  # [R] completion tokens
+        self.temperature, self.chunk = temperature, chunk
 
     def split(self, hidden: Tensor) -> Iterator[list[Chunk]]:
         """Chunks of every rollout, from the hidden states [T, H] that predict the completion tokens."""

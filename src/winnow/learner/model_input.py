@@ -103,7 +103,7 @@ def targets(sequences: Sequence[AnySequence]) -> IntArray:
 
 def trained(sequences: Sequence[AnySequence]) -> BoolArray:
     """[T] False where the policy did not sample the completion token."""
-    return np.concatenate([_trainable(sequence.rollout) for sequence in sequences])
+    return np.concatenate([sequence.rollout.sampled for sequence in sequences])
 
 
 def side_by_side(sequences: Sequence[AnySequence], pad_token: int, device: torch.device) -> ModelInput:
@@ -112,11 +112,6 @@ def side_by_side(sequences: Sequence[AnySequence], pad_token: int, device: torch
     first = np.arange(len(sequences)) * tokens.shape[1] + [len(s.prompt.tokens) - 1 for s in sequences]
     predicting = [start + np.arange(len(s.rollout.tokens)) for start, s in zip(first, sequences, strict=True)]
     return ModelInput(torch.from_numpy(tokens).to(device), torch.from_numpy(np.concatenate(predicting)).to(device))
-
-
-def _trainable(rollout: Rollout) -> BoolArray:
-    mask = rollout.trainable
-    return np.ones(len(rollout.tokens), dtype=np.bool_) if mask is None else mask
 
 
 def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: int) -> Tensor:

@@ -122,16 +122,7 @@ class Policy(SequenceModel):
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
         """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
-        return gradient_norms(
-            self.module,
-            sequences,
-            of=of,
-            pad_token=self._pad_token,
-            temperature=self._temperature,
-            tokens_per_micro_batch=self._tokens_per_micro_batch,
-            chunk=self._chunk_tokens,
-            even=self.sharded,
-        )
+        return gradient_norms(self, sequences, of=of, temperature=self._temperature, chunk=self._chunk_tokens)
 
 
 def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:

@@ -33,8 +33,8 @@ class SequenceModel(ABC):
     ) -> None:
         self.module = module
         self.sharded = False
-        self._pad_token = pad_token
-        self._tokens_per_micro_batch = tokens_per_micro_batch
+        self.pad_token = pad_token
+        self.tokens_per_micro_batch = tokens_per_micro_batch
         self._max_importance = max_importance
         # transformers computes norms in float32 whatever the weights are, so layouts differ in the last bits. A float64
         # run is for exact comparisons and uses one layout only. Checkpointed layers keep no keys and values to share.
@@ -72,7 +72,7 @@ class SequenceModel(ABC):
         """
         return micro_batches(
             sequences,
-            tokens=self._tokens_per_micro_batch,
+            tokens=self.tokens_per_micro_batch,
             layout=self.layout,
             device=self.device,
             dtype=self.dtype,
@@ -82,7 +82,7 @@ class SequenceModel(ABC):
 
     def hidden_states(self, backbone: nn.Module, mb: MicroBatch) -> Tensor:
         """[T, H] hidden states that predict each completion token."""
-        return hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout)
+        return hidden_states(backbone, mb.sequences, pad_token=self.pad_token, layout=mb.layout or self.layout)
 
 
 PerSequence = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]

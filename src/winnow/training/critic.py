@@ -17,7 +17,6 @@ from winnow.algos.gae import (
     explained_variance,
     monte_carlo_returns,
     token_rewards,
-    trainable,
     value_targets,
     values_of,
     with_kl,
@@ -198,7 +197,7 @@ def _read(run: Run, group: Group) -> BoolArray:
     """
     assert group.keep is not None, "values come after selection"
     every = isinstance(run.config.critic, SeparateCritic) and run.config.critic.train_on == "all"
-    some = np.array([trainable(rollout).any() for rollout in group.rollouts], dtype=np.bool_)
+    some = np.array([rollout.sampled.any() for rollout in group.rollouts], dtype=np.bool_)
     return (group.valid if every else group.keep) & some
 
 
@@ -228,7 +227,7 @@ def _penalties(group: Group) -> Iterator[FloatArray]:
     whole = token_rewards(dataclasses.replace(group, token_rewards=None))
     for rollout, given, left in zip(group.rollouts, whole, token_rewards(group), strict=True):
         if not np.isnan(left).any():
-            yield (given - left)[trainable(rollout)]
+            yield (given - left)[rollout.sampled]
 
 
 def _was_read(group: Group) -> BoolArray:
@@ -240,7 +239,7 @@ def _own_tokens(groups: Sequence[Group], numbers: Sequence[Sequence[FloatArray]]
     """[T] the G x N x [L] numbers at trainable tokens, flat."""
     return np.concatenate(
         [
-            of_rollout[trainable(rollout)]
+            of_rollout[rollout.sampled]
             for group, of_group in zip(groups, numbers, strict=True)
             for rollout, of_rollout in zip(group.rollouts, of_group, strict=True)
         ]
