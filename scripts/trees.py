@@ -22,7 +22,7 @@ WIDTH = 120  # columns
 FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
         "records.py", "families.py", "registry.py", "options.py", "user_code.py", "config.py",
-        "other_names.py", "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
+        "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
         "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
     "algorithms": ("algos", "rewards"),

@@ -18,8 +18,8 @@ from typing import Any
 import pydantic
 
 from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, form_of, key_of, leaves, sections_in, tables
+from winnow.config_keys import own_name
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
-from winnow.other_names import own_name
 
 # Remedies for errors that pydantic describes in terms of Python, by the type of the error.
 EXPECTED = {

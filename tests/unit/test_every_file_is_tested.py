@@ -10,10 +10,10 @@ SOURCE = Path(winnow.__file__).parent
 TESTS = Path(__file__).parents[1]
 COVERED = {  # source file: the test file that covers it, where none has its name
     "__main__.py": "e2e/test_wheel.py",
-    "alarms/alarm.py": "unit/alarms/test_rules.py",
-    "alarms/learning.py": "unit/alarms/test_rules.py",
-    "alarms/policy.py": "unit/alarms/test_rules.py",
-    "alarms/rollouts.py": "unit/alarms/test_rules.py",
+    "alarms/history.py": "unit/alarms/test_rules.py",
+    "alarms/rules/learning.py": "unit/alarms/test_rules.py",
+    "alarms/rules/policy.py": "unit/alarms/test_rules.py",
+    "alarms/rules/rollouts.py": "unit/alarms/test_rules.py",
     "commands/audit/checks.py": "unit/commands/audit/test_audit.py",
     "commands/check/dry_run.py": "unit/training/test_budget_and_advice.py",
     "commands/command_line.py": "unit/commands/test_cli.py",

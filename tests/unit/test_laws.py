@@ -31,9 +31,8 @@ WORDS = [
     "registry",
     "options",
     "config",
-    "other_names",
-    "config_file",
     "config_keys",
+    "config_file",
 ]
 ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
 DOOR = {"__main__", "testing", "winnow"}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from winnow.commands.list.catalog import keys
-from winnow.other_names import SHORT, WHOLE, own_name
+from winnow.config_keys import OTHER_NAMES, own_name
 from winnow.registry import members
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,15 +31,14 @@ def of_pages():
     return found
 
 
-@pytest.mark.parametrize("names", [SHORT, WHOLE], ids=["short", "whole"])
-def test_every_name_leads_to_a_key_that_exists_and_is_none_itself(names):
-    assert set(names.values()) <= KEYS
-    assert not {name for name in names if name in KEYS}
+def test_every_name_leads_to_a_key_that_exists_and_is_none_itself():
+    assert set(OTHER_NAMES.values()) <= KEYS
+    assert not {name for name in OTHER_NAMES if name in KEYS}
 
 
 def test_names_lead_where_the_pages_about_other_programs_lead():
     pages = of_pages()
-    shared = [name for name in (*SHORT, *WHOLE) if pages.get(name)]
+    shared = [name for name in OTHER_NAMES if pages.get(name)]
     assert len(shared) > 70
     wrong = {
         name: pages[name]

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from winnow.alarms.alarm import BLOCK, MEASURED, Alarm, Evidence, Kind, Past, Row
-from winnow.alarms.table import ALARMS, NAMES
+from winnow.alarms.history import BLOCK, MEASURED, Past, Row
+from winnow.alarms.kinds import Alarm, Evidence, Kind
+from winnow.alarms.rules import ALARMS
 from winnow.config import AlarmsSection
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.metrics import is_step
@@ -112,11 +113,12 @@ def alarms_of_run(
 
 def check(section: AlarmsSection) -> None:
     """Raise ConfigError for a name in `alarms.off` that no alarm has."""
+    names = [kind.name for kind in ALARMS]
     for name in section.off:
-        if name not in NAMES:
+        if name not in names:
             raise ConfigError(
                 f"alarms.off: there is no alarm {name!r}",
-                remedy=near_miss(name, NAMES),
+                remedy=near_miss(name, names),
                 key="alarms.off",
                 code="config.value",
             )

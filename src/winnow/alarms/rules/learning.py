@@ -12,13 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from winnow.alarms.alarm import (
+from winnow.alarms.history import (
     ACCURACY,
+    ACCURACY_READ,
     BLOCK,
+    HELD_OUT_READ,
     MEASURED,
+    PROMPTS_READ,
+    READABLE,
     REWARD,
+    REWARD_READ,
     Compared,
-    Evidence,
     Past,
     Rewards,
     Row,
@@ -36,6 +40,7 @@ from winnow.alarms.alarm import (
     values,
     variance_of_mean,
 )
+from winnow.alarms.kinds import Evidence, alarm
 from winnow.config import AlarmsSection
 
 RECENT, BEFORE = 3, 20  # steps after and before a drop; a lost ability is shown by at least RECENT steps
@@ -51,6 +56,22 @@ PART = "reward/part/"
 EVALUATIONS = 3  # in a row, with held-out accuracy above that of training
 
 
+# Consequences of a policy that has lost its ability for any reason; its prompt, golds and limits are not the cause.
+OF_A_LOST_POLICY = (
+    "all_flat", "nothing_trained", "constant_reward", "unparsable", "all_truncated", "length_explosion",
+    "length_collapse", "entropy_collapse", "entropy_explosion", "kl_drift", "ratio_drift", "clip_fraction",
+    "gradient_spike", "no_learning",
+)  # fmt: skip
+
+
+@alarm(
+    meaning="after many steps the reward is the same as at first, and noise is too small to hide a gain",
+    cause="the learning rate is too low, too few rollouts are trained on, or the reward does not depend on what "
+    "the policy can change",
+    keys=("optimizer.learning_rate", "select", "advantage", "update.updates_per_step", "reward", "task"),
+    limits=("no_learning_steps", "no_learning_gain"),
+    reads=(*REWARD_READ, *ACCURACY_READ, *HELD_OUT_READ),
+)
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     """A relevant gain in training is excluded, and held-out problems, where they are evaluated, show no gain.
 
@@ -87,6 +108,16 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
+@alarm(
+    meaning="the reward falls within a few steps, held-out accuracy falls below its best, or hardly an answer is "
+    "right or readable any more",
+    cause="an update was too large, or the policy writes text that the verifier misreads; resume from an earlier "
+    "checkpoint",
+    keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),
+    limits=("drop", "standard_errors"),
+    reads=(*REWARD_READ, *ACCURACY_READ, *READABLE, *HELD_OUT_READ),
+    explains=OF_A_LOST_POLICY,
+)
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The reward falls within a few steps, or held-out accuracy falls below its best, by far more than noise; or hardly
     any answer is right, or readable, any more.
@@ -97,6 +128,13 @@ def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     return collapse(past, limits) or dropped or _held_out_dropped(past, limits)
 
 
+@alarm(
+    meaning="reward or held-out accuracy goes up and down instead of settling",
+    cause="the learning rate is too high, or too few prompts decide an update",
+    keys=("optimizer.learning_rate", "rollout.prompts_per_step", "update.updates_per_step", "optimizer.schedule"),
+    limits=("swings", "drop", "standard_errors"),
+    reads=(*REWARD_READ, *HELD_OUT_READ),
+)
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
@@ -115,6 +153,13 @@ def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     return None
 
 
+@alarm(
+    meaning="training accuracy rises above held-out accuracy: the policy does not generalise",
+    cause="the problems are too few and seen too often, or golds and answers leak through the prompt",
+    keys=("task", "steps", "optimizer.learning_rate", "terms"),
+    limits=("gap", "standard_errors"),
+    reads=(*ACCURACY_READ, *PROMPTS_READ, *HELD_OUT_READ),
+)
 def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
     """At both of the last two evaluations, training accuracy exceeds held-out accuracy by more than at the first one,
     and held-out accuracy no longer rises.
@@ -229,6 +274,15 @@ def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     return None
 
 
+@alarm(
+    meaning="the reward rises while fewer answers are right: the reward is exploited",
+    cause="a part of the reward is easier to earn than a right answer, its weight is too large, or the verifier "
+    "rewards text that is no answer; read the rollouts with the highest rewards",
+    keys=("reward", "terms"),
+    limits=("steps", "untrained_steps", "drop", "standard_errors"),
+    reads=(*REWARD_READ, *ACCURACY_READ, "reward/part/{part}"),
+    explains=(*OF_A_LOST_POLICY, "sudden_drop"),
+)
 def reward_without_accuracy(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The mean reward is above that of the best block and fewer answers are right, both beyond noise."""
     for now in _newest(past, limits):
@@ -291,6 +345,14 @@ def _when(rows: Sequence[Row]) -> str:
     return f"at step {first:.0f}" if first == last else f"in the steps {first:.0f} to {last:.0f}"
 
 
+@alarm(
+    meaning="held-out accuracy is above training accuracy: the two do not measure the same",
+    cause="held-out answers leak into the prompts or into the training data, the grader or the temperature of the "
+    "evaluation differs, or the training problems are harder",
+    keys=("task", "evaluate.split", "evaluate.temperature", "rollout.temperature", "reward"),
+    limits=("gap", "standard_errors"),
+    reads=(*ACCURACY_READ, *PROMPTS_READ, *HELD_OUT_READ),
+)
 def held_out_above_training(past: Past, limits: AlarmsSection) -> Evidence | None:
     """At the last three evaluations, held-out accuracy exceeds the accuracy of the training steps around it by more
     than noise and more than `gap`.

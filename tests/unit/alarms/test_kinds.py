@@ -1,4 +1,4 @@
-"""The table of all alarms, and the page that is generated from it."""
+"""The declarations of all alarms, and the page that is generated from them."""
 
 from __future__ import annotations
 

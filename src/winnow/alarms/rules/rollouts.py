@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from winnow.alarms.alarm import (
+from winnow.alarms.history import (
     BLOCK,
-    Evidence,
+    READABLE,
+    REWARD_READ,
     Past,
     Row,
     is_held,
@@ -19,12 +20,20 @@ from winnow.alarms.alarm import (
     values,
     variance_of_mean,
 )
+from winnow.alarms.kinds import Evidence, alarm
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
 BETTER = 2.0  # standard errors above which a reward has risen
 
 
+@alarm(
+    meaning="most rollouts are cut off at max_new_tokens, so that many never answer",
+    cause="the limit is too low for this task, the policy has not learned to stop, or a stop text is missing",
+    keys=("rollout.max_new_tokens", "rollout.stop", "prompt.template"),
+    limits=("steps", "truncated_share"),
+    reads=("rollout/truncated",),
+)
 def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Most rollouts are cut off at max_new_tokens."""
     rows = past.last(limits.steps)
@@ -34,11 +43,25 @@ def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(f"{cut:.0%} of the rollouts of {len(rows)} steps hit max_new_tokens", {"rollout/truncated": cut})
 
 
+@alarm(
+    meaning="completions grow fast while the reward does not rise",
+    cause="the weighting or the reward favours length, the policy repeats itself, or updates are too large",
+    keys=("weighting", "reward", "optimizer.learning_rate", "rollout.max_new_tokens"),
+    limits=("length_factor", "standard_errors"),
+    reads=("rollout/length_mean", "rollout/truncated", *REWARD_READ),
+)
 def length_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Completions grow by a factor while the reward does not rise."""
     return _length(past, limits, grows=True)
 
 
+@alarm(
+    meaning="completions shrink fast while the reward does not rise",
+    cause="the reward or the weighting favours short answers, or the policy guesses instead of reasoning",
+    keys=("reward", "weighting", "optimizer.learning_rate"),
+    limits=("length_factor", "standard_errors"),
+    reads=("rollout/length_mean", "rollout/truncated", *REWARD_READ),
+)
 def length_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Completions shrink by a factor while the reward does not rise."""
     return _length(past, limits, grows=False)
@@ -72,6 +95,16 @@ FEWEST_ROLLOUTS = 64  # of fewer, equal rewards may be chance
 CREDIT = 0.5  # of the rewards' range: a root mean square advantage above it shows that flat groups are trained on
 
 
+@alarm(
+    meaning="nearly all groups are flat: their rewards are all equal, so that a group baseline gives no gradient",
+    cause="the prompts are too easy or too hard for this policy",
+    keys=("task", "rollout.temperature", "rollout.rollouts_per_prompt", "rollout.dynamic_sampling_rounds"),
+    limits=("steps", "flat_share"),
+    reads=(
+        "group/flat", "group/count", "group/all_correct", "group/all_wrong", "advantage/mean", "advantage/std",
+        "reward/min", "reward/max", "critic/explained_variance", "budget/rollouts",
+    ),
+)  # fmt: skip
 def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Nearly all groups are flat, and advantages come from differences within a group alone.
 
@@ -102,6 +135,17 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
+@alarm(
+    meaning="steps in a row took no update, as no rollout that was kept had an advantage",
+    cause="the prompts are too easy or too hard for this policy",
+    keys=("task", "reward", "prompt.template", "rollout.max_new_tokens", "rollout.dynamic_sampling_rounds"),
+    limits=("untrained_steps",),
+    reads=(
+        "budget/updates", "select/trained", "critic/updates", "policy/learning_rate", "group/flat", "group/count",
+        "group/all_correct", "group/all_wrong", "outcome/unparsable", "outcome/failed", "rollout/truncated",
+        "budget/rollouts",
+    ),
+)  # fmt: skip
 def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Steps in a row without an update, for lack of a signal; `not_finite` covers updates that were not finite."""
     rows = past.last(limits.untrained_steps)
@@ -126,6 +170,15 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
 
 
+@alarm(
+    meaning="every rollout earns the same reward",
+    cause="the verifier reads the answer from another place than the prompt requests, golds are misread, the task "
+    "is far too hard, or the reward ignores the answer",
+    keys=("reward", "prompt.template", "rollout.stop", "rollout.max_new_tokens", "task"),
+    limits=("steps",),
+    reads=("reward/min", "reward/max", "reward/accuracy", *READABLE),
+    explains=("all_flat",),
+)
 def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Every rollout of several steps has the same reward."""
     rows = [row for row in past.last(limits.steps) if "reward/min" in row]
@@ -143,6 +196,13 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
+@alarm(
+    meaning="nearly no rollout has an answer that the verifier could read",
+    cause="the prompt does not request the format that the reward reads, or answers are cut off before their end",
+    keys=("prompt.template", "reward", "rollout.stop", "rollout.max_new_tokens"),
+    limits=("steps", "unparsable_share"),
+    reads=READABLE,
+)
 def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The verifier can read hardly any answer."""
     rows = past.last(limits.steps)
@@ -153,6 +213,14 @@ def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"outcome/unparsable": unread})
 
 
+@alarm(
+    meaning="verdicts fail: timeout, memory, crash; these rollouts are neither kept nor in any baseline",
+    cause="the time or memory limit of a verdict is too low for some answers, the machine is overloaded, or the "
+    "reward raises an exception on unusual text; the log of rollouts has the cause of each",
+    keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
+    limits=("steps", "failed_share", "failed_verdicts"),
+    reads=("outcome/failed", "outcome/failed/{cause}", "budget/rollouts"),
+)
 def verifier_failures(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Verdicts fail, but too few for the run to stop."""
     rows = past.rows[-limits.steps :]

@@ -1,17 +1,13 @@
-"""The types of alarms, and the history that their rules read.
-
-The history is a bounded window of rows of metrics, with statistics over parts of it. A rule returns its evidence.
-"""
+"""The history that the rules of alarms read: a bounded window of rows of metrics, and statistics over parts of it."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from winnow.config import AlarmsSection
 from winnow.metrics import is_step
 
 Row = Mapping[str, float]
@@ -22,6 +18,12 @@ MEASURED = "eval/accuracy_sampled"
 REWARD, ACCURACY = "reward/mean_of_prompts", "reward/accuracy_of_prompts"  # do not depend on the allocation
 EVEN = 0.95  # effective over all prompts of a step, from which on its rollouts count as evenly allocated
 EVALUATIONS = 12  # evaluations that are kept, at most
+# The metrics that statistics are made of
+PROMPTS_READ = ("group/count", "group/effective", "budget/prompts_skipped")
+REWARD_READ = (REWARD, "reward/mean", "reward/std", *PROMPTS_READ)
+ACCURACY_READ = (ACCURACY, "reward/accuracy")
+HELD_OUT_READ = (MEASURED, f"{MEASURED}_sem")
+READABLE = ("outcome/unparsable", "budget/rollouts")
 SURELY = 2.0  # standard errors that are subtracted from an accuracy for its lower bound
 
 
@@ -243,42 +245,3 @@ def share(rows: Sequence[Row], name: str, of: str) -> float:
 def _square(number: float) -> float:
     """The square; infinity where it overflows, for which `**` would raise OverflowError."""
     return number * number
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Why an alarm holds."""
-
-    text: str  # the symptom with its numbers
-    numbers: Mapping[str, float]  # the same numbers by name; a metric under its own name
-    cause: str | None = None  # the cause that the numbers imply; None: the kind's text
-    keys: tuple[str, ...] | None = None  # the keys for that cause; None: the kind's keys
-
-
-Rule = Callable[[Past, AlarmsSection], Evidence | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of alarm: its symptom, its likely causes, and the keys of the configuration that change it."""
-
-    name: str
-    meaning: str  # the symptom
-    cause: str  # likely causes, and the remedy
-    keys: tuple[str, ...]
-    limits: tuple[str, ...]  # the keys of [alarms] that its rule reads
-    reads: tuple[str, ...]  # the metrics that its rule reads
-    rule: Rule
-    explains: tuple[str, ...] = ()  # alarms that are its consequences: none of them is raised while it holds
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """An alarm that was raised; `text` contains all of it in sentences."""
-
-    step: int  # the first at which it held
-    name: str
-    text: str
-    evidence: Mapping[str, float] = field(default_factory=dict)  # numbers by name; a metric under its own name
-    keys: Mapping[str, Any] = field(default_factory=dict)  # to check, with present values; None: not known
-    last: int = -1  # the last step at which it held; `step` while the run continues

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import statistics
 
-from winnow.alarms.alarm import ACCURACY, Evidence, Past, Row, accuracy, is_held, mean, values
+from winnow.alarms.history import ACCURACY, ACCURACY_READ, PROMPTS_READ, Past, Row, accuracy, is_held, mean, values
+from winnow.alarms.kinds import Evidence, alarm
 from winnow.config import AlarmsSection
 
 FALLEN = 0.05  # of the entropy of the first steps, below which too little is left for exploration
 SOLVED = 0.8  # accuracy, above which the policy needs no further exploration
 NORMS, FEWEST_NORMS = 20, 10  # gradient norms, at most and at least, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
+_GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max", "policy/ratio_outside")
 
 
+@alarm(
+    meaning="the policy's entropy is near 0, or a small part of what it was at first, while many of its answers "
+    "are wrong",
+    cause="updates are too large or too many on the same rollouts, nothing rewards exploration, or the temperature "
+    "is too low",
+    keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
+    limits=("steps", "entropy_floor"),
+    reads=("policy/entropy", *ACCURACY_READ, *PROMPTS_READ),
+)
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The policy's entropy is near 0, or far below that of the first steps, and many answers are wrong."""
     rows, first = past.last(limits.steps), past.first[: limits.steps]
@@ -26,6 +37,13 @@ def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"policy/entropy": entropy, "before": was, ACCURACY: right})
 
 
+@alarm(
+    meaning="the policy's entropy is far above that of the first steps",
+    cause="updates are too large, an entropy term is too strong, or the rewards are noise",
+    keys=("optimizer.learning_rate", "terms", "rollout.temperature"),
+    limits=("steps", "entropy_rise"),
+    reads=("policy/entropy",),
+)
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The policy's entropy is far above that of the first steps."""
     rows, first = past.last(limits.steps), past.first[: limits.steps]
@@ -36,6 +54,13 @@ def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"policy/entropy": entropy, "before": was})
 
 
+@alarm(
+    meaning="the policy is far from its reference",
+    cause="the KL coefficient is too small for this learning rate, or the policy exploits the reward",
+    keys=("terms", "advantage.kl_reward", "optimizer.learning_rate", "probe.outer_reset"),
+    limits=("steps", "kl"),
+    reads=DIVERGENCES,
+)
 def kl_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The policy is far from its reference."""
     rows = past.last(limits.steps)
@@ -48,6 +73,13 @@ def kl_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
     return None
 
 
+@alarm(
+    meaning="the policy moves far within a step: p_now / p_old is not 1 on average",
+    cause="too many or too large updates on the same rollouts",
+    keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "optimizer.max_grad_norm"),
+    limits=("steps", "ratio"),
+    reads=("policy/ratio_mean",),
+)
 def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The mean of p_now / p_old, which is 1 in expectation, is far from 1. The maximum is not used: it grows with the
     number of tokens.
@@ -60,6 +92,13 @@ def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"policy/ratio_mean": ratio})
 
 
+@alarm(
+    meaning="the clip removes the gradient of many tokens, so that many sampled tokens have no effect",
+    cause="too many or too large updates on the same rollouts, or a clip that is too narrow for this loss",
+    keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "loss"),
+    limits=("steps", "clip_fraction"),
+    reads=("policy/clip_fraction",),
+)
 def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The clip acts on many tokens."""
     rows = past.last(limits.steps)
@@ -70,6 +109,14 @@ def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"policy/clip_fraction": clipped})
 
 
+@alarm(
+    meaning="a gradient is many times larger than those before it",
+    cause="a few rollouts with extreme advantages or ratios, or a learning rate that is too high; clipping limits "
+    "the norm and does not change the direction",
+    keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
+    limits=("gradient_factor",),
+    reads=("policy/grad_norm", "advantage/mean", "advantage/std"),
+)
 def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
     """A gradient norm that is many times the median of those before it; one earlier spike hardly changes a median.
 
@@ -92,6 +139,12 @@ def _has_credit(row: Row) -> bool:
     return bool(row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0))
 
 
+@alarm(
+    meaning="updates were skipped because their gradient was not finite",
+    cause="a loss, a term or an advantage of your own computes NaN or infinity, or the policy is near overflow",
+    keys=("optimizer.learning_rate", "loss", "advantage", "terms", "update.max_skipped"),
+    reads=("policy/not_finite_updates", "budget/updates", "select/trained", "policy/learning_rate"),
+)
 def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
     """An update was skipped because its gradient was not finite. One is enough: no healthy run has any."""
     if not past.rows:
@@ -106,6 +159,13 @@ def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {"policy/not_finite_updates": count, "budget/updates": taken})
 
 
+@alarm(
+    meaning="the engine did not sample what is trained: its log-probs of the same tokens differ by more than its "
+    "declared limits; every ratio and gradient is biased while this holds",
+    cause="the engine did not load the newest weights, samples at another temperature, or computes in low precision",
+    keys=("rollout.engine", "rollout.max_ratio_outside", "model.dtype", "update.max_importance"),
+    reads=("policy/parity_alarm", *_GAPS, "ranks/out_of_parity"),
+)
 def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
     """policy/parity_alarm of the newest step.
 
@@ -128,12 +188,18 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
-_GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max", "policy/ratio_outside")
-
 EXPLAINED = "critic/explained_variance"
 CONSTANT = 0.0  # explained variance of a constant prediction
 
 
+@alarm(
+    meaning="values explain less of the returns than a constant would: advantages are noisier than without them",
+    cause="the value model learns too fast (critic/loss grows) or too slowly (it hardly falls), or rewards are far "
+    "larger than its clip",
+    keys=("critic.optimizer.learning_rate", "critic.pretraining_steps", "critic.clip_range"),
+    limits=("values_steps",),
+    reads=("critic/explained_variance", "critic/updates", "critic/loss"),
+)
 def values_explain_nothing(past: Past, limits: AlarmsSection) -> Evidence | None:
     """For many steps the values have explained less of the returns than a constant. Steps in which all returns are
     equal have no such number, and steps that train the value model alone are excluded.
@@ -149,6 +215,12 @@ def values_explain_nothing(past: Past, limits: AlarmsSection) -> Evidence | None
     return Evidence(text, {EXPLAINED: explained[-1]}, cause, keys)
 
 
+@alarm(
+    meaning="a separate value model took no update",
+    cause="its learning rate is too high, or rewards are of extreme size",
+    keys=("critic.optimizer.learning_rate", "critic.optimizer.max_grad_norm"),
+    reads=("critic/updates", "budget/tokens_valued"),
+)
 def values_untrained(past: Past, limits: AlarmsSection) -> Evidence | None:
     """A separate value model takes no update."""
     if not past.rows or past.rows[-1].get("critic/updates") != 0:
