@@ -16,7 +16,7 @@ proceeds. The examples in the docstrings below continue each other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -166,18 +166,8 @@ class Group:
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
         if index.tolist() == list(range(len(self.rollouts))):
             return self
-        return dataclasses.replace(
-            self,
-            rollouts=_pick(self.rollouts, index),
-            outcomes=_pick(self.outcomes, index),
-            keep=None if self.keep is None else self.keep[index],
-            token_rewards=_pick(self.token_rewards, index),
-            values=_pick(self.values, index),
-            returns=_pick(self.returns, index),
-            advantages=self.advantages[index]
-            if isinstance(self.advantages, np.ndarray)
-            else _pick(self.advantages, index),
-        )
+        per_rollout = [of.name for of in dataclasses.fields(self) if of.name != "prompt"]
+        return dataclasses.replace(self, **{name: _pick(getattr(self, name), index) for name in per_rollout})
 
     @property
     def ids(self) -> list[str]:
@@ -362,17 +352,18 @@ def as_array(answer: object) -> npt.NDArray[Any]:
 
 
 def _pick(values: Any, index: IntArray) -> Any:
-    return None if values is None else tuple(values[i] for i in index)
+    if values is None or isinstance(values, np.ndarray):
+        return None if values is None else values[index]
+    return tuple(values[i] for i in index)
 
 
-def _check_fill(record: Group | TrainingSequence, fields: Iterable[str], *, length: int) -> None:
+def _check_fill(record: Group | TrainingSequence, fields: Mapping[str, Any], *, length: int) -> None:
     kind = "group" if isinstance(record, Group) else "training sequence"
-    for name in fields:
+    for name, value in fields.items():
         if name not in record.__slots__:
             raise ValueError(f"a {kind} has no field {name!r}")
         if getattr(record, name) is not None:
             raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")
-        value = fields[name] if isinstance(fields, dict) else None
         if value is None or len(value) != length:
             got = "None" if value is None else str(len(value))
             raise ValueError(f"{name!r} of this {kind} needs {length} entries, got {got}")

@@ -28,7 +28,7 @@ import pydantic
 from winnow.config import Section, leaves
 from winnow.errors import DataError, resumable
 from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
-from winnow.state.disk import check_kind, opened, replace_file, write_all, write_json
+from winnow.state.disk import check_kind, errors_as, opened, replace_file, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 from winnow.training.evaluation import Judged, judged_row
@@ -136,13 +136,10 @@ def is_evaluation(path: Path) -> bool:
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of an evaluation. Raises DataError for a folder without one that this winnow can read."""
     file = path / SETTINGS
-    try:
+    remedy, wrong = "name the folder of an evaluation", (OSError, ValueError, RecursionError)
+    with errors_as(DataError, f"cannot read {file}", remedy, code="data.unreadable", of=wrong):
         check_kind(file, "a file")
         settings = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(
-            f"cannot read {file}: {error}", remedy="name the folder of an evaluation", code="data.unreadable"
-        ) from error
     if not isinstance(settings, dict) or settings.get("winnow_evaluation") != FORMAT:
         raise DataError(
             f"{file} is not of an evaluation that this winnow can read",
@@ -172,15 +169,10 @@ def damaged_error(path: Path, error: Exception) -> DataError:
 def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
     """All `count` rows of a task of a finished evaluation. Raises DataError for an unfinished or damaged one."""
     file = path / f"{task}.jsonl"
-    try:
+    remedy = "resume the evaluation, or repair the file"
+    with errors_as(DataError, f"cannot read {file}", remedy, code="data.unreadable"):
         check_kind(file, "a file")
         lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}: {error.strerror or error}",
-            remedy="resume the evaluation, or repair the file",
-            code="data.unreadable",
-        ) from error
     if len(lines) != count or not (path / METRICS).is_file():
         raise DataError(
             f"the evaluation in {path} is not finished: {task} has {len(lines):,} rollouts of {count:,}",
@@ -302,36 +294,22 @@ def check_free(path: Path, *, resume: bool) -> bool:
     return not names
 
 
-@contextlib.contextmanager
-def _as_data_errors(path: Path) -> Iterator[None]:
+def _as_data_errors(path: Path) -> contextlib.AbstractContextManager[None]:
     """Raise an OSError of the block as a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise _unusable(path, error) from error
+    problem = f"cannot use the folder {path} for an evaluation"
+    return errors_as(DataError, problem, "choose another", code="data.unwritable")
 
 
 @contextlib.contextmanager
 def _as_resumable_errors(path: Path) -> Iterator[None]:
     """Raise an OSError of the block as a DataError after which the evaluation can be resumed."""
+    remedy = "make room, then resume the evaluation"
     try:
-        yield
-    except OSError as error:
-        raise resumable(
-            DataError(
-                f"cannot write into {path}: {error.strerror or error}",
-                remedy="make room, then resume the evaluation",
-                code="data.unwritable",
-            )
-        ) from error
-
-
-def _unusable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"cannot use the folder {path} for an evaluation: {error.strerror or error}",
-        remedy="choose another",
-        code="data.unwritable",
-    )
+        with errors_as(DataError, f"cannot write into {path}", remedy, code="data.unwritable"):
+            yield
+    except DataError as error:
+        resumable(error)
+        raise
 
 
 def _check_unchanged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from winnow.config_file import override, validate
 from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.rewards.compose import NOT_READ, make_reward, unsaved_tokens
-from winnow.state.disk import check_kind
+from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
@@ -196,32 +196,19 @@ def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
+    with errors_as(DataError, f"cannot read {path}", "name a .jsonl file or a run folder", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         with path.open("rb") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}",
-            remedy="name a .jsonl file or a run folder",
-            code="data.unreadable",
-        ) from error
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
+    wrong = (ValueError, RecursionError)
+    with errors_as(DataError, f"{where}: no JSON object", "repair or delete the line", code="data.malformed", of=wrong):
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}: not JSON ({error})", remedy="repair or delete the line", code="data.malformed"
-        ) from error
-    if not isinstance(row, dict):
-        raise DataError(
-            f"{where}: the line is a {type(row).__name__}, and not a JSON object",
-            remedy="repair or delete the line",
-            code="data.malformed",
-        )
-    return row
+        if not isinstance(row, dict):
+            raise ValueError(f"the line is a {type(row).__name__}")
+        return row
 
 
 def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:

@@ -33,7 +33,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -46,7 +46,7 @@ from torch import Tensor
 from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.models.tensor_file import write_tensors
-from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
+from winnow.state.disk import check_kind, errors_as, kind, sync, write_json
 from winnow.state.folder import FOLDER, TENSORS, find, path_of
 from winnow.state.log import Mark, lost
 
@@ -117,7 +117,8 @@ def save(
     if not ranks.is_writer():
         return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
-    try:
+    problem = f"cannot save checkpoint {final}, and older checkpoints are untouched"
+    with errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"):
         check_kind(home, "a folder")
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
@@ -130,12 +131,6 @@ def save(
                 notices += _publish(draft, final)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot save checkpoint {final}: {error}; older checkpoints are untouched",
-            remedy="make room, or repair the folder",
-            code="run_folder.unsaved",
-        ) from error
     return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
 
 
@@ -170,15 +165,13 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises RunFolderError where the files cannot be read any more.
     """
-    try:
+    problem = f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now"
+    remedy = "try again, or delete it to resume from the checkpoint before it"
+    with errors_as(
+        RunFolderError, problem, remedy, code="run_folder.damaged", of=(OSError, ValueError, SafetensorError)
+    ):
         saved = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
         return load_file(checkpoint.path / TENSORS), saved["state"]
-    except (OSError, ValueError, SafetensorError) as error:
-        raise RunFolderError(
-            f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}",
-            remedy="try again, or delete it to resume from the checkpoint before it",
-            code="run_folder.damaged",
-        ) from error
 
 
 def _write(
@@ -248,19 +241,11 @@ def _check_room(folder: Path) -> None:
         raise OSError(f"{free / 1e6:.0f} MB are free and {needed / 1e6:.0f} MB are needed")
 
 
-@contextmanager
-def _refusals(folder: Path) -> Iterator[None]:
+def _refusals(folder: Path) -> AbstractContextManager[None]:
     """An OSError inside becomes a RunFolderError about the run's folder of checkpoints."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "move it away" if isinstance(error, InTheWay) else "repair the folder"
-        raise RunFolderError(
-            f"cannot use {folder / FOLDER}: {error.strerror}",
-            remedy=f"{remedy}, or choose another folder with the key output",
-            key="output",
-            code="run_folder.unreadable",
-        ) from error
+    remedy = "repair the folder, or choose another one with the key output"
+    problem = f"cannot use {folder / FOLDER}"
+    return errors_as(RunFolderError, problem, remedy, key="output", code="run_folder.unreadable")
 
 
 def write_manifest(

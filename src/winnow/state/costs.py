@@ -8,42 +8,76 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from winnow.algos.costs import CostCurve, Scope, StepCosts
+from winnow.config import Section
 from winnow.errors import DataError
-from winnow.state.disk import check_kind
+from winnow.state.disk import check_kind, errors_as
 
 FORMAT = 1
 MEASURED = "measured"  # `ending` of a profile's point that has seconds
 SAMPLING, UPDATE = "sampling", "update, accumulation"
 
 
+class _Curve(Section, extra="ignore"):
+    rollouts: list[PositiveFloat] = Field(min_length=1)
+    seconds: list[NonNegativeFloat]
+    tokens_per_rollout: PositiveFloat | None = None
+    mixed_lengths: bool = False
+
+    @model_validator(mode="after")
+    def _check_points(self) -> Self:
+        if len(self.rollouts) != len(self.seconds):
+            raise ValueError("rollouts and seconds are lists of different lengths")
+        if any(later <= earlier for earlier, later in itertools.pairwise(self.rollouts)):
+            raise ValueError("the numbers of rollouts do not ascend")
+        return self
+
+    def curve(self) -> CostCurve:
+        x, y = np.array(self.rollouts, np.float64), np.array(self.seconds, np.float64)
+        return CostCurve(x, y, self.tokens_per_rollout, self.mixed_lengths)
+
+
+class _Costs(Section, extra="ignore"):
+    winnow_costs: Literal[1]
+    source: str | None = None
+    per: Scope = "step"
+    sampling: _Curve
+    update: _Curve
+    seconds_per_step: NonNegativeFloat = 0.0
+    seconds_per_rollout: NonNegativeFloat = 0.0
+
+
 def read_costs(path: Path) -> StepCosts:
     """The costs in a file. Raises DataError where it cannot be read, lacks a curve, or has a number that is negative or
     not finite.
     """
-    try:
+    unread = errors_as(
+        DataError, f"cannot read {path}", "name a file that `winnow profile` wrote", code="data.unreadable"
+    )
+    wrong = errors_as(
+        DataError,
+        f"{path} contains no costs of a step",
+        "name the .json file that `winnow profile` wrote, or one as docs/profile.md describes it",
+        code="data.malformed",
+        of=(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    )
+    with unread, wrong:
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
-        return costs_of_profile(data, str(path)) if "winnow_profile" in data else _of_costs(data, path)
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}",
-            remedy="name a file that `winnow profile` wrote",
-            code="data.unreadable",
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path} contains no costs of a step ({type(error).__name__}: {error})",
-            remedy="name the .json file that `winnow profile` wrote, or one as docs/profile.md describes it",
-            code="data.malformed",
-        ) from error
+        if "winnow_profile" in data:
+            return costs_of_profile(data, str(path))
+        read = _Costs.model_validate(data)
+        curves = read.sampling.curve(), read.update.curve()
+        return StepCosts(*curves, read.per, read.seconds_per_step, read.seconds_per_rollout, read.source or str(path))
 
 
 def as_json(costs: StepCosts) -> dict[str, Any]:
@@ -68,36 +102,6 @@ def as_json(costs: StepCosts) -> dict[str, Any]:
     }
 
 
-def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
-    if data["winnow_costs"] != FORMAT:
-        raise DataError(
-            f"{path} is of format {data['winnow_costs']!r}, and this winnow reads {FORMAT}",
-            remedy="measure again with `winnow profile`",
-            code="data.malformed",
-        )
-    if (per := data.get("per", "step")) not in get_args(Scope):
-        raise DataError(
-            f"{path}: per is {per!r}", remedy=f"write one of {', '.join(get_args(Scope))}", code="data.malformed"
-        )
-
-    def curve(name: str) -> CostCurve:
-        of = data[name]
-        mixed = of.get("mixed_lengths", False)
-        return _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}", mixed=mixed)
-
-    def number(name: str) -> float:
-        return _seconds([data.get(name, 0.0)], f"{path}: {name}").item()
-
-    return StepCosts(
-        sampling=curve("sampling"),
-        update=curve("update"),
-        per=per,
-        seconds_per_step=number("seconds_per_step"),
-        seconds_per_rollout=number("seconds_per_rollout"),
-        source=str(data.get("source", path)),
-    )
-
-
 def costs_of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
     """The medians of a profile: of sampling, and of updates on all rollouts with accumulation.
 
@@ -108,52 +112,14 @@ def costs_of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
     def curve(what: str, counted: str) -> CostCurve:
         points = [p for p in data["points"] if p["measured"] == what and p["ending"] == MEASURED]
         points.sort(key=lambda point: point[counted])
-        lengths = {point["tokens"] / point[counted] for point in points}
-        where = f"{source}: {what}"
         if not points:
             raise DataError(
-                f"{where}: no point of it was measured",
+                f"{source}: {what}: no point of it was measured",
                 remedy="profile with smaller numbers of rollouts",
                 code="data.incomplete",
             )
-        return _curve([p[counted] for p in points], [p["seconds"] for p in points], max(lengths), where)
+        rollouts, seconds = [p[counted] for p in points], [p["seconds"] for p in points]
+        longest = max(p["tokens"] / p[counted] for p in points)
+        return _Curve(rollouts=rollouts, seconds=seconds, tokens_per_rollout=longest).curve()
 
     return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=source)
-
-
-def _curve(
-    rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str, *, mixed: bool = False
-) -> CostCurve:
-    x, y = np.asarray(rollouts, dtype=np.float64), _seconds(seconds, where)
-    if x.ndim != 1 or x.shape != y.shape or not len(x):
-        raise DataError(
-            f"{where}: rollouts has shape {x.shape} and seconds has shape {y.shape}",
-            remedy="write two lists of the same length, of one number at least",
-            code="data.malformed",
-        )
-    if not (np.isfinite(x).all() and x[0] > 0 and (np.diff(x) > 0).all()):
-        raise DataError(
-            f"{where}: the numbers of rollouts do not ascend from above 0",
-            remedy="put the points in order",
-            code="data.malformed",
-        )
-    if length is not None and not 0 < length < np.inf:
-        raise DataError(
-            f"{where}: tokens_per_rollout is {length!r}",
-            remedy="write a number above 0, or null",
-            code="data.malformed",
-        )
-    if not isinstance(mixed, bool):
-        raise DataError(f"{where}: mixed_lengths is {mixed!r}", remedy="write true or false", code="data.malformed")
-    return CostCurve(x, y, None if length is None else float(length), mixed)
-
-
-def _seconds(values: Sequence[float], where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    seconds = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise DataError(
-            f"{where}: seconds are negative or not finite",
-            remedy="write finite numbers of 0 or more",
-            code="data.malformed",
-        )
-    return seconds

@@ -7,7 +7,6 @@ a second attempt. This module imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import DataError
+from winnow.errors import DataError, WinnowError
 
 _KINDS = {
     stat.S_IFREG: "a file",
@@ -34,8 +33,29 @@ _KINDS = {
 class InTheWay(OSError):
     """Something else is in the place of a file or a folder of a run."""
 
-    def __str__(self) -> str:
-        return str(self.strerror)
+
+@contextmanager
+def errors_as(
+    error: type[WinnowError],
+    problem: str,
+    remedy: str,
+    *,
+    code: str,
+    key: str | None = None,
+    of: tuple[type[Exception], ...] = (OSError,),
+) -> Iterator[None]:
+    """An exception inside, of the types `of`, becomes this error, with the reason after the problem. `remedy` is for
+    anything but `InTheWay`, whose remedy is to move away what is in the way.
+    """
+    try:
+        yield
+    except of as reason:
+        why = f"{type(reason).__name__}: {reason}"
+        if isinstance(reason, OSError) and reason.strerror:
+            named = reason.filename is None or Path(reason.filename).name in problem
+            why = reason.strerror if named else f"{reason.filename}: {reason.strerror}"
+        remedy = f"move it away, or {remedy}" if isinstance(reason, InTheWay) else remedy
+        raise error(f"{problem}: {why}", remedy=remedy, key=key, code=code) from reason
 
 
 def sync(path: Path) -> None:
@@ -118,9 +138,6 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.draft")
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 def check_new(*outputs: Path) -> None:
     """Check outputs before any work. Raises DataError if one exists or is given twice, or if it cannot be written."""
     for place, path in enumerate(outputs):
@@ -170,7 +187,7 @@ def write_output_folder(path: Path, files: Mapping[str, bytes]) -> None:
             replace_file(draft / name, data)
 
 
-@contextlib.contextmanager
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill in a block. It is renamed to `path` at the end, and removed where the block raises.
 
@@ -189,17 +206,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def refused(path: Path) -> Iterator[None]:
     """An OSError inside becomes a DataError with the path, the reason and a remedy."""
-    try:
+    with errors_as(DataError, f"cannot write {path}", "make room, or choose another place", code="data.unwritable"):
         yield
-    except OSError as error:
-        why = str(error) if isinstance(error, InTheWay) else error.strerror or str(error)
-        raise DataError(f"cannot write {path}: {why}", remedy=_remedy(error), code="data.unwritable") from error
-
-
-def _remedy(error: OSError) -> str:
-    if isinstance(error, InTheWay):
-        return "choose another file to write, or remove it"
-    return "make room, or choose another place" if error.errno in _FULL else "choose another place"

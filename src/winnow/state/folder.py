@@ -17,14 +17,14 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from winnow import ranks
 from winnow.errors import RunFolderError, resumable
-from winnow.state.disk import check_kind, draft_of, kind, open_file, write_json
+from winnow.state.disk import check_kind, draft_of, errors_as, kind, open_file, write_json
 from winnow.state.logbook import METRICS
 from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
@@ -149,16 +149,15 @@ class RunFolder(LockedFolder):
     @classmethod
     def _open(cls, path: Path | str, *, resume: bool) -> RunFolder:
         path = Path(path)
-        try:
-            _refuse_foreign(path)
+        with _refusals(path):
+            if not path.is_dir() or _read_manifest(path) is None:
+                refuse_foreign(path, "run", MANIFEST)
             if resume and _read_manifest(path) is None:
                 raise RunFolderError(
                     f"there is no run to resume in {path}", remedy="start a new one", code="run_folder.missing"
                 )
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
-        except OSError as error:
-            raise _unusable(path, error) from error
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             before = _read_manifest(path) or {}
@@ -173,10 +172,8 @@ class RunFolder(LockedFolder):
         Raises RunFolderError where it cannot be written.
         """
         changed = [*self.before.get("changes", []), *changes]
-        try:
+        with _refusals(self.path):
             write_json(self.path / MANIFEST, {"winnow_run": FORMAT, "changes": changed, **manifest})
-        except OSError as error:
-            raise _unusable(self.path, error) from error
 
 
 def check_free(path: Path) -> None:
@@ -192,23 +189,16 @@ def check_free(path: Path) -> None:
         )
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Raise RunFolderError for a file, and for a folder that has contents and is not a winnow run."""
+def refuse_foreign(path: Path, what: str, manifest: str) -> None:
+    """Raise RunFolderError for a file, and for a folder with contents other than the lock and a draft of `manifest`."""
     if not path.exists():
         return
-    if not path.is_dir():
-        raise RunFolderError(
-            f"{path} is a file, and a run needs a folder",
-            remedy="choose another with the key output",
-            key="output",
-            code="run_folder.foreign",
-        )
-    ours = {LOCK, draft_of(path / MANIFEST).name}
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-    if others and _read_manifest(path) is None:
+    ours = {LOCK, draft_of(path / manifest).name}
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.is_dir() else []
+    if others or not path.is_dir():
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise RunFolderError(
-            f"{path} is not empty and not a winnow run ({some})",
+            f"{path} is not empty and not a {what} of winnow ({some})" if others else f"{path} is not a folder",
             remedy="choose another with the key output",
             key="output",
             code="run_folder.foreign",
@@ -234,14 +224,10 @@ def has_finished_step(path: Path) -> bool:
     # Something strange in the place of a log counts, as it cannot be read to decide
     if paths(path) or strange or any(step > 0 for step in files_by_step(rollouts)):
         return True
-    return _any_line(metrics, lambda line: _DONE in line)
-
-
-def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:
-    if not log.exists():
+    if not metrics.exists():
         return False
-    with log.open("rb") as lines:
-        return any(is_so(line) for line in lines if line.endswith(b"\n"))
+    with metrics.open("rb") as lines:
+        return any(_DONE in line and line.endswith(b"\n") for line in lines)
 
 
 def _contents(path: Path) -> str:
@@ -252,10 +238,8 @@ def _contents(path: Path) -> str:
     return f"{', '.join(files)}; {newest}"
 
 
-def _unusable(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(
-        f"cannot use the run folder {path}: {error.strerror}",
-        remedy="choose another with the key output",
-        key="output",
-        code="run_folder.unwritable",
+def _refusals(path: Path) -> contextlib.AbstractContextManager[None]:
+    problem = f"cannot use the run folder {path}"
+    return errors_as(
+        RunFolderError, problem, "choose another with the key output", key="output", code="run_folder.unwritable"
     )

@@ -9,16 +9,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(NamedTuple):
     """The results of one prompt. At each visit the earlier ones are multiplied by `decay`, so that rollouts of older
     policies count for less.
     """
@@ -41,11 +39,10 @@ class Seen:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(NamedTuple):
     """The plan for one prompt."""
 
-    count: int  # rollouts to generate
+    rollouts: int  # to generate
     pass_rate: float | None  # the estimate that the count is based on; None without one
 
 
@@ -113,7 +110,7 @@ class History:
             if count < 0 or prompt.id in plan:
                 why = f"{count} rollouts" if count < 0 else "two counts"
                 raise ValueError(f"the plan gives prompt {prompt.id!r} {why}")
-            plan[prompt.id] = Planned(count=int(count), pass_rate=None if math.isnan(rate) else float(rate))
+            plan[prompt.id] = Planned(rollouts=int(count), pass_rate=None if math.isnan(rate) else float(rate))
         self._plan = plan
 
     def has_plan(self, prompts: Sequence[Prompt]) -> bool:
@@ -122,7 +119,10 @@ class History:
 
     def plan(self, prompts: Sequence[Prompt], step: int) -> IntArray:
         """[G] rollouts to generate for the prompts of a step. Raises ValueError for a prompt outside the plan."""
-        return np.array([self._planned(prompt, step).count for prompt in prompts], dtype=np.int64)
+        for prompt in prompts:
+            if prompt.id not in self._plan:
+                raise ValueError(f"step {step}: prompt {prompt.id!r} has no planned count; record a plan first")
+        return np.array([self._plan[prompt.id].rollouts for prompt in prompts], dtype=np.int64)
 
     def planned_pass_rates(self, prompts: Sequence[Prompt]) -> FloatArray:
         """[G] the pass rates that the plan is based on; NaN where unknown, and for prompts outside the plan."""
@@ -131,26 +131,12 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as JSON: a prompt's results as [verified, correct, gradient norm], its plan as [count, rate]."""
-        return {
-            "seen": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._seen.items()},
-            "probed": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._probed.items()},
-            "plan": {name: (p.count, p.pass_rate) for name, p in self._plan.items()},
-        }
+        return {"seen": dict(self._seen), "probed": dict(self._probed), "plan": dict(self._plan)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._seen, self._probed = _results(state["seen"]), _results(state["probed"])
-        self._plan = {name: Planned(count=count, pass_rate=rate) for name, (count, rate) in state["plan"].items()}
-
-    def _planned(self, prompt: Prompt, step: int) -> Planned:
-        try:
-            return self._plan[prompt.id]
-        except KeyError:
-            raise ValueError(f"step {step}: prompt {prompt.id!r} has no planned count; record a plan first") from None
-
-
-def _results(state: Mapping[str, Sequence[Any]]) -> dict[str, Seen]:
-    return {name: Seen(verified=v, correct=c, gradient_norm=norm) for name, (v, c, norm) in state.items()}
+        self._seen, self._probed = ({name: Seen(*of) for name, of in state[key].items()} for key in ("seen", "probed"))
+        self._plan = {name: Planned(*of) for name, of in state["plan"].items()}
 
 
 def _stats(prompts: Sequence[Prompt], known: Mapping[str, Seen]) -> PromptStats:

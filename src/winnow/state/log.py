@@ -29,7 +29,7 @@ from winnow import metrics as metric_names
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
 from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
-from winnow.state.disk import InTheWay, check_kind, opened, write_all
+from winnow.state.disk import check_kind, errors_as, opened, write_all
 
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
@@ -129,13 +129,9 @@ class LineLog:
 
 def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Parsed rows with their line numbers; an incomplete last line is ignored. Raises DataError, with the line."""
-    try:
+    with errors_as(DataError, f"cannot read {path}", "name a run folder or its log", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         path.open("rb").close()
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}", remedy="name a run folder or its log", code="data.unreadable"
-        ) from error
     for number, line in enumerate(_lines(path, 0), start=1):
         yield number, row_of(path, number, line)
 
@@ -167,31 +163,18 @@ def append(path: Path, row: bytes) -> None:
             raise
 
 
-@contextlib.contextmanager
-def refusals(path: Path) -> Iterator[None]:
+def refusals(path: Path) -> contextlib.AbstractContextManager[None]:
     """An OSError inside becomes a RunFolderError that names the file and a remedy."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "move it away" if isinstance(error, InTheWay) else "make room"
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror}",
-            remedy=f"{remedy}, then resume the run",
-            code="run_folder.unwritable",
-        ) from error
+    return errors_as(
+        RunFolderError, f"cannot write {path}", "make room, then resume the run", code="run_folder.unwritable"
+    )
 
 
-@contextlib.contextmanager
-def named(path: Path, number: int, what: str) -> Iterator[None]:
-    """A TypeError or ValueError inside becomes a DataError that names file and line."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{path}, line {number}: not {what} ({error})",
-            remedy="repair or delete the line",
-            code="data.malformed",
-        ) from error
+def named(path: Path, number: int, what: str) -> contextlib.AbstractContextManager[None]:
+    """A TypeError, ValueError or RecursionError inside becomes a DataError that names file and line."""
+    wrong = (TypeError, ValueError, RecursionError)
+    problem = f"{path}, line {number}: not {what}"
+    return errors_as(DataError, problem, "repair or delete the line", code="data.malformed", of=wrong)
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
@@ -212,12 +195,8 @@ def step_of(path: Path, number: int, line: bytes) -> int:
 
 def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
     """A parsed row. Raises DataError where it is not JSON, or has no step."""
-    try:
+    with named(path, number, "JSON"):
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path}, line {number}: not JSON ({error})", remedy="repair or delete the line", code="data.malformed"
-        ) from error
     step = row.get("step") if isinstance(row, Mapping) else None
     if type(step) is not int or not 0 <= step < 10**15:
         raise DataError(

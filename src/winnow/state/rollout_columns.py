@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 
 from winnow.algos.advantage import is_flat
-from winnow.records import CAUSES, BoolArray, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
+from winnow.records import CAUSES, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.log import encode
 
 
@@ -127,31 +127,28 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
     tokens, values and returns (null).
     """
     rollouts = [row.rollout for row in rows]
-    bare = np.array([only_kept and not row.keep for row in rows], dtype=np.bool_)
-    per_token = np.array([isinstance(row.advantage, np.ndarray) for row in rows], dtype=np.bool_)
-    masks = np.array([r.trainable is None for r in rollouts], dtype=np.bool_)
+    full = [row if row.keep or not only_kept else None for row in rows]
+    per_token = [isinstance(row.advantage, np.ndarray) for row in rows]
     columns: dict[str, Any] = {
         "step": np.full(len(rows), step),
         "seed": np.full(len(rows), seed),
         **_of_prompts(rows),
         "index": [r.index for r in rollouts],
-        "text": [None if hidden else r.text for r, hidden in zip(rollouts, bare, strict=True)],
-        "tokens": _lists([r.tokens for r in rollouts], np.int32, bare),
-        "logprobs": _logprobs(rows, bare),
-        "trainable": _lists([() if r.trainable is None else r.trainable for r in rollouts], np.bool_, bare | masks),
+        "text": [row and row.rollout.text for row in full],
+        "tokens": _lists([row and row.rollout.tokens for row in full], np.int32),
+        "logprobs": _lists([row and _logprobs(row) for row in full], np.float32),
+        "trainable": _lists([row and row.rollout.trainable for row in full], np.bool_),
         "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
         **_of_outcomes([row.outcome for row in rows]),
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
-        "values": _where_read([row.values for row in rows], bare),
-        "returns": _where_read([row.returns for row in rows], bare),
+        "values": _lists([row and _where_read(row.values) for row in full], np.float32),
+        "returns": _lists([row and _where_read(row.returns) for row in full], np.float32),
         "advantage": [None if several else float(row.advantage) for row, several in zip(rows, per_token, strict=True)],
         "advantages": _lists(
-            [row.advantage if several else () for row, several in zip(rows, per_token, strict=True)],
-            np.float64,
-            ~per_token,
+            [row.advantage if several else None for row, several in zip(rows, per_token, strict=True)], np.float64
         ),
         "weight": [None if row.weight is None else float(row.weight) for row in rows],
     }
@@ -196,47 +193,30 @@ def _reason(row: Row) -> str:
     return "zero advantage" if silent else "not scheduled"
 
 
-def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
-    """[L] log-probs of each row in float32. Those of a rollout that is not kept have float16's precision and range."""
-    lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
-    flat, offsets = _flat(lists, np.float32)
-    rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
+def _logprobs(row: Row) -> Any:
+    """[L] log-probs in float32. Those of a rollout that is not kept have float16's precision and range."""
+    logprobs = row.rollout.logprobs.astype(np.float32)
+    if row.keep:
+        return logprobs
     most = np.finfo(np.float16).max
-    some = flat[rounded]
-    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
-    return _list_array(flat, offsets, bare)
+    return np.where(np.isfinite(logprobs), np.clip(logprobs, -most, most), logprobs).astype(np.float16)
 
 
-def _where_read(lists: Sequence[FloatArray | None], bare: BoolArray) -> pa.Array:
-    """[L] numbers of each row in float32; null where all are NaN or missing, as no value model has read the rollout."""
-    unread = np.array([numbers is None or np.isnan(numbers).all() for numbers in lists], dtype=np.bool_)
-    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
-        return _lists(lists, np.float32, bare | unread)
+def _where_read(numbers: FloatArray | None) -> FloatArray | None:
+    """[L] numbers of a value model; None where all are NaN or missing, as it has not read the rollout."""
+    return None if numbers is None or np.isnan(numbers).all() else numbers
 
 
-def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None = None) -> pa.Array:
-    """One list per row; null where `absent`."""
-    if absent is not None and absent.all():
-        return pa.nulls(len(lists), _each(pa.from_numpy_dtype(kind)))
-    if absent is not None and absent.any():
-        lists = [() if gone else numbers for numbers, gone in zip(lists, absent, strict=True)]
-    return _list_array(*_flat(lists, kind), absent)
-
-
-def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
-    """The numbers of all lists in one array, and the offsets at which each list starts and the last one ends."""
+def _lists(lists: Sequence[Any], kind: Any) -> pa.Array:
+    """One list per row; null in the place of None."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int32)
-    np.cumsum([len(numbers) for numbers in lists], out=offsets[1:])
-    if not offsets[-1]:
-        return np.zeros(0, kind), offsets
-    return np.concatenate(lists, dtype=kind, casting="unsafe"), offsets
-
-
-def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
-    mask = None if absent is None or not absent.any() else pa.array(absent)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(flat), _each(pa.from_numpy_dtype(flat.dtype)), mask=mask
-    )
+    np.cumsum([0 if numbers is None else len(numbers) for numbers in lists], out=offsets[1:])
+    present = [numbers for numbers in lists if numbers is not None and len(numbers)]
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
+        flat = np.concatenate(present, dtype=kind, casting="unsafe") if present else np.zeros(0, kind)
+    mask = pa.array([numbers is None for numbers in lists]) if any(n is None for n in lists) else None
+    list_type = _each(pa.from_numpy_dtype(kind))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), list_type, mask=mask)
 
 
 def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:

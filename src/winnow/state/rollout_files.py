@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from winnow import ranks
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
-from winnow.state.disk import check_kind, draft_of, opened, replace_file, sync
+from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
 
 if TYPE_CHECKING:
@@ -220,20 +220,11 @@ class StepFile:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        try:
+        wrong = (ValueError, TypeError, KeyError, OverflowError)  # what pyarrow raises, too
+        unread = errors_as(DataError, f"cannot read {self.path}", "name a run's rollouts", code="data.unreadable")
+        problem, remedy = f"{self.path}: not rollouts as a run logs them", "put the file back as it was, or remove it"
+        with unread, errors_as(DataError, problem, remedy, code="data.malformed", of=wrong):
             yield
-        except OSError as error:
-            raise DataError(
-                f"cannot read {self.path}: {error.strerror or error}",
-                remedy="name a run folder or a file of its rollouts",
-                code="data.unreadable",
-            ) from error
-        except (ValueError, TypeError, KeyError, OverflowError) as error:  # what pyarrow raises, too
-            raise DataError(
-                f"{self.path}: not rollouts as a run logs them ({error})",
-                remedy="put the file back as it was, or remove it",
-                code="data.malformed",
-            ) from error
 
 
 def _parquet(path: Path) -> pq.ParquetFile:

@@ -15,6 +15,7 @@ from typing import Any
 from winnow.config import Config, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.recipes import FOLDER as RECIPES
+from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
 from winnow.state.manifest import MANIFEST, parse
 from winnow.state.resume import digests
@@ -40,14 +41,8 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     Raises RunFolderError where no manifest can be read, and with `own` also where it belongs to another user.
     """
     path = run / MANIFEST
-    try:
+    with errors_as(RunFolderError, f"cannot read {path}", "name the folder of a run", code="run_folder.unreadable"):
         owner, text = _read(path)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {path}: {error.strerror or error}",
-            remedy="name the folder of a run",
-            code="run_folder.unreadable",
-        ) from error
     if own and owner != os.geteuid():
         raise RunFolderError(
             f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name",
@@ -61,8 +56,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
             remedy="give your configuration instead",
             code="run_folder.unreadable",
         )
-    inputs = data.get("inputs")
-    known = inputs if isinstance(inputs, dict) else {}
+    known = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
     recipe = str(data["recipe"]) if data.get("recipe") else None
     base = Path(str(data.get("base", run))) if recipe is None else RECIPES
     return Manifest(path, data["config"], base, known, data, recipe)

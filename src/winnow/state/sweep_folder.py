@@ -18,14 +18,16 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
-from winnow.errors import DataError, RunFolderError, resumable
-from winnow.state.disk import check_kind, draft_of, write_json
-from winnow.state.folder import LOCK, Lock, LockedFolder
-from winnow.state.log import append, ends_cut
+from pydantic import TypeAdapter
+
+from winnow.errors import RunFolderError, resumable
+from winnow.state.disk import check_kind, errors_as, write_json
+from winnow.state.folder import LOCK, Lock, LockedFolder, refuse_foreign
+from winnow.state.log import append, ends_cut, named
 from winnow.state.manifest import MANIFEST
 
 SWEEP, LEDGER, SETTINGS, COMPARISON = "sweep.json", "ledger.jsonl", "config.toml", "comparison"
@@ -82,29 +84,26 @@ class LedgerLine:
 def read_contents(folder: Path) -> Contents:
     """The contents of the sweep in a folder. Raises RunFolderError where none can be read."""
     path = folder / SWEEP
-    try:
+    unread = errors_as(
+        RunFolderError, f"cannot read {path}", "name the folder of a sweep", code="run_folder.unreadable"
+    )
+    damaged = errors_as(
+        RunFolderError,
+        f"{path} does not describe a sweep of winnow",
+        "put it back as the sweep wrote it",
+        code="run_folder.damaged",
+        of=(ValueError, KeyError, TypeError, RecursionError),
+    )
+    with unread, damaged:
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
-        if data["winnow_sweep"] != FORMAT:
+        if data.pop("winnow_sweep") != FORMAT:
             raise RunFolderError(
-                f"{path} is of format {data['winnow_sweep']!r}, and this winnow reads {FORMAT}",
+                f"{path} is of another format than {FORMAT}, which this winnow reads",
                 remedy="use the version that wrote it",
                 code="run_folder.unreadable",
             )
-        labels = {str(label): dict(keys) for label, keys in data["labels"].items()}
-        inputs = {label: {key: dict(of) for key, of in keys.items()} for label, keys in data["inputs"].items()}
-        baseline = None if data["baseline"] is None else str(data["baseline"])
-        return Contents(labels, tuple(int(seed) for seed in data["seeds"]), baseline, inputs)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {path}: {error.strerror}", remedy="name the folder of a sweep", code="run_folder.unreadable"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunFolderError(
-            f"{path} does not describe a sweep of winnow ({error!r})",
-            remedy="put it back as the sweep wrote it",
-            code="run_folder.damaged",
-        ) from error
+        return TypeAdapter(Contents).validate_python(data)
 
 
 def read_sweep(folder: Path) -> list[SweepRun]:
@@ -125,22 +124,13 @@ def read_sweep(folder: Path) -> list[SweepRun]:
 
 def read_ledger(folder: Path) -> Iterator[LedgerLine]:
     """The lines of the ledger, oldest first; an incomplete last one is ignored. Raises DataError, with the line."""
-    path = folder / LEDGER
-    try:
+    path, of_line = folder / LEDGER, TypeAdapter(LedgerLine)
+    with errors_as(RunFolderError, f"cannot read {path}", "move it away", code="run_folder.unreadable"):
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {path}: {error.strerror}", remedy="move it away", code="run_folder.unreadable"
-        ) from error
     for number, line in enumerate(lines, start=1):
-        try:
-            yield _entry(**json.loads(line))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(
-                f"{path}, line {number}: not a launch of a run ({error})",
-                remedy="delete the line",
-                code="data.malformed",
-            ) from error
+        with named(path, number, "a launch of a run"):
+            entry = of_line.validate_json(line, strict=True)
+        yield entry
 
 
 def run_path(folder: Path, label: str, seed: int) -> Path:
@@ -171,46 +161,31 @@ class SweepFolder(LockedFolder):
         Raises RunFolderError for a folder that is not a sweep's, is in use, contains a sweep already (without
         `resume`), contains no sweep (with `resume`), or cannot be written.
         """
-        try:
+        with _refusals(path), contextlib.ExitStack() as on_failure:
             _check_place(path, resume=resume)
             path.mkdir(parents=True, exist_ok=True)
-            with contextlib.ExitStack() as on_failure:
-                lock = Lock.take(path / LOCK)
-                on_failure.callback(lock.release)
-                _check_place(path, resume=resume)  # again: another process may have used it before the lock was taken
-                if ends_cut(path / LEDGER):
-                    _cut_last_line(path / LEDGER)
-                before = read_contents(path) if resume else None
-                on_failure.pop_all()
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot use {path} for a sweep: {error.strerror}",
-                remedy="choose another folder",
-                key="output",
-                code="run_folder.unwritable",
-            ) from error
+            lock = Lock.take(path / LOCK)
+            on_failure.callback(lock.release)
+            _check_place(path, resume=resume)  # again: another process may have used it before the lock was taken
+            if ends_cut(ledger := path / LEDGER):
+                os.truncate(ledger, ledger.read_bytes().rfind(b"\n") + 1)
+            before = read_contents(path) if resume else None
+            on_failure.pop_all()
         return cls(path, lock, before)
 
     def describe(self, contents: Contents) -> None:
         """Write the contents of the sweep. Raises RunFolderError."""
-        try:
+        with _refusals(self.path):
             write_json(self.path / SWEEP, {"winnow_sweep": FORMAT, **asdict(contents)})
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {self.path / SWEEP}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
-            ) from error
 
     def note(self, entry: LedgerLine) -> None:
         """Add a line to the ledger. Raises RunFolderError."""
         append(self.path / LEDGER, json.dumps(asdict(entry)).encode() + b"\n")
 
 
-def _entry(**data: Any) -> LedgerLine:
-    entry = LedgerLine(**data)
-    kinds = (str, int, str, bool, int | None)
-    if not all(map(isinstance, astuple(entry), kinds)) or entry.status not in get_args(Status):
-        raise ValueError(f"wrong types or status: {data}")
-    return entry
+def _refusals(path: Path) -> contextlib.AbstractContextManager[None]:
+    problem, remedy = f"cannot use {path} for a sweep", "make room, or choose another folder"
+    return errors_as(RunFolderError, problem, remedy, key="output", code="run_folder.unwritable")
 
 
 def _run(folder: Path, label: str, seed: int, launches: list[LedgerLine]) -> SweepRun:
@@ -251,26 +226,4 @@ def _check_place(path: Path, *, resume: bool) -> None:
                 code="run_folder.taken",
             )
         )
-    if path.exists() and not path.is_dir():
-        raise RunFolderError(
-            f"{path} is a file, and a sweep needs a folder",
-            remedy="choose another with the key output",
-            key="output",
-            code="run_folder.foreign",
-        )
-    ours = {LOCK, draft_of(path / SWEEP).name}
-    others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.exists() else []
-    if others:
-        some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise RunFolderError(
-            f"{path} is not empty and not a sweep ({some})",
-            remedy="choose another with the key output",
-            key="output",
-            code="run_folder.foreign",
-        )
-
-
-def _cut_last_line(path: Path) -> None:
-    """Remove the incomplete last line that an interrupted process has left."""
-    whole = path.read_bytes().rfind(b"\n") + 1
-    os.truncate(path, whole)
+    refuse_foreign(path, "sweep", SWEEP)
