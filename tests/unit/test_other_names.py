@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.other_names import SHORT, WHOLE, own_name
 from winnow.registry import members
 
