@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from winnow.commands.list.catalog import catalog
+from winnow.commands.list import catalog
 from winnow.config_keys import keys
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS

@@ -10,7 +10,7 @@ from test_named_things import OPTIONS
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 
 PAGE = PAGES["docs/from-the-blog.md"]
 

@@ -11,7 +11,7 @@ from doc_pages import PAGES, REPOSITORY, codes
 
 import winnow
 from winnow.commands import app
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.config import Config
 from winnow.errors import CODES
 from winnow.families import FAMILIES

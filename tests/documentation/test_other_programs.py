@@ -13,7 +13,7 @@ import pytest
 from doc_pages import PAGES, blocks
 from test_named_things import COMMANDS, KEYS, options_of
 
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.families import FAMILIES
 from winnow.records import Prompt, Rollout
 from winnow.registry import members

@@ -10,7 +10,7 @@ from doc_pages import PAGES, blocks
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.commands.audit.checks import CONSTANTS
+from winnow.commands.audit import CONSTANTS
 from winnow.config_file import validate
 from winnow.records import CAUSES, Prompt, Rollout
 from winnow.registry import resolve

@@ -98,7 +98,7 @@ sys.path.insert(0, os.environ["SITE"])
 import early.members  # by the script itself, before winnow looks for packages
 from typer.testing import CliRunner
 from winnow.commands import app
-from winnow.commands.list.catalog import catalog
+from winnow.commands.list import catalog
 from winnow.errors import WinnowError
 
 def run(*arguments):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import winnow
 from winnow import testing
 from winnow.commands import app
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.families import FAMILIES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.commands.show.text import Choice, format_rollouts
+from winnow.commands.show import Choice, format_rollouts
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.critic import describe_values

@@ -27,7 +27,7 @@ from golden_files import assert_golden
 from winnow import ranks
 from winnow.commands import app
 from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.list.catalog import catalog
+from winnow.commands.list import catalog
 from winnow.commands.report.server import ReportServer
 from winnow.commands.sweep.file import read_sweep_file
 from winnow.commands.train.on_ray import train_on_worker

@@ -191,7 +191,7 @@ def test_the_door_lists_what_it_opens_in_order():
 # A message that a Python program shows must not name options of the command line. These are about --set itself, name a
 # command, or start another program.
 SPEAKS_OF_FLAGS = {
-    "commands/init/project.py",
+    "commands/init.py",
     "commands/check/dry_run.py",
     "commands/doctor/machine.py",
     "commands/doctor/text.py",

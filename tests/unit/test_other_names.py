@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.config_keys import OTHER_NAMES, own_name
 from winnow.registry import members
 

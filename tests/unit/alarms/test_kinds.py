@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 
 from winnow.alarms import ALARMS
-from winnow.commands.list.catalog import keys
+from winnow.commands.list import keys
 from winnow.config import AlarmsSection
 from winnow.metrics import METRICS
 

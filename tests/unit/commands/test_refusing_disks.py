@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import winnow.commands.fetch.download
+import winnow.commands.fetch
 from planned_run import write_planned_run
 from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
@@ -154,8 +154,8 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         records = [Record({"question": "1 + 1?", "answer": "#### 2"}, "here")] * 9
         return whole(source, folder, read=lambda *_, **__: records)
 
-    whole = winnow.commands.fetch.download.fetch_data
-    monkeypatch.setattr("winnow.commands.fetch.download.fetch_data", fetched)
+    whole = winnow.commands.fetch.fetch_data
+    monkeypatch.setattr("winnow.commands.fetch.fetch_data", fetched)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.audit.checks import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.commands.audit import audit_task, constants, describe, duplicates, failing_golds, overlap, phrasing
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
@@ -61,22 +61,22 @@ def shaped(prompt, rollout):
 
 def test_the_rewards_of_a_wrong_constant_and_of_golds_are_measured() -> None:
     entry = Entry(REWARD, "shaped", shaped, RewardTraits(example=str))
-    result = audit(
+    result = audit_task(
         lambda split: [problem("a", "?", "7"), problem("b", "!", "1234")], entry, inline(shaped), splits=["train"]
     )
     assert result.gold_reward == pytest.approx((1.3 + 1.0) / 2)
-    assert result.wrong_constant[1] == pytest.approx(0.3)
+    assert result.constants.wrong[1] == pytest.approx(0.3)
     assert result.clean
 
 
 def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
-    result = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
+    result = audit_task(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
     assert result.problems == {"train": 3, "test": 3}
     assert result.overlap == [("train0", "test0")]
     assert not result.clean
     assert result.faults
     assert "example=" in result.untried
-    disjoint = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous), splits=["train"])
+    disjoint = audit_task(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous), splits=["train"])
     assert not disjoint.clean
     assert not disjoint.faults
     assert list(describe(disjoint))[-1] == "incomplete"
@@ -100,7 +100,7 @@ def load(split: str) -> list[Problem]:
 
 
 def test_the_audit_lists_what_it_finds() -> None:
-    result = audit(load, GSM8K, inline())
+    result = audit_task(load, GSM8K, inline())
     assert result.problems == {"train": 3, "test": 3}
     assert result.absent == {"validation": "there is no validation split"}
     assert result.overlap == [("train0", "test0")]
@@ -111,7 +111,7 @@ def test_the_audit_lists_what_it_finds() -> None:
 
 def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
     with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
-        audit(load, GSM8K, inline(), splits=["validation"])
+        audit_task(load, GSM8K, inline(), splits=["validation"])
 
 
 def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
@@ -122,6 +122,6 @@ def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
 def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
     from winnow.tasks.mathematics import gsm8k
 
-    result = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
+    result = audit_task(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
     assert result.clean
-    assert result.best_constant[1] < 0.05
+    assert result.constants.best[1] < 0.05

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import winnow.commands.fetch.download
+import winnow.commands.fetch
 from refusals import refused
-from winnow.commands.fetch.download import Published, data_set_of, fetch_data, fetch_model
+from winnow.commands.fetch import Published, data_set_of, fetch_data, fetch_model
 from winnow.errors import DataError
 from winnow.tasks.mathematics import gsm8k
 from winnow.tasks.source import Record
@@ -101,5 +101,5 @@ def test_an_unreadable_data_set_leaves_nothing(tmp_path):
         raise DataError("no network", code="data.unreadable")
 
     with refused(DataError, code="data.unreadable"):
-        winnow.commands.fetch.download.fetch_data(TOY, tmp_path / "toy", read=broken)
+        winnow.commands.fetch.fetch_data(TOY, tmp_path / "toy", read=broken)
     assert list(tmp_path.iterdir()) == []

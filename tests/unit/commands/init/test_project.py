@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
-from winnow.commands.audit.checks import audit_configured
-from winnow.commands.init.project import write_project
+from winnow.commands.audit import audit_configured
+from winnow.commands.init import write_project
 from winnow.config_file import load
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ import pytest
 import forked
 from refusals import refused
 from winnow import config_keys
-from winnow.commands.list.catalog import catalog
+from winnow.commands.list import catalog
 from winnow.config import Config
 from winnow.config_keys import format_toml, keys
 from winnow.errors import ConfigError

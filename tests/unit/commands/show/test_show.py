@@ -10,7 +10,7 @@ import pytest
 from golden_files import assert_golden
 from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
-from winnow.commands.show.text import Choice, format_rollouts
+from winnow.commands.show import Choice, format_rollouts
 from winnow.errors import DataError
 from winnow.models.folder import BUNDLED
 from winnow.records import Outcome

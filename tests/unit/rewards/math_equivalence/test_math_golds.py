@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import winnow.rewards  # noqa: F401  (registers them)
-from winnow.commands.audit.checks import failing_golds, phrasing
+from winnow.commands.audit import failing_golds, phrasing
 from winnow.records import Problem
 from winnow.registry import resolve
 from winnow.rewards.math_equivalence import algebra

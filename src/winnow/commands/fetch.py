@@ -1,4 +1,4 @@
-"""Download a data set as JSON lines, or the files of a model, into a folder."""
+"""`winnow fetch`: download a data set or a model from the hub into a folder, so that runs need no network."""
 
 from __future__ import annotations
 
@@ -8,12 +8,26 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from winnow.commands.command_line import print_text
 from winnow.errors import DataError
 from winnow.registry import members
 from winnow.state.disk import new_folder, replace_file
 from winnow.tasks.source import Record, read_hub
+
+
+def fetch(
+    source: Annotated[str, typer.Argument(help="A task (gsm8k, math500, aime24 ...) or the hub id of a model.")],
+    folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
+) -> None:
+    """Download a data set or a model from the hub into a folder, and print the SHA-256 of every file."""
+    data = data_set_of(source)
+    for line in fetch_data(data, folder) if data else fetch_model(source, folder):
+        print_text(line)
+
 
 Read = Callable[..., Sequence[Record]]
 Download = Callable[..., Any]

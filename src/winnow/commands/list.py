@@ -1,11 +1,14 @@
-"""What `winnow list` prints: recipes, keys, metrics, and the members of the registry, so that it is always current."""
+"""`winnow list`: what a configuration can name: recipes, keys, metrics, and the members of the registry."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from winnow.commands.command_line import print_text
 from winnow.config_keys import Key, keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
@@ -13,6 +16,15 @@ from winnow.metrics import METRICS
 from winnow.recipes import recipe_paths, summary
 from winnow.registry import Entry, description, load_plugins, members
 from winnow.view.text import wrap
+
+
+def list_members(
+    kind: Annotated[str | None, typer.Argument(help="recipes, losses, selectors, rewards, tasks, metrics ...")] = None,
+) -> None:
+    """List the recipes, or what a configuration can name: members with their options, defaults and purpose; keys."""
+    for block in KINDS if kind is None else catalog(kind):
+        print_text(block)
+
 
 KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
 

@@ -1,4 +1,4 @@
-"""The checks of a task with a reward: gold answers, constant answers, repetitions, and overlap of the splits."""
+"""`winnow audit`: checks of a task with a reward: gold answers, constant answers, repetitions, overlap of splits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
+from winnow.commands.command_line import BAD_INPUT, FAILED, Sets, print_text
 from winnow.config import Config
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.scoring import reason, verifiers_for
+from winnow.evaluation.scoring import build_config, reason, verifiers_for
 from winnow.families import REWARD, TASK, RewardTraits
 from winnow.options import bind
 from winnow.records import Outcome, Problem, Prompt, Rollout
@@ -24,6 +26,20 @@ from winnow.rewards.math_equivalence import strict
 from winnow.rewards.math_equivalence.numbers import to_fraction
 from winnow.verify import Verifiers
 from winnow.view.text import format_percent, sanitize, shorten
+
+
+def audit(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="By name, or file.py:function.")],
+    reward: Annotated[str, typer.Option(help="The reward that verifies the gold answers.")] = "boxed",
+    sets: Sets = None,
+) -> None:
+    """Check that a task is fit for training: gold and constant answers, repetitions, overlap of splits."""
+    result = audit_configured(build_config(sets or (), task=task, reward=reward), Path.cwd())
+    for line in describe(result):
+        print_text(line)
+    if not result.clean:
+        raise typer.Exit(FAILED if result.faults else BAD_INPUT)
+
 
 CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
 SPLITS = ("train", "validation", "test")
@@ -44,20 +60,29 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The results of answers that are the same for every problem."""
+
+    paid: Sequence[Finding]  # accepted although they are not the gold
+    best: tuple[str, float]  # the most accepted answer, and its share of the problems
+    wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
+
+
+NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """The result of the checks of a task."""
 
     problems: Mapping[str, int]  # by split
     absent: Mapping[str, str]  # split -> why it could not be read
     golds: Sequence[Finding]  # gold answers that the reward does not accept
-    paid: Sequence[Finding]  # constant answers that the reward accepts although they are not the gold
-    best_constant: tuple[str, float]  # the most accepted one, and its share of the problems
     gold_reward: float  # mean over the accepted golds; NaN without any
-    wrong_constant: tuple[str, float]  # the rejected constant answer with the highest reward, and that reward
+    constants: Constants
     untried: str = ""  # why neither golds nor constants were tried; "" where they were
     duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
     overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
-    splits: Mapping[str, Sequence[Problem]] = field(repr=False, default_factory=dict)
 
     @property
     def clean(self) -> bool:
@@ -67,11 +92,11 @@ class Audit:
     @property
     def faults(self) -> bool:
         """Whether a gold fails, a constant is paid or splits overlap."""
-        return bool(self.golds or self.paid or self.overlap)
+        return bool(self.golds or self.constants.paid or self.overlap)
 
 
 def audit_configured(config: Config, base: Path) -> Audit:
-    """`audit` of a configuration's task with its reward. Of a sum of rewards, the first part decides correctness."""
+    """Audit a configuration's task with its reward. Of a sum of rewards, the first part decides correctness."""
     import winnow.rewards
     import winnow.tasks  # noqa: F401  (both imports register members)
 
@@ -79,10 +104,12 @@ def audit_configured(config: Config, base: Path) -> Audit:
     load = bind(task, config.task.options, key="task")
     deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
     with verifiers_for(config, base) as verifiers:
-        return audit(load, resolve(REWARD, deciding, base=base), verifiers)
+        return audit_task(load, resolve(REWARD, deciding, base=base), verifiers)
 
 
-def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
+def audit_task(
+    load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS
+) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
     Without it no answer is tried, and the audit contains only sizes, repetitions and overlap.
 
@@ -90,26 +117,23 @@ def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, split
     """
     by_split, absent = _load(load, splits)
     problems = [problem for of_split in by_split.values() for problem in of_split]
-    phrase: Phrase | None = None
-    untried = ""
+    golds, gold_reward, tried, untried = list[Finding](), math.nan, NO_CONSTANTS, ""
     try:
         phrase = phrasing(entry)
     except ConfigError as error:
         untried = str(error)
-    golds, gold_reward = failing_golds(problems, phrase, verifiers) if phrase else ([], math.nan)
-    tried = constants(problems, phrase, verifiers) if phrase else NO_CONSTANTS
+    else:
+        golds, gold_reward = failing_golds(problems, phrase, verifiers)
+        tried = constants(problems, phrase, verifiers)
     return Audit(
         problems={split: len(of_split) for split, of_split in by_split.items()},
         absent=absent,
         golds=golds,
-        paid=tried.paid,
-        best_constant=tried.best,
         gold_reward=gold_reward,
-        wrong_constant=tried.wrong,
+        constants=tried,
         untried=untried,
         duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
         overlap=overlap(by_split),
-        splits=by_split,
     )
 
 
@@ -137,18 +161,6 @@ def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifi
         else:
             failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome)))
     return failing, float(np.mean(rewards)) if rewards else math.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constants:
-    """The results of answers that are the same for every problem."""
-
-    paid: Sequence[Finding]  # accepted although they are not the gold
-    best: tuple[str, float]  # the most accepted answer, and its share of the problems
-    wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
-
-
-NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
 
 
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
@@ -210,11 +222,11 @@ def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
     yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(len(result.golds) / total)})"
     yield from _listed(result.golds)
-    constant, share = result.best_constant
+    constant, share = result.constants.best
     best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
-    yield f"constant answers accepted although they are not the gold: {len(result.paid)}; {best}"
-    yield from _listed(result.paid)
-    wrong, reward = result.wrong_constant
+    yield f"constant answers accepted although they are not the gold: {len(result.constants.paid)}; {best}"
+    yield from _listed(result.constants.paid)
+    wrong, reward = result.constants.wrong
     yield f"reward of a gold: {_reward(result.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
         "" if math.isnan(reward) else f" ({wrong!r})"
     )

@@ -1,4 +1,4 @@
-"""Write a configuration that explains its keys, and the reward function that it names, into a new folder."""
+"""`winnow init`: a folder with a configuration and a reward that train as they are."""
 
 from __future__ import annotations
 
@@ -10,13 +10,28 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from winnow.commands.command_line import print_text
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.recipes import CONFIG, FOLDER, recipe_paths
 from winnow.registry import description, resolve
 from winnow.state.disk import write_output_folder
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="A folder that does not exist yet.")],
+    recipe: Annotated[str, typer.Option(help="The recipe to start from: winnow list recipes.")] = "arithmetic",
+) -> None:
+    """Make a folder with a configuration that explains its keys, and with a reward function. Both train as they are."""
+    project = write_project(folder, recipe)
+    print_text(f"written    {project.config}, {project.reward}")
+    print_text(f"train it:  {project.command}")
+
 
 DEFAULT = "arithmetic"
 REWARD = "reward.py"

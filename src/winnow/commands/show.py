@@ -1,4 +1,4 @@
-"""The rollouts of a run as text: prompt, completion, reward, and whether it was trained on.
+"""`winnow show`: the rollouts of a run as text: prompt, completion, reward, and whether it was trained on.
 
 Each file is read in two passes: first the columns that the choice depends on, then the texts of the chosen prompts.
 """
@@ -11,20 +11,48 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from winnow.commands.command_line import print_text
 from winnow.errors import DataError
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
 from winnow.state.rollout_files import StepFile, files_of
 from winnow.view.text import format_decimal, one_line, quote, wrap
+
+
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file of its rollouts.")],
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Default: the last step; all steps with --failed or --prompt.")
+    ] = None,
+    worst: Annotated[int | None, typer.Option(min=1, help="The prompts with the lowest mean reward.")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="The prompts with the highest mean reward.")] = None,
+    dropped: Annotated[bool, typer.Option("--dropped", help="Rollouts not trained on.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Rollouts whose verifier failed.")] = False,
+    prompt: Annotated[str | None, typer.Option(metavar="ID", help="A prompt, by the beginning of its id.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print whole texts, and every token.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Each token with log-prob, value, return and advantage.")
+    ] = False,
+) -> None:
+    """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
+    if worst is not None and best is not None:
+        raise typer.BadParameter("choose one of --worst and --best")
+    choice = Choice(
+        step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full, tokens=tokens
+    )
+    for block in format_rollouts(run, choice):
+        print_text(block)
+
 
 QUESTION = 400
 TEXT = 600
 CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
 SHOWN = (
     *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
-    "advantage",
-    "advantages", "weight", "values",
+    "advantage", "advantages", "weight", "values",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
