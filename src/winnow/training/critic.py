@@ -23,7 +23,7 @@ from winnow.algos.gae import (
     with_kl,
 )
 from winnow.algos.objective import Value, ValueLoss
-from winnow.config import CriticSection, SeparateCritic
+from winnow.config import CriticSection, TrainedCritic
 from winnow.errors import UpdateError
 from winnow.learner.optimizer import UpdateResult
 from winnow.learner.schedule import schedule
@@ -87,7 +87,7 @@ def fill_returns(critic: CriticSection | None, groups: Sequence[Group], step: in
 
 def is_pretraining(critic: CriticSection | None, step: int) -> bool:
     """Whether this step updates only the value model (`critic.pretraining_steps`)."""
-    return isinstance(critic, SeparateCritic) and step < critic.pretraining_steps
+    return isinstance(critic, TrainedCritic) and step < critic.pretraining_steps
 
 
 @dataclass
@@ -123,7 +123,7 @@ def train_critic(run: Run, history: History, groups: Sequence[Group], step: int,
     """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `schedule`."""
     tally = CriticTally()
     section = run.config.critic
-    if run.critic is None or not isinstance(section, SeparateCritic):
+    if run.critic is None or not isinstance(section, TrainedCritic):
         return tally
     loss = ValueLoss(section.clip_range)
     for batch in _batches(run, section, history, groups, step, planned):
@@ -174,7 +174,7 @@ def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, flo
 
 
 def _batches(
-    run: Run, section: SeparateCritic, history: History, groups: Sequence[Group], step: int, planned: int
+    run: Run, section: TrainedCritic, history: History, groups: Sequence[Group], step: int, planned: int
 ) -> list[Batch]:
     """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
@@ -197,7 +197,7 @@ def _read(run: Run, group: Group) -> BoolArray:
     Those without a trainable token are left out.
     """
     assert group.keep is not None, "values come after selection"
-    every = isinstance(run.config.critic, SeparateCritic) and run.config.critic.train_on == "all"
+    every = isinstance(run.config.critic, TrainedCritic) and run.config.critic.train_on == "all"
     some = np.array([trainable(rollout).any() for rollout in group.rollouts], dtype=np.bool_)
     return (group.valid if every else group.keep) & some
 
