@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -299,7 +299,12 @@ class OptimizerSection(Section):
 class CriticSection(Section):
     """The keys of every form of a value model; `critic.form` selects one of the sections below."""
 
-    form: Literal["shared", "adapter", "model"]
+    description: ClassVar[str]  # what predicts the values, for displays
+    policy_head: ClassVar[Literal["trained", "lent"] | None] = None
+    """The value head on the policy's backbone: trained in the policy's updates, lent to a separate value model, or None
+    where values are predicted by another model.
+    """
+    form: str
     gamma: float = Field(1.0, gt=0, le=1)
     """The discount per token of its target returns, and of the advantage."""
     lam: float = Field(1.0, ge=0, le=1)
@@ -309,6 +314,8 @@ class CriticSection(Section):
 
 
 class SharedCritic(CriticSection):
+    description = "a head on the policy's backbone"
+    policy_head = "trained"
     form: Literal["shared"]
     """A value head on the policy's backbone ("shared"), on its base with an adapter, or on a separate model."""
     coefficient: float = Field(0.5, gt=0)
@@ -316,10 +323,17 @@ class SharedCritic(CriticSection):
 
 
 class SeparateCritic(CriticSection):
+    """The keys of a value model with parameters of its own."""
+
     lora: LoraSection | None = None
     """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
     start: str | None = None
     """A checkpoint with the value model to start from; absent: the weights of its model, and a head of zeros."""
+
+
+class TrainedCritic(SeparateCritic):
+    """The keys of a value model with an optimizer of its own, which is updated before the policy."""
+
     train_on: Literal["kept", "all"] = "kept"
     """The rollouts on which it is trained: the kept ones, or all verified ones."""
     epochs: Positive = 1
@@ -332,14 +346,22 @@ class SeparateCritic(CriticSection):
     """Its optimizer."""
 
 
-class AdapterCritic(SeparateCritic):
+class OwnModelCritic(SeparateCritic):
+    """The keys of a value model with a backbone of its own."""
+
+    path: str | None = None
+    """The critic's model: a folder or a hub id with the policy's vocabulary; absent: model.path."""
+
+
+class AdapterCritic(TrainedCritic):
+    description = "an adapter on the policy's base"
+    policy_head = "lent"
     form: Literal["adapter"]
 
 
-class ModelCritic(SeparateCritic):
+class ModelCritic(OwnModelCritic, TrainedCritic):
+    description = "a separate model"
     form: Literal["model"] = "model"
-    path: str | None = None
-    """The critic's model: a folder or a hub id with the policy's vocabulary; absent: model.path."""
 
 
 class EvaluateSection(Section):
@@ -557,7 +579,7 @@ SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table
 
 def optimizers(config: Config) -> dict[str, OptimizerSection]:
     """The optimizer of each model that a run trains, by its key."""
-    separate = {"critic.optimizer": config.critic.optimizer} if isinstance(config.critic, SeparateCritic) else {}
+    separate = {"critic.optimizer": config.critic.optimizer} if isinstance(config.critic, TrainedCritic) else {}
     return {"optimizer": config.optimizer, **separate}
 
 
@@ -634,7 +656,9 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
     bundled = model.get("path", "bundled") == "bundled"
     on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
-    if isinstance(critic, Mapping) and critic["form"] != "shared":
+    forms = {form_of(section): section for section in sections_in(Config.model_fields["critic"].annotation)}
+    section = forms.get(critic["form"]) if isinstance(critic, Mapping) else None
+    if isinstance(critic, Mapping) and section is not None and issubclass(section, TrainedCritic):
         path = critic.get("path") or model.get("path", "bundled")
         rate = 1e-4 if path == "bundled" else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}

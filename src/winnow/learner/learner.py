@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.config import Config, SeparateCritic
+from winnow.config import Config, TrainedCritic
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.model_input import AnySequence
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
@@ -78,7 +78,6 @@ def _fill(policy: Policy, batches: Sequence[Batch], name: str, module: PolicyMod
 
 
 PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
-HEAD_OF: dict[str, Literal["trained", "lent"] | None] = {"shared": "trained", "adapter": "lent", "model": None}
 REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
 
 
@@ -206,7 +205,7 @@ def make_learner(
         gradient_checkpointing=config.model.gradient_checkpointing,
         max_importance=config.update.max_importance,
         packed=config.update.layout == "packed",
-        value_head=None if config.critic is None else HEAD_OF[config.critic.form],
+        value_head=None if config.critic is None else config.critic.policy_head,
     )
     frozen = _reference(config, policy.module, resumed) if reference or "ref_logprobs" in needs else None
     return Learner(policy, _optimizer(config, policy, loaded.masters), frozen)
@@ -225,7 +224,7 @@ def _optimizer(
 ) -> Optimizer:
     per_step = config.update.epochs * config.update.updates_per_step
     critic = config.critic
-    pretraining = critic.pretraining_steps if isinstance(critic, SeparateCritic) else 0  # steps without a policy update
+    pretraining = critic.pretraining_steps if isinstance(critic, TrainedCritic) else 0  # steps without a policy update
     return make_optimizer(
         config,
         config.optimizer,

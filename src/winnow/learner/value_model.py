@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from winnow.config import Config, SeparateCritic
+from winnow.config import Config, TrainedCritic
 from winnow.learner.adamw import MASTER
 from winnow.learner.learner import Learner
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
@@ -126,30 +126,35 @@ def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**parameters, **masters}
 
 
-def make_critic(config: Config, critic: SeparateCritic, learner: Learner, loaded: Loaded) -> Critic:
+def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
     """The separate value model beside a learner. `loaded` is its model: a separate one, or the policy's, to whose base
     a second adapter is added.
     """
-    policy = learner.model
-    if critic.form == "adapter":
+    policy, critic = learner.model, _section(config)
+    on_policy = critic.policy_head == "lent"
+    if on_policy:
         lora = critic.lora or config.model.lora
         assert lora is not None, "check_combinations refuses a run without it"
         add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
-    module = policy.module if critic.form == "adapter" else _critic_module(config, loaded)
+    module = policy.module if on_policy else _critic_module(config, loaded)
     model = ValueModel(
         module,
         pad_token=padding(loaded.tokenizer, config.model.pad_token),
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
-        on_policy=critic.form == "adapter",
+        on_policy=on_policy,
     )
-    return Critic(model, _optimizer(config, critic, model, {} if critic.form == "adapter" else loaded.masters))
+    return Critic(model, _optimizer(config, critic, model, {} if on_policy else loaded.masters))
 
 
 def shard_critic(critic: Critic, config: Config, loaded: Loaded) -> None:
     """Divide the value model and its optimizer among the ranks. An adapter's base has been divided with the policy."""
-    assert isinstance(config.critic, SeparateCritic), "there is no separate value model without its table"
-    section, masters = config.critic, {} if critic.model.on_policy else loaded.masters
+    section, masters = _section(config), {} if critic.model.on_policy else loaded.masters
     critic.shard(masters, lambda model: _optimizer(config, section, model, {}, saves_masters=bool(masters)))
+
+
+def _section(config: Config) -> TrainedCritic:
+    assert isinstance(config.critic, TrainedCritic), "there is no separate value model without its table"
+    return config.critic
 
 
 def _critic_module(config: Config, loaded: Loaded) -> PolicyModule:
@@ -165,7 +170,7 @@ def _critic_module(config: Config, loaded: Loaded) -> PolicyModule:
 
 def _optimizer(
     config: Config,
-    critic: SeparateCritic,
+    critic: TrainedCritic,
     model: ValueModel,
     masters: Mapping[str, Tensor],
     *,

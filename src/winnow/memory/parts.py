@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from winnow.config import AdapterCritic, Config, trained_tokens
+from winnow.config import Config, trained_tokens
 from winnow.memory import footprint
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
@@ -97,11 +97,11 @@ def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
 
 def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
     """Parts of a value model; none where no value model is trained."""
-    model = demand.value_model
-    if model is None:
+    model, critic = demand.value_model, demand.config.critic
+    if model is None or critic is None:
         return
     yield from parts(model, demand)
-    if demand.sharded and isinstance(demand.config.critic, AdapterCritic):  # checkpoints are written from a copy
+    if demand.sharded and critic.policy_head == "lent":  # checkpoints are written from a copy
         yield MemoryPart("value model's adapter in that copy", weight_bytes(model.held), "always", "cpu", writer=True)
 
 

@@ -61,7 +61,9 @@ def _make_plan(
     passes = (*value_model_passes(demand), *policy_passes(demand, needs))
     parts = (*models, *passes, *engine_parts(demand))
     workers = demand.config.verify.workers
-    policy = f"{_trained_models(demand)} on {demand.device} in {describe_precision(demand.config, demand.device)}"
+    critic = demand.config.critic
+    values = f" and value model ({critic.description})" if critic else ""
+    policy = f"policy{values} on {demand.device} in {describe_precision(demand.config, demand.device)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
@@ -119,14 +121,3 @@ def _value_checkpoint_bytes(demand: Demand) -> int:
     if model.masters and model.holds_layers:  # its parameters are not saved, as they are rounded from the masters
         return state
     return sum(p.numel() * p.element_size() for p in model.held.parameters() if p.requires_grad) + state
-
-
-def _trained_models(demand: Demand) -> str:
-    """Description of the trained models for the display's line about devices."""
-    form = None if demand.config.critic is None else demand.config.critic.form
-    return {
-        None: "policy",
-        "shared": "policy with a value head",
-        "adapter": "policy with a value model's adapter",
-        "model": "policy and value model",
-    }[form]

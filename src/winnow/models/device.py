@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import Module, Parameter
 
-from winnow.config import Config, ModelCritic, SharedCritic
+from winnow.config import Config, TrainedCritic
 from winnow.errors import ConfigError
 
 
@@ -121,9 +121,9 @@ def keeps_value_masters(config: Config) -> bool:
     master too.
     """
     critic = config.critic
-    if isinstance(critic, SharedCritic):
+    if critic is not None and critic.policy_head == "trained":
         return keeps_masters(config)
-    if not isinstance(critic, ModelCritic):
+    if not isinstance(critic, TrainedCritic) or critic.policy_head is not None:
         return False
     return config.model.dtype == "bfloat16" and critic.lora is None and critic.optimizer.master_weights
 

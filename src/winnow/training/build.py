@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
 from winnow.alarms import Alarms
-from winnow.config import Config, ModelCritic, SeparateCritic, dump
+from winnow.config import Config, OwnModelCritic, SeparateCritic, dump
 from winnow.control_groups import cpu_quota
 from winnow.engines.base import EngineContext, make_engine
 from winnow.errors import ConfigError, RunFolderError
@@ -220,8 +220,8 @@ def make_separate_critic(
     critic = config.critic
     if not isinstance(critic, SeparateCritic):
         return policy, None
-    loaded = _load_critic(config, critic, device, policy.tokenizer) if isinstance(critic, ModelCritic) else policy
-    return loaded, make_critic(config, critic, learner, loaded)
+    loaded = _load_critic(config, critic, device, policy.tokenizer) if isinstance(critic, OwnModelCritic) else policy
+    return loaded, make_critic(config, learner, loaded)
 
 
 def load_start(critic: Critic, config: Config) -> None:
@@ -250,7 +250,7 @@ def load_start(critic: Critic, config: Config) -> None:
         ) from error
 
 
-def _load_critic(config: Config, critic: ModelCritic, device: torch.device, tokenizer: Any) -> Loaded:
+def _load_critic(config: Config, critic: OwnModelCritic, device: torch.device, tokenizer: Any) -> Loaded:
     """A model of the critic alone, with an adapter where one is trained."""
     with relabel_errors("critic.path" if critic.path else "model.path"):
         loaded = load(

@@ -16,7 +16,7 @@ import torch
 
 from winnow import ranks
 from winnow.alarms import check as check_alarms
-from winnow.config import AdapterCritic, Config, ModelCritic, OptimizerSection, SeparateCritic, optimizers
+from winnow.config import Config, OptimizerSection, OwnModelCritic, SeparateCritic, TrainedCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.models.folder import relabel_errors
@@ -104,8 +104,8 @@ def check_ranks(config: Config, count: int) -> None:
 def _check_precision(members: Members) -> None:
     config, critic = members.config, members.config.critic
     check_rounding(config.optimizer, "optimizer", dtype=config.model.dtype, adapter=config.model.lora is not None)
-    if isinstance(critic, SeparateCritic):
-        adapter = isinstance(critic, AdapterCritic) or critic.lora is not None
+    if isinstance(critic, TrainedCritic):
+        adapter = critic.policy_head == "lent" or critic.lora is not None
         check_rounding(critic.optimizer, "critic.optimizer", dtype=config.model.dtype, adapter=adapter)
 
 
@@ -283,19 +283,19 @@ def _check_critic(members: Members) -> None:
             key="critic",
             code="config.no_effect",
         )
-    if isinstance(critic, AdapterCritic) and config.model.lora is None:
+    lora, lent = config.model.lora, isinstance(critic, SeparateCritic) and critic.policy_head == "lent"
+    if lent and lora is None:
         raise ConfigError(
-            "critic.form = 'adapter' puts an adapter on the policy's frozen base, and without model.lora that base is "
-            "trained",
+            f"critic.form = {critic.form!r} puts an adapter on the policy's frozen base, and without model.lora that "
+            f"base is trained",
             remedy="set model.lora, or critic.form = 'model', which may have a critic.lora",
             key="critic.form",
             code="config.combination",
         )
-    lora = config.model.lora
-    if isinstance(critic, AdapterCritic) and lora and critic.lora and critic.lora.targets != lora.targets:
+    if isinstance(critic, SeparateCritic) and lent and lora and critic.lora and critic.lora.targets != lora.targets:
         raise ConfigError(
-            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters must be on "
-            f"the same layers",
+            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = {critic.form!r}: both adapters must be "
+            f"on the same layers",
             remedy="set it to the value of model.lora.targets",
             key="critic.lora.targets",
             code="config.combination",
@@ -322,7 +322,7 @@ def _check_critic(members: Members) -> None:
 def check_value_model(config: Config, tokenizer: Any) -> None:
     """Raise ConfigError or DataError where `critic.path` does not fit the policy. Reads no weights."""
     critic = config.critic
-    if isinstance(critic, ModelCritic) and critic.path is not None:
+    if isinstance(critic, OwnModelCritic) and critic.path is not None:
         with relabel_errors("critic.path"):
             critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
         if critic_tokenizer.get_vocab() != tokenizer.get_vocab():

@@ -22,7 +22,7 @@ from winnow.algos.gae import (
     with_kl,
 )
 from winnow.algos.objective import Value, ValueLoss
-from winnow.config import CriticSection, SeparateCritic
+from winnow.config import CriticSection, TrainedCritic
 from winnow.errors import UpdateError
 from winnow.learner.batches import make_batches
 from winnow.learner.optimizer import UpdateResult
@@ -86,7 +86,7 @@ def fill_returns(critic: CriticSection | None, groups: Sequence[Group], step: in
 
 def is_pretraining(critic: CriticSection | None, step: int) -> bool:
     """Whether this step updates only the value model (`critic.pretraining_steps`)."""
-    return isinstance(critic, SeparateCritic) and step < critic.pretraining_steps
+    return isinstance(critic, TrainedCritic) and step < critic.pretraining_steps
 
 
 @dataclass
@@ -122,7 +122,7 @@ def train_critic(run: Run, history: History, groups: Sequence[Group], step: int,
     """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `make_batches`."""
     tally = CriticTally()
     section = run.config.critic
-    if run.critic is None or not isinstance(section, SeparateCritic):
+    if run.critic is None or not isinstance(section, TrainedCritic):
         return tally
     loss = ValueLoss(section.clip_range)
     for batch in _batches(run, section, history, groups, step, planned):
@@ -173,7 +173,7 @@ def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, flo
 
 
 def _batches(
-    run: Run, section: SeparateCritic, history: History, groups: Sequence[Group], step: int, planned: int
+    run: Run, section: TrainedCritic, history: History, groups: Sequence[Group], step: int, planned: int
 ) -> list[Batch]:
     """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
@@ -196,7 +196,7 @@ def _read(run: Run, group: Group) -> BoolArray:
     Those without a trainable token are left out.
     """
     assert group.keep is not None, "values come after selection"
-    every = isinstance(run.config.critic, SeparateCritic) and run.config.critic.train_on == "all"
+    every = isinstance(run.config.critic, TrainedCritic) and run.config.critic.train_on == "all"
     some = np.array([rollout.sampled.any() for rollout in group.rollouts], dtype=np.bool_)
     return (group.valid if every else group.keep) & some
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.config import Config, ModelCritic, Section, SeparateCritic, trained_tokens
+from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device, parse_bytes
@@ -46,7 +46,7 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
     folder = _folder(path)
     readable = folder is not None and (not is_hub_id(path) or has_tokenizer(folder))
-    critic_path = critic.path if isinstance(critic, ModelCritic) else None
+    critic_path = critic.path if isinstance(critic, OwnModelCritic) else None
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
@@ -93,7 +93,7 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
     if folder is not None and is_hub_id(config.model.path):
         changed["model"] = config.model.model_copy(update={"path": str(folder)})
     critic = config.critic
-    if isinstance(critic, ModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
+    if isinstance(critic, OwnModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
         changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
@@ -174,16 +174,16 @@ def _about_values(config: Config) -> Iterator[str]:
     critic = config.critic
     if critic is None:
         return
-    if not isinstance(critic, SeparateCritic):
-        yield "values       of the kept rollouts, by a head that is trained in the policy's updates"
+    if not isinstance(critic, TrainedCritic):
+        how = ", trained in the policy's updates" if critic.policy_head == "trained" else ""
+        yield f"values       of the kept rollouts, by {critic.description}{how}"
         return
     read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
-    form = "an adapter on the policy's base" if critic.form == "adapter" else "a separate model"
     epochs, each, steps = critic.epochs, critic.epochs * critic.updates_per_step, critic.pretraining_steps
     alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} only it is trained" if steps else ""
     yield (
-        f"{read} {form}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per step, before the "
-        f"policy's{alone}"
+        f"{read} {critic.description}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per "
+        f"step, before the policy's{alone}"
     )
 
 
