@@ -304,21 +304,15 @@ def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Paramet
             key="critic.form",
             code="run_folder.other_model",
         )
-    for name in sorted(parameters.keys() ^ saved.keys()):
-        raise RunFolderError(
-            f"the value model of the checkpoint is another one: {name!r} is "
-            f"{'not saved' if name in parameters else 'saved, and not trained now'}",
-            remedy="use the critic.form, model and adapter that it was trained with",
-            key="critic.form",
-            code="run_folder.other_model",
-        )
-    for name, parameter in parameters.items():
-        if saved[name].shape != parameter.shape:
+    for name in sorted(parameters.keys() | saved.keys()):
+        now, then = (each.get(name) for each in (parameters, saved))
+        if now is None or then is None or now.shape != then.shape:
+            shapes = ["none" if of is None else f"one of shape {tuple(of.shape)}" for of in (then, now)]
             raise RunFolderError(
-                f"the value model of the checkpoint is another one: {name!r} has shape {tuple(saved[name].shape)}, the "
-                f"model has {tuple(parameter.shape)}",
-                remedy="use the model and adapter that it was trained with",
-                key="critic",
+                f"the value model of the checkpoint is another one: of {name!r} it has {shapes[0]}, the model has "
+                f"{shapes[1]}",
+                remedy="use the critic.form, model and adapter that it was trained with",
+                key="critic" if now is not None and then is not None else "critic.form",
                 code="run_folder.other_model",
             )
 

@@ -54,7 +54,7 @@ def weights_folder(path: str) -> Path:
     if is_hub_id(path) and _missing(folder, names):
         folder = _download(path, names, revision=folder.name)  # the revision whose index was read
     if missing := _missing(folder, names):
-        raise _refused(
+        raise refused(
             f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}",
             "copy every *.safetensors file of the model into the folder (winnow opens no other kind)",
             "data.missing",
@@ -69,7 +69,7 @@ def weight_files(folder: Path) -> tuple[str, ...]:
     not open: pickles, or files outside the folder.
     """
     if (folder / "adapter_config.json").exists():
-        raise _refused(
+        raise refused(
             f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model",
             "name the folder of the merged model, such as a checkpoint of winnow",
             "data.unfit_model",
@@ -79,12 +79,12 @@ def weight_files(folder: Path) -> tuple[str, ...]:
     try:
         names = sorted({str(name) for name in json.loads((folder / INDEX).read_bytes())["weight_map"].values()})
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _refused(
+        raise refused(
             f"{folder / INDEX} is no index of weights ({type(error).__name__})", "copy it again", "data.malformed"
         ) from error
     for name in names:
         if not _SHARD.fullmatch(name):
-            raise _refused(
+            raise refused(
                 f"{folder / INDEX} names {name!r}, and weights are read only from *.safetensors files in the model's "
                 f"folder",
                 "download them in that form",
@@ -93,7 +93,8 @@ def weight_files(folder: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _refused(problem: str, remedy: str, code: str) -> DataError:
+def refused(problem: str, remedy: str, code: str = "data.unfit_model") -> DataError:
+    """The error about a model folder that cannot be used."""
     return DataError(problem, remedy=remedy, key="model.path", code=code)
 
 
@@ -113,7 +114,7 @@ def is_hub_id(path: str) -> bool:
     if may_be_id and (not os.path.isdir(folder.parent) or cached_folder(path)):
         return True
     hint = f" ({folder.parent} is here, and has no {folder.name})" if may_be_id else ""
-    raise _refused(
+    raise refused(
         f"model.path: there is no folder {path!r}{hint}",
         'set it to "bundled", a model folder, or a hub id "owner/name" (`winnow fetch` downloads one into a folder)',
         "data.missing",
@@ -145,7 +146,7 @@ def _download(hub_id: str, patterns: Sequence[str], revision: str | None = None)
         return Path(snapshot_download(hub_id, allow_patterns=list(patterns), revision=revision))
     except Exception as error:  # errors of the hub, the network and the disk have no common base
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise _refused(
+        raise refused(
             f"model.path: there is no folder {hub_id!r} here, and the hub did not give a model of that id ({reason})",
             "check the network and the id, or set it to a folder",
             "data.missing",
@@ -194,20 +195,22 @@ def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
 def _content(file: Path, folder: Path) -> bytes:
     place, home = file.resolve(), folder.resolve()
     if not (place.is_relative_to(home) or place.is_relative_to(home.parents[1] / "blobs")):
-        raise _unreadable(
-            f"model.path: {file} is a link to {place}, outside of the model's folder", "copy the file into that folder"
+        raise refused(
+            f"model.path: {file} is a link to {place}, outside of the model's folder",
+            "copy the file into that folder",
+            "data.unreadable",
         )
     try:
         if file.stat().st_size > MOST:
-            raise _unreadable(
-                f"model.path: {file} has {file.stat().st_size} bytes, at most {MOST} are read", "remove it"
+            raise refused(
+                f"model.path: {file} has {file.stat().st_size} bytes, at most {MOST} are read",
+                "remove it",
+                "data.unreadable",
             )
         return file.read_bytes()
     except OSError as error:
-        raise _unreadable(
-            f"model.path: cannot read {file}: {error.strerror}", "make it readable: every checkpoint needs it"
+        raise refused(
+            f"model.path: cannot read {file}: {error.strerror}",
+            "make it readable: every checkpoint needs it",
+            "data.unreadable",
         ) from error
-
-
-def _unreadable(problem: str, remedy: str) -> DataError:
-    return DataError(problem, remedy=remedy, key="model.path", code="data.unreadable")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from winnow.errors import ConfigError, DataError, near_miss
+from winnow.errors import ConfigError, near_miss
 from winnow.models.bnb import as_plain_model, load_in_nf4
-from winnow.models.folder import published_files, settings_folder, weights_folder
+from winnow.models.folder import published_files, refused, settings_folder, weights_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # imports all modelling code, which takes seconds
@@ -57,7 +57,7 @@ def describe(path: str) -> Description:
     try:
         return Description(family=config.model_type, context=text.max_position_embeddings, vocabulary=text.vocab_size)
     except AttributeError as error:
-        raise _unfit(
+        raise refused(
             f"model.path: {path!r} is no causal language model with a bounded context ({error})", "choose another model"
         ) from error
 
@@ -87,7 +87,7 @@ def load(
     tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
-        raise _unfit(
+        raise refused(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together",
             "copy the tokenizer files of the same model into the folder",
@@ -108,17 +108,16 @@ def load_tokenizer(path: str) -> Any:
     """The tokenizer, which has an end-of-sequence token. Raises DataError with the remedy."""
     folder = settings_folder(path)
     if not has_tokenizer(folder):  # transformers would invent an empty tokenizer of the model's family
-        raise DataError(
+        raise refused(
             f"model.path: {path!r} has no tokenizer",
-            remedy="copy tokenizer.json and tokenizer_config.json into it",
-            key="model.path",
-            code="data.missing",
+            "copy tokenizer.json and tokenizer_config.json into it",
+            "data.missing",
         )
     # AutoTokenizer would replace the rules in tokenizer.json by the family's; the model was trained with the file's
     reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, **NO_CODE, clean_up_tokenization_spaces=False)
     if tokenizer.eos_token_id is None:
-        raise _unfit(
+        raise refused(
             f"{path}: the tokenizer has no eos token, so no rollout could ever stop",
             f'set "eos_token" in {folder / "tokenizer_config.json"} to a token of the vocabulary',
         )
@@ -187,11 +186,10 @@ def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:
         **more,
     )
     if missing := sorted(report["missing_keys"]):
-        raise DataError(
+        raise refused(
             f"{path}: {len(missing)} weights are not in the files and would be random, {missing[0]!r} among them",
-            remedy="copy every *.safetensors file of the model into the folder",
-            key="model.path",
-            code="data.missing",
+            "copy every *.safetensors file of the model into the folder",
+            "data.missing",
         )
     model.name_or_path = path  # not a folder of the hub's cache, as it becomes the base model's name in an adapter
     return model
@@ -215,13 +213,13 @@ def read_config(path: str) -> Any:
     """
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
-        raise _unfit(
+        raise refused(
             f"{path}: config.json names the weights {named!r} (transformers_weights), and winnow reads only "
             f"model.safetensors and the files in its index",
             "rename the files, and remove transformers_weights from config.json",
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise _unfit(
+        raise refused(
             f"{path}: the model is quantized already (quantization_config in config.json), and packed weights cannot "
             f"be trained",
             "use the model that it was quantized from, with model.quantization = 'nf4' for 4 bits",
@@ -234,16 +232,11 @@ def _read(path: str, what: str, folder: Path, reader: Callable[..., T], **option
         return reader(str(folder), local_files_only=True, **options)
     except Exception as error:  # the exceptions of the readers' parsers have no common base
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise DataError(
+        raise refused(
             f"model.path: no usable {what} of {path!r} in the folder ({reason})",
-            remedy="give it config.json, tokenizer.json, tokenizer_config.json and *.safetensors of one model",
-            key="model.path",
-            code="data.unreadable",
+            "give it config.json, tokenizer.json, tokenizer_config.json and *.safetensors of one model",
+            "data.unreadable",
         ) from error
-
-
-def _unfit(problem: str, remedy: str) -> DataError:
-    return DataError(problem, remedy=remedy, key="model.path", code="data.unfit_model")
 
 
 def _without_dropout(config: Any) -> Any:

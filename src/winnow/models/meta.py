@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from winnow.errors import DataError
 from winnow.models.bnb import to_4bit_shapes
+from winnow.models.folder import refused
 from winnow.models.load import DTYPES, read_config
 
 if TYPE_CHECKING:
@@ -145,12 +145,10 @@ def meta_model(
         model = None if adaptable else skeleton(config, DTYPES[dtype])
         model = _by_transformers(config, DTYPES[dtype]) if model is None else model
     except Exception as error:  # exceptions of the families' code have no common base
-        raise DataError(
+        raise refused(
             f"model.path: transformers makes no causal language model of config.json of {path!r} "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]})",
-            remedy="choose another model, or correct its config.json",
-            key="model.path",
-            code="data.unfit_model",
+            "choose another model, or correct its config.json",
         ) from error
     if quantization is not None:
         to_4bit_shapes(model)
