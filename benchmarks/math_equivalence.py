@@ -3,7 +3,7 @@
     python benchmarks/math_equivalence.py
 
 Every pair of math_pairs.py is judged as in a run: by `Verifiers`, one killable worker and the reward `boxed`. The CPU
-seconds are those of trainer, fork server and worker together, because they depend little on other processes. Writes
+seconds are those of trainer, supervisor and worker together, because they depend little on other processes. Writes
 benchmarks/results/<date>_math_equivalence.json.
 """
 

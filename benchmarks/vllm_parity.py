@@ -21,7 +21,7 @@ from typing import Any
 import frame
 
 import winnow
-from winnow.engines.vllm.weight_transfer import OneByOne
+from winnow.engines.vllm.worker import OneByOne
 from winnow.records import StepReport
 
 VLLM = {"use": "vllm", "compiled": False, "key_value_gib": 0.25}

@@ -34,9 +34,9 @@ from winnow.commands.train.on_ray import train_on_worker
 from winnow.config import Config
 from winnow.config_file import load, validate
 from winnow.config_keys import keys
+from winnow.engines.freshness import check_newer
 from winnow.engines.sampling import choose
 from winnow.engines.stopping import split_stops
-from winnow.engines.weight_versions import check_newer
 from winnow.errors import CODES, WinnowError
 from winnow.families import FAMILIES
 from winnow.memory.plan import MemoryPart, MemoryPlan

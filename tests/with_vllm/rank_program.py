@@ -12,7 +12,7 @@ from typing import Any
 
 from winnow.config_file import validate
 from winnow.engines.process import engine as process
-from winnow.engines.vllm.server import VllmEngine
+from winnow.engines.vllm.sampler import VllmEngine
 from winnow.records import StepReport
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
@@ -20,7 +20,7 @@ from winnow.training.resolve import resolve_members
 
 def forget() -> None:
     """Make workers read every weight and record its version, but copy only the weights of version 0."""
-    from winnow.engines.vllm.weight_transfer import OneByOne, for_worker
+    from winnow.engines.vllm.worker import OneByOne, for_worker
 
     honest = OneByOne.receive_weights
 

@@ -34,7 +34,7 @@ def test_with_an_adapter_it_samples_from_the_trained_policy(train, lora):
 
 def test_weights_that_are_not_copied_are_reported_within_a_step(train, monkeypatch):
     """A planted bug: the worker records the version, and copies nothing."""
-    from winnow.engines.vllm.weight_transfer import OneByOne
+    from winnow.engines.vllm.worker import OneByOne
 
     honest = OneByOne.receive_weights
 

@@ -20,11 +20,11 @@ from transformers import (
 )
 
 from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.freshness import check_newer
+from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule, last_of, stop_rules
-from winnow.engines.weight_versions import check_newer
-from winnow.engines.weights import TOLERANCES, PolicyCopy
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
+from winnow.engines.freshness import check_newer
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule, last_of, stop_rules
-from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
 from winnow.registry import register

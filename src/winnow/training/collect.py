@@ -18,7 +18,7 @@ import numpy as np
 from winnow import ranks
 from winnow.algos.division import deal
 from winnow.engines.base import Engine
-from winnow.engines.weight_versions import check_fresh
+from winnow.engines.freshness import check_fresh
 from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling

@@ -1,6 +1,6 @@
-"""Decides whether a worker judges a task that was sent to it in advance, or the fork server takes the task back.
+"""Decides whether a worker judges a task that was sent to it in advance, or the supervisor takes the task back.
 
-A pipe contains one byte for each such task. The worker reads the byte before it begins the task, and the fork server
+A pipe contains one byte for each such task. The worker reads the byte before it begins the task, and the supervisor
 reads it to take the task back. Only one of the two reads gets the byte, so no task is judged twice, and none is lost.
 """
 
@@ -10,7 +10,7 @@ import os
 import select
 from contextlib import suppress
 
-NUMBERS = 256  # values of a byte; far fewer tasks are between a worker and the fork server at any time
+NUMBERS = 256  # values of a byte; far fewer tasks are between a worker and the supervisor at any time
 
 
 class Claims:
@@ -21,11 +21,11 @@ class Claims:
         os.set_blocking(self._read, False)  # for both processes
 
     def offer(self, number: int) -> None:
-        """In the fork server: allow the worker to judge its `number`-th line, counted from 0."""
+        """In the supervisor: allow the worker to judge its `number`-th line, counted from 0."""
         os.write(self._write, bytes([number % NUMBERS]))
 
     def take_back(self) -> int:
-        """In the fork server: take back every line that the worker has not begun, and return their number. They are the
+        """In the supervisor: take back every line that the worker has not begun, and return their number. They are the
         last ones that were sent.
         """
         try:
@@ -34,7 +34,7 @@ class Claims:
             return 0
 
     def keep_reading_end(self) -> None:
-        """In the worker: close the writing end. Only then does reading end when the fork server exits."""
+        """In the worker: close the writing end. Only then does reading end when the supervisor exits."""
         os.close(self._write)
 
     def claim(self) -> int | None:
@@ -43,7 +43,7 @@ class Claims:
         poll.register(self._read, select.POLLIN)
         while True:
             poll.poll()
-            with suppress(BlockingIOError):  # the fork server has just taken it back
+            with suppress(BlockingIOError):  # the supervisor has just taken it back
                 number = os.read(self._read, 1)
                 return number[0] if number else None
 

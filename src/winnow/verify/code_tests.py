@@ -305,7 +305,7 @@ def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
 
 @functools.cache
 def _announce(sandbox: Sandbox) -> None:
-    """Print the layers once per process, but not in the fork server, which tests the same ones."""
-    if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.forkserver":
+    """Print the layers once per process, but not in the supervisor, which tests the same ones."""
+    if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.supervisor":
         note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they have all rights of this user"
         print(f"sandbox: programs run under {sandbox.layers}{note}", file=sys.stderr)

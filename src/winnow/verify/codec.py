@@ -103,7 +103,7 @@ def encode_error(error: WinnowError) -> bytes:
 
 
 def decode_error(line: bytes) -> ConfigError:
-    """The error for which the fork server could not import the reward."""
+    """The error for which the supervisor could not import the reward."""
     try:
         parts = json.loads(line)
         if not (isinstance(parts, list) and len(parts) == 4):

@@ -1,6 +1,6 @@
-"""Which worker judges which task next: the rules of the fork server. This module starts no process and reads no clock.
+"""Which worker judges which task next: the rules of the supervisor. This module starts no process and reads no clock.
 
-A worker may be sent tasks in advance (prefetch), because waiting for the fork server between quick verdicts would cost
+A worker may be sent tasks in advance (prefetch), because waiting for the supervisor between quick verdicts would cost
 more time than the verdicts. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at the speed of the
 worker's last verdicts, and at most `PREFETCH_BYTES`. Where a verdict is slow nevertheless and another worker is idle,
 the tasks that wait behind it are taken back (claims.py) and assigned to others. The slow worker keeps running, with all
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(eq=False)
 class Worker:
-    """The fork server's record of one of its worker processes."""
+    """The supervisor's record of one of its worker processes."""
 
     pid: int
     socket: LineSocket
@@ -74,7 +74,7 @@ class Worker:
         return [self.tasks.pop() for _ in range(self.claims.take_back())][::-1]
 
     def close(self) -> None:
-        """Close the fork server's ends of the socket and of the pipe."""
+        """Close the supervisor's ends of the socket and of the pipe."""
         self.socket.close()
         self.claims.close()
 

@@ -67,7 +67,7 @@ def is_retried(outcome: Outcome, *, crashed_before: bool) -> bool:
 
 
 def check_restart(name: str, starts: int, status: int | None) -> None:
-    """Raise VerifierError when the fork server of the reward `name` has exited too often without a single verdict.
+    """Raise VerifierError when the supervisor of the reward `name` has exited too often without a single verdict.
 
     `starts` counts its starts since the last verdict, `status` is its exit status.
     """

@@ -1,4 +1,4 @@
-"""Lines of bytes over a non-blocking socket: the connection from trainer to fork server, and from there to workers.
+"""Lines of bytes over a non-blocking socket: the connection from trainer to supervisor, and from there to workers.
 
 A line is `<ticket> <JSON>`. JSON is written with ASCII escapes, so NUL, lone surrogates and newlines inside a text
 cannot break a line. Received bytes are never executed.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.rewards.compose import Score, make_reward, reads
 from winnow.verify.failures import RecentVerdicts, check_failures
-from winnow.verify.pool import Pool
+from winnow.verify.supervisor_client import SupervisorClient
 from winnow.verify.worker import judge
 from winnow.verify.worker_settings import RewardSpec, WorkerSettings, can_be_sent, reward_name
 
@@ -75,7 +75,7 @@ class Verifiers:
         self._max_failure_share = max_failure_share
         self._recent = RecentVerdicts()
         self._submitted: dict[tuple[str, int], _Submitted] = {}
-        self._runner: Pool | Inline
+        self._runner: SupervisorClient | Inline
         if workers == 0 or not can_be_sent(reward):
             self._runner = Inline(make_reward(reward, base=base))
             self.notices = (_notice(self._name, by_choice=workers == 0),)
@@ -87,7 +87,7 @@ class Verifiers:
                 timeout_seconds=timeout_seconds,
                 memory_mb=memory_mb,
             )
-            self._runner = Pool(settings, name=self._name)
+            self._runner = SupervisorClient(settings, name=self._name)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -44,7 +44,7 @@ def serve(end: socket.socket, claims: Claims, reward: Score, *, memory_mb: int, 
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)  # skips the fork server's loop and exit handlers, which the fork has inherited
+        os._exit(status)  # skips the supervisor's loop and exit handlers, which the fork has inherited
 
 
 def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
@@ -61,7 +61,7 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """On Linux the kernel kills a worker whose fork server has exited; elsewhere the worker exits at its next read."""
+    """On Linux the kernel kills a worker whose supervisor has exited; elsewhere the worker exits at its next read."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The settings of a fork server and its workers, as one JSON text; a reward's name, and whether it can be sent."""
+"""The settings of a supervisor and its workers, as one JSON text; a reward's name, and whether it can be sent."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from winnow.engines.base import Tolerance
-from winnow.engines.weight_versions import check_newer
+from winnow.engines.freshness import check_newer
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from refusals import refused
-from winnow.engines.vllm.server import GrowingRollout, VllmEngine
+from winnow.engines.vllm.sampler import GrowingRollout, VllmEngine
 from winnow.errors import EngineError
 from winnow.records import Sampling
 

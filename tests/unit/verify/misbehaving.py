@@ -130,7 +130,7 @@ def _sockets() -> list[int]:
     return [end for end in range(3, 64) if is_socket(end)]
 
 
-def _fork_server_mb(_: str) -> float:
+def _supervisor_mb(_: str) -> float:
     with open(f"/proc/{os.getppid()}/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
@@ -179,7 +179,7 @@ _ACTS: dict[str, Any] = {
     "babble": _babble,
     "forge": _forge,
     "flood": _flood,
-    "fork_server_mb": _fork_server_mb,
+    "supervisor_mb": _fork_server_mb,
     "mark": _mark,
     "await": _await,
     "after": _after,

@@ -1,4 +1,4 @@
-"""A reward whose file writes noise into every socket of the fork server that imports it."""
+"""A reward whose file writes noise into every socket of the supervisor that imports it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from winnow.records import Prompt, Rollout
 
-for end in range(3, 64) if "forkserver" in sys.argv[0] else ():
+for end in range(3, 64) if "supervisor" in sys.argv[0] else ():
     try:
         if stat.S_ISSOCK(os.fstat(end).st_mode):
             os.write(end, b"noise\n7 {}\n")

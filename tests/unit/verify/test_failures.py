@@ -136,7 +136,7 @@ def test_a_first_crash_is_retried_and_nothing_else():
     assert not any(is_retried(bad(cause), crashed_before=False) for cause in ("timeout", "memory"))
 
 
-def test_a_fork_server_may_end_twice_without_a_verdict_but_not_three_times():
+def test_a_supervisor_may_end_twice_without_a_verdict_but_not_three_times():
     check_restart("mine", 2, -9)
     with refused(VerifierError, "mine", 3, -9, code="verifier.crashed"):
         check_restart("mine", 3, -9)

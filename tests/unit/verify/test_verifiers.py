@@ -243,7 +243,7 @@ LINES = [
 
 
 def test_a_line_that_a_reward_writes_into_its_socket_fails_one_task(tmp_path: Path):
-    """The line has the right ticket, so that the fork server forwards it as a verdict."""
+    """The line has the right ticket, so that the supervisor forwards it as a verdict."""
     texts = ["4"]
     for number, line in enumerate(LINES):
         (tmp_path / f"line {number}").write_text(line)
@@ -259,7 +259,7 @@ def test_a_line_that_a_reward_writes_into_its_socket_fails_one_task(tmp_path: Pa
 def test_a_reward_that_writes_without_end_fills_no_memory_but_its_worker_s():
     with verifiers(timeout_seconds=LONG) as room:
         before, flood, after = judged(room, "4", "flood", "4")
-        one = group("fork_server_mb")
+        one = group("supervisor_mb")
         (memory,) = room.stream([(one.prompt, one.rollouts[0])])
     assert (before.kind, flood.cause, after.kind) == ("correct", "crash", "correct")
     assert SOCKET_HINT in flood.detail
@@ -289,7 +289,7 @@ def test_a_crash_that_does_not_repeat_is_no_failure(pair: Verifiers, tmp_path: P
     assert [o.kind for o in outcomes] == ["correct"] * 3
 
 
-def test_a_worker_or_a_fork_server_killed_from_outside_loses_nothing():
+def test_a_worker_or_a_supervisor_killed_from_outside_loses_nothing():
     with verifiers("misbehaving.py:modules") as room:
         (before,) = judged(room, "x")
         os.kill(int(str(before.answer).split()[1]), signal.SIGKILL)
@@ -304,7 +304,7 @@ def test_a_worker_or_a_fork_server_killed_from_outside_loses_nothing():
     assert done.correct.all()
 
 
-def test_a_fork_server_that_always_ends_is_given_up():
+def test_a_supervisor_that_always_ends_is_given_up():
     with (
         verifiers() as room,
         refused(VerifierError, 3, -9, code="verifier.crashed"),
@@ -407,7 +407,7 @@ def test_unreferenced_verifiers_stop_their_workers():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a busy process when its parent dies")
-def test_a_hanging_worker_ends_with_its_fork_server():
+def test_a_hanging_worker_ends_with_its_supervisor():
     with verifiers("misbehaving.py:hang_after_first", timeout_seconds=LONG) as room:
         server, worker = map(int, str(judged(room, "x")[0].answer).split()[:2])
         hang = group("delay 600")
@@ -528,8 +528,8 @@ def test_log_probs_are_sent_only_where_a_part_reads_them(monkeypatch: pytest.Mon
 # memory
 
 
-def test_a_task_is_encoded_when_it_is_sent_and_again_for_a_new_fork_server(monkeypatch: pytest.MonkeyPatch):
-    """The fork server may hold two tasks of this size: a third is encoded only once one of them is answered."""
+def test_a_task_is_encoded_when_it_is_sent_and_again_for_a_new_supervisor(monkeypatch: pytest.MonkeyPatch):
+    """The supervisor may hold two tasks of this size: a third is encoded only once one of them is answered."""
     encoded = counted(monkeypatch)
     monkeypatch.setattr(pool, "UNANSWERED_BYTES", 1000)
     with verifiers("misbehaving.py:modules", timeout_seconds=LONG) as room:

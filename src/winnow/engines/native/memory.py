@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from winnow.engines.native.linear import packable, packed_bytes
-from winnow.engines.weights import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
+from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
 from winnow.errors import ConfigError
 from winnow.memory import footprint
 from winnow.memory.demand import Demand

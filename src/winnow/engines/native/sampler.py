@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.freshness import check_newer
 from winnow.engines.native.cache import KVCache
 from winnow.engines.native.cuda import CudaGraphs
 from winnow.engines.native.decoder import Decoder, Text
@@ -21,10 +22,9 @@ from winnow.engines.native.linear import packed as packed_weights
 from winnow.engines.native.memory import BLOCK, KVCacheSpec
 from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
+from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import stop_rules
-from winnow.engines.weight_versions import check_newer
-from winnow.engines.weights import TOLERANCES, PolicyCopy
 from winnow.errors import ConfigError, EngineError
 from winnow.memory.usage import capacity
 from winnow.records import Group, Prompt, Sampling

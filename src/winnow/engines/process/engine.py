@@ -1,10 +1,10 @@
 """An engine in a separate process, with separate memory, possibly on other devices. It has the interface of any engine.
 
     engine = second_process(
-        "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
+        "winnow.engines.vllm.sampler:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
-Rollouts return over a socket, each as soon as it is finished; weights are sent one by one (weight_group.py). Every
+Rollouts return over a socket, each as soon as it is finished; weights are sent one by one (broadcast.py). Every
 request names the version of the weights, and an engine with another version raises EngineError.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from winnow.engines.base import OnRollout
+from winnow.engines.process.broadcast import Backend, GroupBroken, Rendezvous, WeightSender
 from winnow.engines.process.lifecycle import EngineProcess
 from winnow.engines.process.messages import (
     ChannelClosed,
@@ -31,7 +32,6 @@ from winnow.engines.process.messages import (
     Request,
     Sampled,
 )
-from winnow.engines.process.weight_group import Backend, GroupBroken, Rendezvous, WeightSender
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName

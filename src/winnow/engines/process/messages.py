@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from winnow.engines.base import Tolerance
-from winnow.engines.process.weight_group import SentWeights
+from winnow.engines.process.broadcast import SentWeights
 from winnow.errors import WinnowError
 from winnow.records import Prompt, Rollout, Sampling
 from winnow.seeds import SeedName

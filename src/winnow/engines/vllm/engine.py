@@ -87,8 +87,8 @@ def vllm(
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
-    from winnow.engines.vllm.server import VllmEngine
-    from winnow.engines.vllm.weights import ServerEngine, describe
+    from winnow.engines.vllm.sampler import VllmEngine
+    from winnow.engines.vllm.served import ServerEngine, describe
     from winnow.models.adapter import has_adapter, plain_model
 
     settings = VllmSettings(
@@ -109,7 +109,7 @@ def vllm(
         if process == "inside":
             return ServerEngine(VllmEngine(served, settings), context.model, adapter=adapter)
         elsewhere = second_process(
-            "winnow.engines.vllm.server:VllmEngine",
+            "winnow.engines.vllm.sampler:VllmEngine",
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,

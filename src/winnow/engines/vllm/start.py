@@ -13,10 +13,10 @@ import torch
 import torch.distributed
 
 from winnow import ranks
+from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, sleep_unsupported
-from winnow.engines.vllm.weights import Served
 
-TRANSFER_BACKEND = "winnow"  # name of the backend that weight_transfer.py registers in vLLM
+TRANSFER_BACKEND = "winnow"  # name of the backend that worker.py registers in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
 
@@ -47,7 +47,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # of the distribution sampled from
             weight_transfer_config={"backend": TRANSFER_BACKEND},
-            worker_extension_cls="winnow.engines.vllm.weight_transfer.WorkerExtension",
+            worker_extension_cls="winnow.engines.vllm.worker.WorkerExtension",
             disable_log_stats=True,
             **_lora(served),
             **_rank_options(),

@@ -1,12 +1,12 @@
 """The process between trainer and workers: it imports the reward once, forks workers from that state, and kills them.
 
-    python -m winnow.verify.forkserver <socket> <settings>
+    python -m winnow.verify.supervisor <socket> <settings>
 
 It is a new interpreter, never a fork of the trainer. So a worker has no CUDA context, no threads and no torch, and a
 fork takes about a millisecond, the reward's imports included. Only this process enforces the time limit, so a busy
 trainer cannot delay a kill. Tasks and verdicts are lines (line_socket.py); a verdict is forwarded undecoded.
 
-    trainer  --tasks-->   fork server  --tasks-->   worker, one at a time
+    trainer  --tasks-->   supervisor  --tasks-->   worker, one at a time
              <-verdicts-               <-verdicts-
 
 failures.py determines the outcome of a rollout without a verdict, and dispatch.py which worker judges a task.
@@ -46,10 +46,10 @@ from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
 from winnow.verify.worker import serve
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
-HEARTBEAT_SECONDS = 1.0  # how often an idle fork server checks that its trainer still runs
+HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 
 
-class ForkServer:
+class Supervisor:
     """The loop: assign tasks, forward verdicts, kill workers that exceed a limit, replace those that exited.
 
     A worker's first verdict includes imports and other work that the reward does once. This does not count against the
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # a worker's collections would otherwise copy every page of the imports
-    ForkServer(trainer, reward, settings).run()
+    Supervisor(trainer, reward, settings).run()
     sys.exit(0)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from winnow.engines.base import Tolerance
-from winnow.engines.weight_versions import check_names
+from winnow.engines.freshness import check_names
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart

@@ -24,7 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from winnow.engines.process.weight_group import SentWeights
+from winnow.engines.process.broadcast import SentWeights
 from winnow.engines.vllm.start import TRANSFER_BACKEND
 from winnow.memory.usage import used_on_devices
 

@@ -1,4 +1,4 @@
-"""The trainer's side of the workers: it sends tasks, receives verdicts, and restarts a fork server that has exited.
+"""The trainer's side of the workers: it sends tasks, receives verdicts, and restarts a supervisor that has exited.
 
 It has no thread. `submit` writes as much as the socket accepts and reads received verdicts; `result` waits. Workers
 judge in between, while the trainer samples or computes.
@@ -27,9 +27,9 @@ from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
-UNANSWERED_BYTES = 32 * 2**20  # limit of tasks in the fork server; the others wait unencoded in the trainer
+UNANSWERED_BYTES = 32 * 2**20  # limit of tasks in the supervisor; the others wait unencoded in the trainer
 PROMPT_BYTES = 16 * 2**20  # cache of encoded prompts, because many rollouts have the same prompt
-SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the fork server, or an import in it, hangs
+SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the supervisor, or an import in it, hangs
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
@@ -37,11 +37,11 @@ _MODULE = (
     "-P",
     "-u",
     "-m",
-    "winnow.verify.forkserver",
+    "winnow.verify.supervisor",
 )  # -P: only the trainer's import path; -u: unbuffered output
 
 
-class Pool:
+class SupervisorClient:
     """Killable workers. Safe to use from any thread; starts at the first `submit`."""
 
     def __init__(self, settings: WorkerSettings, *, name: str) -> None:
@@ -52,15 +52,15 @@ class Pool:
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._server: _ForkServerProcess | None = None
+        self._server: _SupervisorProcess | None = None
         self._tasks: dict[int, tuple[Prompt, Rollout]] = {}  # every task without a verdict, by ticket
         self._waiting: deque[int] = deque()  # tickets of unsent tasks
         self._sent: dict[int, int] = {}  # the bytes of each sent task, by ticket
         self._bytes_sent = 0  # their sum
         self._verdicts: dict[int, bytes] = {}
         self._starts = 0  # since the last verdict
-        self._garbled = False  # the fork server sent a line that is no verdict
-        self._refusal: ConfigError | None = None  # the error for which the fork server could not import the reward
+        self._garbled = False  # the supervisor sent a line that is no verdict
+        self._refusal: ConfigError | None = None  # the error for which the supervisor could not import the reward
         self._closed = False
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> int:
@@ -80,7 +80,7 @@ class Pool:
     def result(self, ticket: int) -> Outcome:
         """The verdict of a ticket; each ticket is valid once.
 
-        Raises ConfigError when the reward cannot be imported, VerifierError when no fork server keeps running.
+        Raises ConfigError when the reward cannot be imported, VerifierError when no supervisor keeps running.
         """
         last_verdict = time.monotonic()
         while True:
@@ -96,7 +96,7 @@ class Pool:
             wait([server.socket], _RECHECK_SECONDS)
 
     def close(self) -> None:
-        """Stop the fork server and its workers; idempotent."""
+        """Stop the supervisor and its workers; idempotent."""
         with self._lock:
             self._closed = True
             if self._server is not None:
@@ -136,7 +136,7 @@ class Pool:
         self._verdicts[ticket] = body
         self._starts = 0
 
-    def _running(self) -> _ForkServerProcess:
+    def _running(self) -> _SupervisorProcess:
         if self._closed:
             raise VerifierError(
                 f"the workers of the reward {self._name!r} are closed",
@@ -146,12 +146,12 @@ class Pool:
         if self._refusal is not None:
             raise copy.copy(self._refusal)  # raising the same object again would extend its traceback
         if self._server is None:
-            self._server = _ForkServerProcess(self._settings)
+            self._server = _SupervisorProcess(self._settings)
             self._starts += 1
         return self._server
 
-    def _restart(self, server: _ForkServerProcess) -> None:
-        """Stop this fork server, and queue every task without a verdict for the next one. Raises VerifierError."""
+    def _restart(self, server: _SupervisorProcess) -> None:
+        """Stop this supervisor, and queue every task without a verdict for the next one. Raises VerifierError."""
         check_restart(self._name, self._starts, server.stop())
         self._server = None
         self._garbled = False
@@ -160,8 +160,8 @@ class Pool:
         self._bytes_sent = 0
 
 
-class _ForkServerProcess:
-    """A running fork server and the socket to it; it stops with the interpreter, or when this object is collected."""
+class _SupervisorProcess:
+    """A running supervisor and the socket to it; it stops with the interpreter, or when this object is collected."""
 
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
@@ -184,7 +184,7 @@ class _ForkServerProcess:
 
 
 def _stop(connection: LineSocket, process: subprocess.Popen[bytes]) -> None:
-    connection.close()  # then the fork server kills its workers and exits
+    connection.close()  # then the supervisor kills its workers and exits
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from winnow.engines.base import Engine, EngineContext, OnRollout
-from winnow.engines.weight_versions import check_names
+from winnow.engines.freshness import check_names
 from winnow.models.adapter import (
     adapter_config,
     adapter_names,

@@ -16,13 +16,13 @@ import torch
 
 from winnow import seeds
 from winnow.engines.base import OnRollout
+from winnow.engines.freshness import check_newer
+from winnow.engines.policy_copy import TOLERANCES
 from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import StopRule, stop_rules
+from winnow.engines.vllm.served import Served, ServedAdapter
 from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
-from winnow.engines.vllm.weights import Served, ServedAdapter
-from winnow.engines.weight_versions import check_newer
-from winnow.engines.weights import TOLERANCES
 from winnow.errors import EngineError, WinnowError
 from winnow.memory.usage import memory_by_state
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
