@@ -6,13 +6,9 @@ The weights after n steps have version n. Every rollout contains the version of 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from winnow.errors import EngineError
 from winnow.records import Group
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_newer(version: int, *, than: int) -> None:

@@ -179,7 +179,7 @@ _ACTS: dict[str, Any] = {
     "babble": _babble,
     "forge": _forge,
     "flood": _flood,
-    "supervisor_mb": _fork_server_mb,
+    "supervisor_mb": _supervisor_mb,
     "mark": _mark,
     "await": _await,
     "after": _after,
