@@ -3,7 +3,7 @@
     python benchmarks/verifier_handover.py --write
 
 It measures the seconds of 32 verdicts by four workers, 8 of them slow, relative to those 8 alone, spread evenly. It
-also measures the peak memory of trainer and fork server while many long rollouts wait for slow verdicts. scale.py
+also measures the peak memory of trainer and supervisor while many long rollouts wait for slow verdicts. scale.py
 measures the cost per token of sending rollouts to a verdict and back.
 """
 
@@ -90,7 +90,7 @@ def texts(given: Sequence[str]) -> list[tuple[Prompt, Rollout]]:
 
 
 def as_told(prompt: Prompt, rollout: Rollout) -> Outcome:
-    """The reward with slow verdicts, and the one that returns the fork server's memory."""
+    """The reward with slow verdicts, and the one that returns the supervisor's memory."""
     if rollout.text.startswith("sleep "):
         time.sleep(float(rollout.text.split()[1]))
     peak = resident("VmHWM", os.getppid()) if rollout.text == "memory" else 0.0
@@ -106,7 +106,7 @@ def in_own_process(waiting: int) -> dict[str, Any]:
 
 
 def tell_memory(waiting: int) -> None:
-    """Print the memory of trainer and fork server before rollouts are submitted, and at most until all are judged."""
+    """Print the memory of trainer and supervisor before rollouts are submitted, and at most until all are judged."""
     tasks = waiting_tasks(waiting)
     slow, (question,) = texts([f"sleep {4 * SLOW_SECONDS}"] * WORKERS), texts(["memory"])
     with verifiers(f"{Path(__file__).name}:as_told", workers=WORKERS) as room:

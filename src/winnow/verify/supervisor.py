@@ -1,4 +1,4 @@
-"""The process between trainer and workers: it imports the reward once, forks workers from that state, and kills them.
+"""The process between trainer and workers: it imports the reward once, forks workers, and kills those over a limit.
 
     python -m winnow.verify.supervisor <socket> <settings>
 
@@ -6,7 +6,7 @@ It is a new interpreter, never a fork of the trainer. So a worker has no CUDA co
 fork takes about a millisecond, the reward's imports included. Only this process enforces the time limit, so a busy
 trainer cannot delay a kill. Tasks and verdicts are lines (line_socket.py); a verdict is forwarded undecoded.
 
-    trainer  --tasks-->   supervisor  --tasks-->   worker, one at a time
+    trainer  --tasks-->   supervisor   --tasks-->   worker, one at a time
              <-verdicts-               <-verdicts-
 
 failures.py determines the outcome of a rollout without a verdict, and dispatch.py which worker judges a task.

@@ -22,7 +22,7 @@ from refusals import refused
 from winnow import registry
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers, pool
+from winnow.verify import Verifiers, supervisor_client
 from winnow.verify.failures import SOCKET_HINT
 
 HERE = Path(__file__).parent
@@ -506,13 +506,13 @@ def test_a_reward_that_reads_undeclared_log_probs_fails(workers: int, beside: tu
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """For every encoded task, the rollout's index and whether its log-probs were included."""
     encoded: list[tuple[int, bool]] = []
-    encode = pool.encode_task
+    encode = supervisor_client.encode_task
 
     def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
         encoded.append((rollout.index, logprobs))
         return encode(prompt, rollout, logprobs=logprobs)
 
-    monkeypatch.setattr(pool, "encode_task", encode_task)
+    monkeypatch.setattr(supervisor_client, "encode_task", encode_task)
     return encoded
 
 
@@ -531,7 +531,7 @@ def test_log_probs_are_sent_only_where_a_part_reads_them(monkeypatch: pytest.Mon
 def test_a_task_is_encoded_when_it_is_sent_and_again_for_a_new_supervisor(monkeypatch: pytest.MonkeyPatch):
     """The supervisor may hold two tasks of this size: a third is encoded only once one of them is answered."""
     encoded = counted(monkeypatch)
-    monkeypatch.setattr(pool, "UNANSWERED_BYTES", 1000)
+    monkeypatch.setattr(supervisor_client, "UNANSWERED_BYTES", 1000)
     with verifiers("misbehaving.py:modules", timeout_seconds=LONG) as room:
         server = int(str(judged(room, "x")[0].answer).split()[0])
         os.kill(server, signal.SIGSTOP)
