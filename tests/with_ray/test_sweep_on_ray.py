@@ -62,7 +62,7 @@ def swept(path, seeds, *, cpus, resume=False, stop_at=None):
     """(how each run ended, the words of each printed line)"""
     output = StringIO()
     with SweepFolder.open(path, resume=resume) as folder:
-        folder.describe(Contents({"a": {}}, tuple(seeds), None))
+        folder.describe(Contents({"a": {}}, tuple(seeds), None, {}))
         (path / "a").mkdir(exist_ok=True)
         with OnRay("local", path, cpus=cpus, gpus=0) as launcher:
             display = SweepDisplay(Console(file=output, width=200), None)

@@ -18,11 +18,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import RunFolderError, resumable
 from winnow.state.disk import check_kind, errors_as, write_json
@@ -67,12 +67,14 @@ class Contents:
     labels: Mapping[str, Mapping[str, Any]]  # in order, each with the dotted keys that the sweep sets for it
     seeds: tuple[int, ...]
     baseline: str | None  # the label that the others are compared with
-    inputs: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)  # label -> digests by key
+    inputs: Mapping[str, Mapping[str, Mapping[str, str]]]  # label -> digests by key
 
 
 @dataclass(frozen=True)
 class LedgerLine:
     """A line of the ledger."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # an unknown key is an error and is not ignored
 
     label: str
     seed: int
@@ -92,7 +94,7 @@ def read_contents(folder: Path) -> Contents:
         f"{path} does not describe a sweep of winnow",
         "put it back as the sweep wrote it",
         code="run_folder.damaged",
-        of=(ValueError, KeyError, TypeError, RecursionError),
+        of=(ValueError, KeyError, TypeError, AttributeError, RecursionError),
     )
     with unread, damaged:
         check_kind(path, "a file", follow=True)

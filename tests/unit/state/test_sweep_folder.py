@@ -7,9 +7,9 @@ import pytest
 
 from refusals import refused
 from winnow.errors import DataError, RunFolderError
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep, sweep_of
+from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_contents, read_sweep, sweep_of
 
-TWO = Contents({"pods": {"steps": 4}, "grpo": {"select": "all"}}, seeds=(1, 0), baseline="grpo")
+TWO = Contents({"pods": {"steps": 4}, "grpo": {"select": "all"}}, seeds=(1, 0), baseline="grpo", inputs={})
 
 
 def made(path, *entries):
@@ -101,6 +101,7 @@ def test_an_incomplete_last_line_of_the_ledger_is_removed(tmp_path):
         "[]",
         '{"label": [], "seed": 1, "status": "began", "alone": true}',
         '{"label": "pods", "seed": 1, "status": "begun", "alone": true}',
+        '{"label": "pods", "seed": 1, "status": "began", "alone": true, "host": "a"}',
     ],
 )
 def test_a_wrong_line_of_the_ledger_is_refused_by_number(tmp_path, line):
@@ -108,6 +109,15 @@ def test_a_wrong_line_of_the_ledger_is_refused_by_number(tmp_path, line):
     (folder / "ledger.jsonl").write_text(f"{line}\n")
     with refused(DataError, "ledger.jsonl, line 1", code="data.malformed"):
         read_sweep(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["3", '"winnow_sweep"', "[]", '{"winnow_sweep": 1, "labels": {}, "seeds": [0], "baseline": null}']
+)
+def test_a_file_that_describes_no_sweep_is_refused_by_its_name(tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with refused(RunFolderError, "sweep.json", code="run_folder.damaged"):
+        read_contents(tmp_path)
 
 
 def test_a_launch_that_was_cancelled_before_its_start_does_not_count(tmp_path):

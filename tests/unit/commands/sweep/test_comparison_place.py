@@ -18,7 +18,7 @@ from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sw
 def sweep(tmp_path):
     """The open folder of a sweep with two finished runs."""
     with SweepFolder.open(tmp_path / "s", resume=False) as folder:
-        folder.describe(Contents({"a": {}}, (0, 1), None))
+        folder.describe(Contents({"a": {}}, (0, 1), None, {}))
         for seed in (0, 1):
             folder.note(LedgerLine("a", seed, "finished", True, 0))
             (folder.path / "a" / f"seed-{seed}").mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_a_comparison_is_due_until_it_is_complete_and_after_each_launch(sweep):
     compared(sweep.path / "comparison-2")
     mark_comparison(sweep.path / "comparison-2", sweep.path)
     assert comparison_due(sweep.path) is None
-    sweep.describe(Contents({"a": {}}, (0, 1), "a"))
+    sweep.describe(Contents({"a": {}}, (0, 1), "a", {}))
     assert comparison_due(sweep.path) == sweep.path / "comparison-3"
 
 

@@ -51,7 +51,7 @@ class Made:
     def __init__(self, path, seeds, launcher=None, command=fake_command, resume=False):
         self.path, self.printed = path, StringIO()
         self.folder = SweepFolder.open(path, resume=resume)
-        self.folder.describe(Contents({"a": {}}, tuple(seeds), None))
+        self.folder.describe(Contents({"a": {}}, tuple(seeds), None, {}))
         (path / "a").mkdir(exist_ok=True)
         display = SweepDisplay(Console(file=self.printed, width=200), None)
         runs = read_sweep(path)
