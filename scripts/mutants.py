@@ -77,7 +77,8 @@ class Mutant:
     def file_in(self, repository: Path) -> Path:
         """The path of its module."""
         module = repository / "src" / Path(*self.function.partition(":")[0].split("."))
-        return module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+        file = module.with_suffix(".py")  # first: caches of a former package may remain in its folder
+        return file if file.is_file() else module / "__init__.py"
 
 
 @dataclass(frozen=True)
