@@ -63,6 +63,17 @@ def policy_model(config: Config, model: MetaModel) -> TrainedModel:
     )
 
 
+def policy_shapes(config: Config) -> MetaModel:
+    """The policy on the meta device, with its adapter where one is trained.
+
+    Raises DataError where its model has no settings, and ConfigError for an adapter that does not fit it.
+    """
+    section = config.model
+    lora, bits = section.lora, section.quantization
+    model = meta_model(section.path, dtype=section.dtype, adaptable=lora is not None, quantization=bits)
+    return model if lora is None else cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
+
+
 def _lighter_weights(config: Config) -> tuple[str, ...]:
     if config.model.quantization is not None:
         return ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -17,14 +16,9 @@ from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
-from winnow.memory.trained_model import value_model
-from winnow.models.adapter import add_lora
-from winnow.models.meta import meta_model
+from winnow.memory.trained_model import policy_shapes, value_model
 from winnow.training.members import Members
 from winnow.user_code import with_named_errors
-
-if TYPE_CHECKING:
-    from winnow.models.meta import MetaModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +112,9 @@ def plan_devices(
     An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings and no
     weights. Raises DataError where there are no settings, ConfigError for adapters that do not fit the model.
     """
-    config, lora = members.config, members.config.model.lora
-    model = meta_model(
-        config.model.path,
-        dtype=config.model.dtype,
-        adaptable=lora is not None,
-        quantization=config.model.quantization,
-    )
-    if lora is not None:
-        model = cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
-    engine, chunk = members.engine, default_chunk_tokens(model)
+    config, engine = members.config, members.engine
+    model = policy_shapes(config)
+    chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
     demand = Demand(
         config=config,

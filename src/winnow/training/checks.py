@@ -283,8 +283,9 @@ def _check_critic(members: Members) -> None:
             key="critic",
             code="config.no_effect",
         )
-    lora, lent = config.model.lora, isinstance(critic, SeparateCritic) and critic.policy_head == "lent"
-    if lent and lora is None:
+    lora = config.model.lora
+    on_policy = critic if isinstance(critic, SeparateCritic) and critic.policy_head == "lent" else None
+    if on_policy and lora is None:
         raise ConfigError(
             f"critic.form = {critic.form!r} puts an adapter on the policy's frozen base, and without model.lora that "
             f"base is trained",
@@ -292,10 +293,10 @@ def _check_critic(members: Members) -> None:
             key="critic.form",
             code="config.combination",
         )
-    if isinstance(critic, SeparateCritic) and lent and lora and critic.lora and critic.lora.targets != lora.targets:
+    if on_policy and lora and on_policy.lora and on_policy.lora.targets != lora.targets:
         raise ConfigError(
-            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = {critic.form!r}: both adapters must be "
-            f"on the same layers",
+            f"critic.lora.targets = {on_policy.lora.targets!r} under critic.form = {critic.form!r}: both adapters must "
+            f"be on the same layers",
             remedy="set it to the value of model.lora.targets",
             key="critic.lora.targets",
             code="config.combination",

@@ -38,9 +38,9 @@ from winnow.commands.profile.text import row
 from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
-from winnow.models.adapter import add_lora, trained_parameters
+from winnow.memory.trained_model import policy_shapes
+from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
-from winnow.models.meta import meta_model
 from winnow.state.costs import costs_of_profile
 from winnow.training.budget import plan_devices
 from winnow.training.members import Members
@@ -163,16 +163,7 @@ class StepPlan:
     @cached_property
     def trained_weights(self) -> int:
         """Number of parameters that the optimizer updates."""
-        config, lora = self.config, self.config.model.lora
-        model = meta_model(
-            config.model.path,
-            dtype=config.model.dtype,
-            adaptable=lora is not None,
-            quantization=config.model.quantization,
-        )
-        if lora is not None:
-            add_lora(model, **lora.model_dump(), seed=0)
-        return sum(parameter.numel() for parameter in trained_parameters(model).values())
+        return sum(parameter.numel() for parameter in trained_parameters(policy_shapes(self.config)).values())
 
     def clock(self, costs: StepCosts) -> StepClock:
         """A clock with these costs, scaled to the run's seconds if `calibrate` is set."""

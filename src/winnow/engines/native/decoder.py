@@ -105,7 +105,7 @@ NAME = "winnow_shared_prompt"
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared: KVCache, scaling: float) -> Tensor:
     """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which masks each row's tokens.
 
-    Without a cache, in a forward pass over prompts, attention is that of `attention.register`.
+    Without a cache, in a forward pass over prompts, attention is that of `register` (models/backbone.py).
     """
     assert isinstance(module.layer_idx, int)
     return shared.attend(module.layer_idx, query[:, :, 0] * scaling)[:, None]
@@ -245,7 +245,7 @@ class Decoder:
             self._model.train(training)
 
     def read(self, texts: Sequence[Text]) -> Tensor:
-        """See `reading.read`."""
+        """See the function `read`."""
         return read(self._model, self.cache, texts)
 
     def set_prompts(self, numbers: IntArray) -> None:
