@@ -54,7 +54,7 @@ class StopOnFile(Stop):
         self._path = path
 
     @property
-    def asked(self):
+    def requested(self):
         return self._path is not None and self._path.exists()
 
 
