@@ -1,8 +1,9 @@
-"""What commands share: printing, exit codes (docs/troubleshooting.md lists them), and arguments of several commands."""
+"""What commands share: printing, exit codes (docs/troubleshooting.md lists them), arguments, and connecting to Ray."""
 
 from __future__ import annotations
 
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from winnow.errors import (
+    ConfigError,
     DataError,
     EngineError,
     RankError,
@@ -27,6 +29,7 @@ from winnow.view.screen import silence
 from winnow.view.text import sanitize
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
+CONNECT_SECONDS = 10  # to a Ray cluster
 _WORDS = "winnow.words"  # key of the command's arguments in its context
 
 
@@ -137,3 +140,22 @@ def note_cut_row(run: Path) -> None:
             f"note: the last row of {path} is incomplete and omitted: it is being written, or a writer was killed",
             err=True,
         )
+
+
+def connect_to_ray(ray: Any, address: str, **options: Any) -> None:
+    """Connect the package `ray` to the cluster at `address`; "local" starts one on this machine.
+
+    Raises ConfigError where the cluster cannot be reached.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if host and port.isdigit():  # else Ray itself would retry for minutes
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        ray.init(address=address, **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"ray = {address!r}: the cluster cannot be reached: {error}",
+            remedy="start the cluster, or correct its address",
+            key="ray",
+            code="config.cluster",
+        ) from error

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from winnow.commands.command_line import connect_to_ray
 from winnow.commands.sweep.process import Child, Launched, Launcher, ProcessEnd
 from winnow.errors import ConfigError
 from winnow.state.disk import replace_file
@@ -20,7 +21,6 @@ from winnow.state.sweep_folder import SweepRun
 from winnow.version import __version__
 
 PROBE = ".storage-probe"
-CONNECT_SECONDS = 10
 
 
 class OnRay(Launcher):
@@ -46,16 +46,7 @@ class OnRay(Launcher):
         self._ray = ray
         self._probe = Path(os.path.abspath(folder)) / PROBE
         self._token = secrets.token_hex(16)
-        try:
-            _check_reachable(address)
-            ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"ray = {address!r}: the cluster cannot be reached: {error}",
-                remedy="start the cluster, or correct its address",
-                key="ray",
-                code="config.cluster",
-            ) from error
+        connect_to_ray(ray, address, log_to_driver=False, include_dashboard=False if address == "local" else None)
         replace_file(self._probe, self._token.encode())
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_on_node)
 
@@ -74,13 +65,6 @@ class OnRay(Launcher):
         self._ray.shutdown()
         with contextlib.suppress(OSError):
             self._probe.unlink()
-
-
-def _check_reachable(address: str) -> None:
-    """Raise OSError if HOST:PORT accepts no connection. Ray itself would retry for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 class _Task:

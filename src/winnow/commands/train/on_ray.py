@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.command_line import FAILED, SAVED
+from winnow.commands.command_line import FAILED, SAVED, connect_to_ray
 from winnow.commands.train.here import TrainingRequest, this_rank, train_here
 from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause
 from winnow.config import Config, dump
@@ -29,8 +29,6 @@ from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__
 from winnow.view.text import sanitize
-
-ANSWER_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -85,21 +83,10 @@ def _connected(address: str, ranks: int) -> Any:
         raise ConfigError(
             f"ray: {error}", remedy="install winnow-rl[ray]", key="ray", code="config.not_installed"
         ) from error
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        if host and port.isdigit():  # else Ray tries to connect for minutes
-            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-        quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train logs a line per second without a dashboard
-        # A local cluster gets a CPU per rank: Ray Train would wait for missing ones forever.
-        local = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
-        ray.init(address=address, logging_config=quiet, **local)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"ray = {address!r}: the cluster cannot be reached: {error}",
-            remedy="start the cluster, or correct its address",
-            key="ray",
-            code="config.cluster",
-        ) from error
+    quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train logs a line per second without a dashboard
+    # A local cluster gets a CPU per rank: Ray Train would wait for missing ones forever.
+    local = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
+    connect_to_ray(ray, address, logging_config=quiet, **local)
     return ray
 
 
