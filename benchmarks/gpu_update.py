@@ -44,7 +44,7 @@ from winnow.models.device import keeps_masters
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Rollout, TrainingSequence
 from winnow.training.budget import plan_devices
-from winnow.training.build import load_model
+from winnow.training.load import load_model
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 

@@ -15,9 +15,11 @@ from trl_winnow import Ours
 
 from winnow.learner.batches import make_batches
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
+from winnow.training.collect import sample
+from winnow.training.keep import fill_keep
 from winnow.training.metrics import Clock
 from winnow.training.probe import plan
-from winnow.training.step import fill_advantages, fill_keep, sample
+from winnow.training.step import fill_advantages
 
 TOLERANCE = 1e-5
 Gradients = dict[str, Tensor]

@@ -18,7 +18,7 @@ from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.value_model import Critic, shard_critic
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
-from winnow.training.build import load_model, make_separate_critic
+from winnow.training.load import load_model, make_separate_critic
 from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}

@@ -19,7 +19,7 @@ from winnow.learner.model_input import PromptAndRollout
 from winnow.learner.sharding import gather_whole, is_sharded
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
-from winnow.training.build import load_model
+from winnow.training.load import load_model
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 

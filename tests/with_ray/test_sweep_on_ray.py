@@ -22,7 +22,7 @@ from winnow.commands.sweep.loop import Sweep
 from winnow.commands.sweep.on_ray import OnRay, run_on_node
 from winnow.errors import ConfigError
 from winnow.state.sweep_folder import Contents, SweepFolder, read_sweep
-from winnow.training.boundary import Stop
+from winnow.training.stop_signals import Stop
 from winnow.version import __version__
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'winnow-rl[ray]'")

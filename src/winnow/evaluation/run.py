@@ -28,8 +28,8 @@ from winnow.records import Prompt, Rollout
 from winnow.state.log import encode
 from winnow.state.resume import digests
 from winnow.training.advice import missing_answer_forms
-from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import collect_rollouts, greedy_sampling
+from winnow.training.load import engine_context, load_model
 from winnow.training.members import Members
 from winnow.training.prompts import (
     FirstPrompt,

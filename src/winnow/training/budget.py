@@ -15,7 +15,7 @@ from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPlan
-from winnow.memory.planner import plan_memory
+from winnow.memory.plan_memory import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
 from winnow.training.members import Members
 from winnow.user_code import with_named_errors

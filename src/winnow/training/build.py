@@ -9,34 +9,24 @@ A rank gets its share of the machine's threads and verify workers.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
 from winnow.alarms import Alarms
-from winnow.config import Config, OwnModelCritic, SeparateCritic, dump
+from winnow.config import dump
 from winnow.control_groups import cpu_quota
-from winnow.engines.base import EngineContext, make_engine
-from winnow.errors import ConfigError, RunFolderError
-from winnow.learner.learner import Learner, make_learner, shard_learner
-from winnow.learner.optimizer import VALUE_MODEL
-from winnow.learner.value_model import Critic, make_critic, shard_critic
-from winnow.models.adapter import add_lora, load_adapter
-from winnow.models.device import keeps_masters, keeps_value_masters
-from winnow.models.folder import relabel_errors
-from winnow.models.load import Loaded, load
-from winnow.models.save import ADAPTER
+from winnow.engines.base import make_engine
+from winnow.learner.learner import make_learner, shard_learner
+from winnow.learner.value_model import shard_critic
+from winnow.models.device import keeps_masters
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
-from winnow.state.folder import TENSORS
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
@@ -44,7 +34,7 @@ from winnow.tasks.problems import PromptStream, digest_of
 from winnow.training.advice import before_training
 from winnow.training.budget import plan_devices
 from winnow.training.checks import check_start, check_value_model
-from winnow.training.collect import sync_weights
+from winnow.training.load import engine_context, load_model, load_start, make_separate_critic, restore
 from winnow.training.members import Members
 from winnow.training.progress import TrainingClock
 from winnow.training.prompts import run_prompts, training_sampling
@@ -169,113 +159,3 @@ def _build(
         built = Built(run, progress, devices, (*before_training(config, train, held_out), *verifiers.notices))
         on_failure.pop_all()
     return built
-
-
-def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
-    """Restore everything but the parameters, which `load_model` has read."""
-    tensors, state = checkpoint.load(saved)
-    if run.critic is not None:
-        run.critic.restore(tensors, state.get("critic", {}))
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
-    run.learner.restore(tensors, state["optimizer"])
-    progress.history.load_state_dict(state["history"])
-    run.verifiers.load_state_dict(state["verifiers"])
-    progress.clock.load_state_dict(state.get("clock", {}))
-    ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
-    sync_weights(run.learner, run.engine, version=saved.step)
-
-
-def load_model(
-    config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any, *, masters: bool = False
-) -> Loaded:
-    """The policy's module, with its adapter where one is trained: new, or as in the checkpoint `saved`.
-
-    A full model is loaded from its checkpoint, which is a model folder. An adapter is loaded on top of its base model.
-    `tokenizer` is that of `config.model.path`; a checkpoint has its own. The `masters` of a resumed model are copies of
-    its rounded weights until `restore` loads the saved ones.
-    """
-    transformers_logging.disable_progress_bar()  # else one appears per load, and per shard of every checkpoint
-    lora = config.model.lora
-    path = config.model.path if saved is None or lora is not None else str(saved.path)
-    loaded = load(
-        path,
-        dtype=config.model.dtype,
-        device=str(device),
-        tokenizer=tokenizer if path == config.model.path else None,
-        masters=masters,
-        quantization=config.model.quantization,
-    )
-    if lora is None:
-        return loaded
-    model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
-    if saved is not None:
-        load_adapter(model, saved.path / ADAPTER)
-    return dataclasses.replace(loaded, model=model)
-
-
-def make_separate_critic(
-    config: Config, learner: Learner, policy: Loaded, device: torch.device
-) -> tuple[Loaded, Critic | None]:
-    """The loaded model of a separate critic, and the critic; the policy's and None where none is configured."""
-    critic = config.critic
-    if not isinstance(critic, SeparateCritic):
-        return policy, None
-    loaded = _load_critic(config, critic, device, policy.tokenizer) if isinstance(critic, OwnModelCritic) else policy
-    return loaded, make_critic(config, learner, loaded)
-
-
-def load_start(critic: Critic, config: Config) -> None:
-    """Initialise a new run's value model from another run's checkpoint, if `critic.start` names one."""
-    if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
-        return
-    path = Path(config.critic.start).expanduser() / TENSORS
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"critic.start: {path} cannot be read: {error}",
-            remedy="name another checkpoint",
-            key="critic.start",
-            code="config.value",
-        ) from error
-    try:
-        critic.start(tensors)
-    except RunFolderError as error:
-        raise ConfigError(
-            f"critic.start = {config.critic.start!r}: {error.problem}",
-            remedy=error.remedy,
-            key="critic.start",
-            code="config.value",
-        ) from error
-
-
-def _load_critic(config: Config, critic: OwnModelCritic, device: torch.device, tokenizer: Any) -> Loaded:
-    """A model of the critic alone, with an adapter where one is trained."""
-    with relabel_errors("critic.path" if critic.path else "model.path"):
-        loaded = load(
-            critic.path or config.model.path,
-            dtype=config.model.dtype,
-            device=str(device),
-            tokenizer=tokenizer,
-            masters=keeps_value_masters(config),
-            quantization=config.model.quantization if critic.lora is not None else None,
-        )
-    if critic.lora is None:
-        return loaded
-    return dataclasses.replace(loaded, model=add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed))
-
-
-def engine_context(
-    config: Config, loaded: Loaded, cache_bytes: int | None = None, *, exact_evaluation: bool = True
-) -> EngineContext:
-    return EngineContext(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        stop_tokens=loaded.stop_tokens,
-        max_rollouts_at_once=config.rollout.max_rollouts_at_once,
-        cache_bytes=cache_bytes,
-        sharded=config.ranks.learner == "sharded" and ranks.count() > 1,
-        context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
-        exact_evaluation=exact_evaluation,
-    )

@@ -23,6 +23,8 @@ from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
+from winnow.training.metrics import Clock
+from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
 _LIGHT = ("index", "text", "finish", "version", "trainable")  # the other fields of a rollout
@@ -132,6 +134,23 @@ def collect(
             groups = verifiers.collect(groups)
     with phase("gather") if ranks.count() > 1 else nullcontext():
         return gather_groups(prompts, places, groups)
+
+
+def sample(
+    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
+) -> list[Group]:
+    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step."""
+    return collect(
+        run.engine,
+        run.verifiers,
+        prompts,
+        counts.tolist(),
+        run.sampling,
+        seed=(run.seed, "rollout", step),  # with the step: a prompt that returns gets other random numbers
+        phase=clock,
+        version=step,
+        on_rollout=progress.phases.rollout_counter(int(counts.sum())),
+    )
 
 
 def sync_weights(learner: Learner, engine: Engine, *, version: int) -> None:

@@ -31,7 +31,6 @@ from winnow.state.folder import RunFolder
 from winnow.state.logbook import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
-from winnow.training.boundary import Boundary, Stop, begin_save, reached, rescued, save, stop_signals, untouched
 from winnow.training.build import Built, build, threads_of_rank
 from winnow.training.critic import is_pretraining
 from winnow.training.evaluation import evaluate
@@ -55,7 +54,9 @@ from winnow.training.progress import (
 )
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.run import Progress, Run
+from winnow.training.saving import Boundary, begin_save, reached, rescued, save, untouched
 from winnow.training.step import train_step
+from winnow.training.stop_signals import Stop, stop_signals
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from winnow.algos.advantage import Credit, check_credits
 from winnow.families import AdvantageTraits
 from winnow.learner.batches import make_batches
 from winnow.options import Bound
-from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
-from winnow.seeds import Rng
-from winnow.training.collect import collect, sync_weights
+from winnow.records import FloatArray, Group, StepReport
+from winnow.training.collect import sample, sync_weights
 from winnow.training.critic import (
     CriticTally,
     fill_returns,
@@ -28,7 +27,8 @@ from winnow.training.critic import (
     train_critic,
     values_metrics,
 )
-from winnow.training.members import Members
+from winnow.training.dynamic_sampling import dynamic_sampling
+from winnow.training.keep import fill_keep
 from winnow.training.metrics import Clock, Parity, Tally, describe
 from winnow.training.probe import prompt_gradient_norms
 from winnow.training.run import Progress, Run
@@ -115,83 +115,12 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     return report
 
 
-def sample(
-    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
-) -> list[Group]:
-    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step."""
-    return collect(
-        run.engine,
-        run.verifiers,
-        prompts,
-        counts.tolist(),
-        run.sampling,
-        seed=(run.seed, "rollout", step),  # with the step: a prompt that returns gets other random numbers
-        phase=clock,
-        version=step,
-        on_rollout=progress.phases.rollout_counter(int(counts.sum())),
-    )
-
-
-def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
-    """Further groups, sampled until as many carry a signal as were planned, the prompts are used up, or
-    `dynamic_sampling_rounds` are done.
-
-    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2) with a bound, so it always returns. All
-    groups with a signal are trained on, even above the planned number, and none is stored for later steps. A prompt
-    with a planned count of 0 is not replaced.
-    """
-    rollout, added = run.config.rollout, list[Group]()
-    planned, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
-    for number in range(1, rollout.dynamic_sampling_rounds + 1):
-        with clock("select"):
-            carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
-        prompts = run.prompts.take(step, extra=number)
-        if carrying >= planned or not prompts:
-            break
-        counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample(run, progress, prompts, counts, step, clock)
-        added += newest
-    return added
-
-
 def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
     """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
     if run.members.source != "history":
         return None
     of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
     return prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
-
-
-def fill_keep(members: Members, group: Group, step: int) -> Group:
-    """The group with `keep` [N]. The selector gets the verified rollouts only, and a failed one is never kept.
-
-    With dynamic sampling nothing is kept of a group without a signal, which further groups replace.
-    """
-    nothing, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
-    keep = nothing.copy()
-    if valid.any():
-        keep[valid] = members.select(group.take(valid), Rng((members.config.seed, "select", step)))
-    kept, replaces = group.fill(keep=keep), members.config.rollout.dynamic_sampling_rounds > 0
-    return kept if not replaces or carries_signal(kept, members.advantage) else group.fill(keep=nothing)
-
-
-def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
-    """Whether the kept rollouts of a group contribute to the gradient: some of them have an advantage other than 0.
-
-    The advantage is computed from this group alone, after selection and in chunks. Two kinds of advantage depend on
-    more than the group. If it needs values or rewards per token, which are filled later, any kept rollout is enough. If
-    its baseline is over the batch, any kept rollout with a reward other than 0 is enough.
-    """
-    verified = group.take(group.valid)
-    keep, traits = verified.keep, advantage.traits
-    if keep is None or not keep.any():
-        return False
-    if traits.baseline == "values" or traits.needs:
-        return True
-    if traits.baseline == "batch":
-        return bool(np.any(verified.rewards[keep] != 0))
-    (credit,) = check_credits(advantage([verified]), [verified])
-    return any(np.any(credit[place]) for place in np.flatnonzero(keep))
 
 
 def fill_advantages(advantage: Bound[AdvantageTraits], groups: Sequence[Group]) -> list[Group]:

@@ -23,9 +23,10 @@ from winnow.options import bind
 from winnow.records import PolicyOutput, Sampling
 from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
+from winnow.training.keep import carries_signal
 from winnow.training.probe import check_counts
 from winnow.training.resolve import resolve_members
-from winnow.training.step import carries_signal, scatter
+from winnow.training.step import scatter
 
 OUT = PolicyOutput(logprobs=torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64))
 BATCH = micro_batch([1.0, 0.5, -1.0])

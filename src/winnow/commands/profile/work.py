@@ -31,7 +31,7 @@ from winnow.models.device import keeps_masters, resolve_device, set_deterministi
 from winnow.models.load import Loaded
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng, generator
-from winnow.training.build import engine_context, load_model
+from winnow.training.load import engine_context, load_model
 from winnow.training.members import Members
 from winnow.training.prompts import prompt_tokenizer, training_sampling
 from winnow.training.resolve import resolve_members

@@ -25,7 +25,7 @@ from winnow.commands.sweep.process import (
 from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
 from winnow.state.sweep_folder import LedgerLine, Status, SweepFolder, SweepRun, read_sweep
-from winnow.training.boundary import Stop, stop_signals
+from winnow.training.stop_signals import Stop, stop_signals
 from winnow.view.text import format_accuracies, format_duration, wrap
 
 SAVED = 75  # the exit code of `winnow train` that was interrupted

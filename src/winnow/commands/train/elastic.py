@@ -30,7 +30,7 @@ from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
 from winnow.errors import ConfigError
 from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
-from winnow.training.boundary import SIGNALS
+from winnow.training.stop_signals import SIGNALS
 from winnow.view.screen import escape_logs, escape_unprintable
 from winnow.view.text import sanitize
 

@@ -22,7 +22,7 @@ from winnow.commands.sweep.process import Child, Launcher, OnThisMachine, Proces
 from winnow.errors import RunFolderError
 from winnow.state.folder import Lock
 from winnow.state.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
-from winnow.training.boundary import Stop
+from winnow.training.stop_signals import Stop
 
 # Behaves like winnow train: a manifest, a row per step, exit code 75 on SIGTERM. The seed selects what it does.
 FAKE = """

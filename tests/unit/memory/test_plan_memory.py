@@ -24,7 +24,7 @@ from winnow.engines.native.engine import native
 from winnow.errors import ConfigError
 from winnow.memory.demand import step_rollouts
 from winnow.memory.plan import MemoryPart, format_bytes, parse_bytes
-from winnow.memory.planner import _fit_part
+from winnow.memory.plan_memory import _fit_part
 from winnow.models.load import load
 from winnow.models.meta import Skeleton, meta_model
 from winnow.recipes import recipe_paths

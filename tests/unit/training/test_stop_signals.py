@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from winnow.training import boundary
-from winnow.training.boundary import SIGNALS, StoppedBySignal, stop_signals
+from winnow.training import stop_signals as module
+from winnow.training.stop_signals import SIGNALS, StoppedBySignal, stop_signals
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_with_a_launcher_a_repetition_within_three_seconds_is_ignored(number, ha
     seconds = [10.0, 12.9, 13.0]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(os, "getsid", lambda process: os.getpid() + 1)
-    monkeypatch.setattr(boundary.time, "monotonic", lambda: seconds.pop(0))
+    monkeypatch.setattr(module.time, "monotonic", lambda: seconds.pop(0))
     with stop_signals(now=False) as stop:
         send(number)
         send(number)

@@ -1,0 +1,35 @@
+"""Dynamic sampling: further prompts in the place of groups that do not contribute to the gradient, as in DAPO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.records import Group
+from winnow.training.collect import sample
+from winnow.training.keep import fill_keep
+from winnow.training.metrics import Clock
+from winnow.training.run import Progress, Run
+
+
+def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+    """Further groups, sampled until as many carry a signal as were planned, the prompts are used up, or
+    `dynamic_sampling_rounds` are done.
+
+    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2) with a bound, so it always returns. All
+    groups with a signal are trained on, even above the planned number, and none is stored for later steps. A prompt
+    with a planned count of 0 is not replaced.
+    """
+    rollout, added = run.config.rollout, list[Group]()
+    planned, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
+    for number in range(1, rollout.dynamic_sampling_rounds + 1):
+        with clock("select"):
+            carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
+        prompts = run.prompts.take(step, extra=number)
+        if carrying >= planned or not prompts:
+            break
+        counts = np.full(len(prompts), rollout.rollouts_per_prompt)
+        newest = sample(run, progress, prompts, counts, step, clock)
+        added += newest
+    return added
