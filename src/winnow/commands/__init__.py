@@ -5,13 +5,16 @@ A command is imported when it is called, and imports its work inside the call: n
 
 from __future__ import annotations
 
-import importlib
+import ast
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from winnow.commands.command_line import FAILED, CommandGroup, print_text
 from winnow.version import __version__
@@ -66,6 +69,21 @@ class DeclaredCommands(CommandGroup):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands: Any = Commands()
+
+    def format_help(self, *arguments: Any) -> None:
+        """List the commands without importing them, which would take a second."""
+        self.commands = {name: TyperCommand(name, help=docstring_of(name)) for name in DECLARED}
+        super().format_help(*arguments)
+
+
+def docstring_of(command: str) -> str | None:
+    """The docstring of a command's function, read from its file."""
+    spec = importlib.util.find_spec(f"winnow.commands.{command}")
+    assert spec is not None
+    assert spec.origin is not None
+    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    return ast.get_docstring(functions[DECLARED[command]])
 
 
 app = typer.Typer(
