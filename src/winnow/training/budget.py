@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from winnow import ranks
-from winnow.algos.selection import kept_in_chunks, kept_size
+from winnow.algos.selection import kept_in_chunks
+from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
