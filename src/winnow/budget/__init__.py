@@ -8,6 +8,6 @@ of a step, and N the number of rollouts of one prompt. Nothing here reads a cloc
 have to be broken, the caller passes numbers that break them. An argument that does not fit raises ValueError.
 """
 
-from winnow.budget import selection
+from winnow.budget import allocation, pass_rates, selection
 
-__all__ = ["selection"]
+__all__ = ["allocation", "pass_rates", "selection"]

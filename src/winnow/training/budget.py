@@ -125,7 +125,7 @@ def plan_devices(
         device=f"cuda:{_own_device()}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
-        measured=measured_rollouts(config, members.source, count),
+        measured=measured_rollouts(config, members.source if members.gradient_norm != "none" else "none", count),
         value_model=value_model(config, model),
         chunk_tokens=chunk,
         bucket=BUCKET,
