@@ -30,13 +30,13 @@ from winnow.records import (
     Sampling,
     StepReport,
 )
-from winnow.registry import register
 from winnow.seeds import Rng
 from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
     from winnow.evaluation.result import EvaluationResult
+    from winnow.registry import register
     from winnow.run_view.data import OpenRun
     from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
@@ -92,7 +92,7 @@ __all__ = [
     "train",
 ]
 
-# Public names whose modules import torch: imported at their first use.
+# Public names whose modules import torch or pydantic: imported at their first use.
 _LATER = {
     "Alarm": "winnow.alarms",
     "AlarmRaised": "winnow.training.progress",
@@ -105,6 +105,7 @@ _LATER = {
     "Result": "winnow.training.fit",
     "Started": "winnow.training.progress",
     "OpenRun": "winnow.run_view.data",
+    "register": "winnow.registry",
 }
 
 

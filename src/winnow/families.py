@@ -65,9 +65,15 @@ class RewardTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorTraits(Traits):
-    """The source of an allocator's statistics of the prompts."""
+    """The source of an allocator's statistics of the prompts, and the estimator that it was derived for.
+
+    `assumes` is for example {"advantage": ("rloo",)}. A member of winnow that is not listed there is refused; a user's
+    own member is not checked.
+    """
 
     source: Source = "history"
+    gradient_norms: bool = True  # whether it reads the prompts' gradient norms, which are then measured
+    assumes: Mapping[Literal["advantage", "select", "weighting"], Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,6 +115,8 @@ METRICS: dict[str, str] = {
     "plan/count_min": "fewest rollouts of a prompt in the probed plan",
     "plan/count_max": "most rollouts of a prompt in the probed plan",
     "plan/unsolved": "prompts of the probed plan that no probe rollout solved",
+    "plan/brier": "Brier score of the pass rates that the plan was made from: mean of (p - correct)^2 over the step's "
+    "verified rollouts; with exact pass rates it is the mean of p (1 - p). Absent without pass rates",
     "plan/timed_out": "probe rollouts whose outcome depends on a wall-clock limit, as for outcome/timed_out",
     "dynamic_sampling/groups": "groups added because too few carried a signal",
     "dynamic_sampling/rounds": "rounds in which they were drawn",

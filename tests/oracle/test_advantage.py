@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.algos.advantage import batch, dr_grpo, grpo, is_flat, raft, raw, rloo
+from winnow.algos.advantage import batch, dr_grpo, grpo, is_flat, maxrl, raft, raw, rloo
 from winnow.records import Group, Outcome, Prompt, Rollout
 
 
@@ -59,7 +59,7 @@ def test_raw_is_the_reward():
     assert advantages.tolist() == [0.5, -2.0, 0.0]
 
 
-@pytest.mark.parametrize("advantage", [grpo, dr_grpo, rloo])
+@pytest.mark.parametrize("advantage", [grpo, dr_grpo, rloo, maxrl])
 @pytest.mark.parametrize("rewards", [[1.0], [0.1, 0.1, 0.1], [0.3, 0.1 + 0.2], [1.0, 1.0 + 1e-10]])
 def test_flat_groups_and_single_rollouts_get_exactly_zero(advantage, rewards):
     (advantages,) = advantage([group_of(rewards)])

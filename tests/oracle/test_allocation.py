@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.algos.allocation import apportion, gvm, gvm_online, gvm_weights, uniform
+from winnow.algos.allocation import gvm, gvm_online, uniform
+from winnow.budget.allocation import apportion, gvm_weights
 from winnow.errors import ConfigError
 from winnow.records import PromptStats
 

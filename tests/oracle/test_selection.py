@@ -14,13 +14,13 @@ from winnow.algos.selection import (
     chain,
     finished,
     keep_all,
-    kept_size,
     max_reward,
     max_variance,
     percentile,
     random,
     threshold,
 )
+from winnow.budget.selection import kept_size
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 

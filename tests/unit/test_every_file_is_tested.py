@@ -14,6 +14,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "alarms/rules/learning.py": "unit/alarms/test_rules.py",
     "alarms/rules/policy.py": "unit/alarms/test_rules.py",
     "alarms/rules/rollouts.py": "unit/alarms/test_rules.py",
+    "budget/pass_rates.py": "unit/budget/test_estimates.py",
     "commands/audit.py": "unit/commands/audit/test_audit.py",
     "commands/check/dry_run.py": "unit/training/test_budget_and_advice.py",
     "commands/command_line.py": "unit/commands/test_cli.py",

@@ -54,6 +54,18 @@ def rloo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[Fl
     return per_group(lambda r, over: _centred(r, over) * len(over) / (len(over) - 1), groups, statistics)
 
 
+@register("advantage", baseline="group")
+def maxrl(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
+    """A_i = (r_i - mean) / mean: with more rollouts, closer to the gradient of log P(correct) than to that of P.
+
+    MaxRL (Tajwar et al. 2026, arXiv 2602.02710), checked against the authors' code (tajwarfahim/maxrl, verl/trainer/
+    ppo/core_algos.py), without its 1e-6 beside the mean. Rewards are 0 or 1: the expected gradient over the n rollouts
+    of a prompt is then that of the sum over k < n of pass@k / k (by enumeration), if no rollout is dropped. A mean of 0
+    or less gives 0. Flat or single: 0; in the authors' code a single correct rollout has 1e6.
+    """
+    return per_group(_relative, groups, statistics)
+
+
 @register("advantage", baseline="batch")
 def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps) over the kept rollouts of all groups of the step, std with ddof 1.
@@ -169,6 +181,11 @@ def kept(group: Group) -> BoolArray:
 
 def _centred(rewards: FloatArray, over: FloatArray) -> FloatArray:
     return np.asarray(rewards - over.mean(), dtype=np.float64)
+
+
+def _relative(rewards: FloatArray, over: FloatArray) -> FloatArray:
+    mean = float(over.mean())
+    return _centred(rewards, over) / mean if mean > 0 else np.zeros(len(rewards), dtype=np.float64)
 
 
 def _std(over: FloatArray) -> float:

@@ -1,6 +1,7 @@
 """How many rollouts each prompt gets: (statistics of G prompts, a budget of rollouts) -> [G] counts.
 
-Counts are never negative, and their sum is the budget (or G times the maximum, where that is less).
+Counts are never negative, and their sum is the budget (or G times the maximum, where that is less). The rules
+themselves are functions of arrays in `winnow.budget.allocation`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from winnow.budget import allocation, pass_rates
+from winnow.budget.allocation import PromptValue, allocate_greedily, apportion, divide_evenly, gvm_weights
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import register
 
 Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+AtLeastTwo = Annotated[int, Field(ge=2)]
+AtLeastThree = Annotated[int, Field(ge=3)]
 Smoothing = Annotated[float, Field(ge=0.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -22,9 +28,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 @register("allocator", source="none")
 def uniform(stats: PromptStats, budget: int) -> IntArray:
     """The same number for every prompt; a remainder goes to the first ones."""
-    prompts = len(stats.ids)
-    share, rest = divmod(budget, prompts)
-    return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
+    return divide_evenly(len(stats.ids), budget)
 
 
 @register("allocator", source="probe")
@@ -76,7 +80,7 @@ def gvm_online(
     """
     budget = _within(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
-    rate = np.where(seen, (stats.correct + prior) / (stats.trials + 2 * prior), np.nan)
+    rate = np.where(seen, pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior), np.nan)
     weights = gvm_weights(rate, stats.gradient_norm, alpha=alpha, beta=beta)
     weights = np.where(seen & (stats.correct == 0), 0.0, weights)
     weights = np.where(seen, weights, weights[seen & (weights > 0)].mean() if np.any(weights[seen] > 0) else 1.0)
@@ -84,88 +88,106 @@ def gvm_online(
     return apportion(weights, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
-def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: float, beta: float) -> FloatArray:
-    """[G] w_i = G_i / sqrt(p_i + alpha p_i^(1 - beta)), 0 where p_i or G_i is 0 or unknown (arXiv 2505.02391, eq. 7).
-
-    Where no gradient norm was measured (all NaN), each counts as 1.
-    """
-    norms = np.ones_like(gradient_norm) if np.all(np.isnan(gradient_norm)) else np.nan_to_num(gradient_norm)
-    rates = np.nan_to_num(pass_rate)
-    safe = np.where(rates > 0, rates, 1.0)
-    return np.where(rates > 0, norms / np.sqrt(safe + alpha * safe ** (1.0 - beta)), 0.0)
-
-
-def apportion(
-    weights: FloatArray, budget: int, *, minimum: int = 0, maximum: int = 0, floor: IntArray | None = None
+@register(
+    "allocator",
+    source="history",
+    gradient_norms=False,
+    assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all", "max_variance")},
+)
+def knapsack(
+    stats: PromptStats, budget: int, *, minimum: Positive = 2, maximum: Natural = 0, prior: Smoothing = 0.5
 ) -> IntArray:
-    """[G] integers in proportion to `weights` whose sum is `budget`, or G x maximum if that is less.
+    """The most prompts of medium difficulty whose rollouts are neither all right nor all wrong.
 
-    First each prompt gets its `floor`; floors are at most the maximum and total at most the budget. Of the rest,
-    prompts whose share rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares
-    are rounded half to even, and the difference is distributed one by one to the largest remainders. The sum has
-    priority: if it is otherwise impossible, one count stays below `minimum`.
+    Knapsack RL (Li et al. 2025, arXiv 2509.25849) maximises the sum of (1 - p^n - (1-p)^n) p (1-p)^2, see
+    `winnow.budget.allocation.KNAPSACK`; the paper has 2 <= n <= 128. It was derived for 0/1 rewards and a group
+    baseline on rollouts that include both kinds where both were sampled, as `all` and `max_variance` keep them. The
+    pass rate p is the mean of a Beta(prior, prior) after the earlier visits: with `prior` = 0 it is the share of
+    correct rollouts, as in the paper, and a prompt that was never solved gets `minimum` rollouts. A prompt without
+    visits gets the mean count, as in the authors' code. Bounds and their errors are those of `gvm`, except that
+    `minimum` is for every prompt while the budget lasts.
     """
-    base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
-    top = maximum or budget
-    budget = min(budget, top * len(weights))
-    rest = budget - int(base.sum())
-    weights = weights if np.any(weights > 0) else np.ones(len(weights))
-    active = _active(weights, rest, minimum, top)
-    room = top - base
-    high = np.where(active, room, 0)
-    low = np.where(active, np.clip(minimum - base, 0, room), 0)
-    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, room, weights)
+    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(allocation.KNAPSACK, stats, rates, budget, minimum, maximum)
 
 
-def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
-    """Which prompts may get a part of `budget`.
-
-    They are the heaviest whose share rounds to 1 or more: at most as many as `minimum` allows, at least as many as
-    `top` requires, and at least one. If `minimum` is 0, every other prompt with a weight is among them too.
-    """
-    heaviest = np.argsort(-weights, kind="stable")
-    rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
-    affordable = budget // minimum if minimum else len(weights)
-    count = max(1, min(rounded, affordable), -(-budget // top) if top else 1)
-    active = np.zeros(len(weights), dtype=np.bool_)
-    active[heaviest[:count]] = True
-    return active if minimum else active | (weights > 0)
-
-
-def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
-    """Shares of `budget`: the multiple of `weights`, clipped to [low, high], whose sum is the budget, or as near to it
-    as the bounds allow.
-    """
-    positive = np.where((weights > 0) & (high > 0), weights, 0.0)
-    if budget <= 0 or not positive.any():
-        return low.astype(np.float64)
-    free = positive / positive.sum() * budget
-    if np.all((free >= low) & (free <= high)):
-        return np.asarray(free, dtype=np.float64)
-    scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
-    for _ in range(100):  # bisection: the sum grows with the scale
-        scale = (scale_low + scale_high) / 2
-        over = np.clip(scale * positive, low, high).sum() > budget
-        scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
-    return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)
-
-
-def _round(
-    shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
+@register(
+    "allocator",
+    source="history",
+    gradient_norms=False,
+    assumes={"advantage": ("rloo",), "select": ("all",), "weighting": ("prompt",)},
+)
+def vip_rloo(
+    stats: PromptStats, budget: int, *, minimum: AtLeastTwo = 2, maximum: Natural = 0, prior: Smoothing = 0.5
 ) -> IntArray:
-    """Round half to even, then add or subtract one by one at the largest residuals.
+    """The least variance of the gradient under the advantage `rloo`: the smallest sum of p (1 - p) / (n - 1).
 
-    Counts stay within [low, high], or within [0, limit] where the sum is impossible otherwise.
+    VIP (Nguyen et al. 2026, arXiv 2602.01601) without its Gaussian process, which predicts p from the prompts' text,
+    and without the term for hard prompts in the authors' code; see `winnow.budget.allocation.RLOO`. It was derived for
+    0/1 rewards, for a gradient that weighs each prompt equally, and for training on all rollouts. Options as for
+    `knapsack`.
     """
-    counts = np.rint(shares).astype(np.int64)
-    while (missing := budget - int(counts.sum())) != 0:
-        step = 1 if missing > 0 else -1
-        room = (counts < high) if step > 0 else (counts > low)
-        if not room.any():
-            room = (counts < limit) if step > 0 else (counts > 0)
-        residual = np.where(room, step * (shares - counts), -np.inf)
-        best = np.flatnonzero(residual >= residual.max() - 1e-9)
-        counts[best[np.argmax(weights[best])]] += step
+    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(allocation.RLOO, stats, rates, budget, minimum, maximum)
+
+
+@register(
+    "allocator",
+    source="history",
+    gradient_norms=False,
+    assumes={"advantage": ("dr_grpo",), "select": ("all",), "weighting": ("prompt",)},
+)
+def vip_dr_grpo(
+    stats: PromptStats, budget: int, *, minimum: AtLeastThree = 3, maximum: Natural = 0, prior: Smoothing = 0.5
+) -> IntArray:
+    """The least variance of the gradient under the advantage `dr_grpo`: the smallest sum of p (1 - p) (n - 1) / n^2.
+
+    As `vip_rloo`, from the same source; see `winnow.budget.allocation.DR_GRPO`. The sum is convex from n = 3 on, so
+    `minimum` is 3 or more.
+    """
+    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(allocation.DR_GRPO, stats, rates, budget, minimum, maximum)
+
+
+@register(
+    "allocator",
+    source="probe",
+    assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all",), "weighting": ("prompt",)},
+)
+def cures(stats: PromptStats, budget: int, *, minimum: Natural = 0, maximum: Natural = 0) -> IntArray:
+    """The least variance of the gradient of centred rewards: the smallest sum of G^2 p (1 - p) / n.
+
+    CurES (Zeng et al. 2025, arXiv 2510.01037): counts in proportion to the standard deviation of (r - p) times the norm
+    of a rollout's gradient; see `winnow.budget.allocation.cures_variance`. A probe measures the norms of correct
+    rollouts only, so G, their mean, counts for wrong ones too, and the norms of a prompt as equal. The paper has the
+    norms of both. A prompt of pass rate 0 or 1 needs no rollout. Bounds and their errors are those of `gvm`, except
+    that `minimum` is for every prompt while the budget lasts. CurES's choice of prompts is a sampler.
+    """
+    norms = stats.gradient_norm
+    norms = np.ones_like(norms) if np.all(np.isnan(norms)) else np.nan_to_num(norms)
+    variance = allocation.cures_variance(stats.pass_rate, norms, norms)
+    return _most_valuable(allocation.MEAN, stats, variance, budget, minimum, maximum)
+
+
+def _most_valuable(
+    value: PromptValue, stats: PromptStats, statistics: FloatArray, budget: int, minimum: int, maximum: int
+) -> IntArray:
+    """The best counts for the prompts with trials; any other prompt gets the mean count.
+
+    Raises ConfigError for bounds that exclude each other.
+    """
+    prompts = len(stats.ids)
+    budget = _within(budget, prompts, minimum, maximum)
+    known = stats.trials > 0
+    unknown = prompts - int(known.sum())
+    if unknown == prompts:
+        return divide_evenly(prompts, budget)
+    # With a maximum, the known prompts may not be able to use the rest
+    reserved = max(unknown * (budget // prompts), budget - maximum * (prompts - unknown) if maximum else 0)
+    counts = np.zeros(prompts, dtype=np.int64)
+    counts[known] = allocate_greedily(value, statistics[known], budget - reserved, minimum=minimum, maximum=maximum)
+    if unknown:
+        counts[~known] = divide_evenly(unknown, reserved)
     return counts
 
 

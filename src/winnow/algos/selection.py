@@ -19,8 +19,10 @@ import numpy as np
 from pydantic import Field
 
 from winnow.algos.advantage import Credit, check_credits
+from winnow.budget import selection
+from winnow.budget.selection import kept_size
 from winnow.errors import ConfigError
-from winnow.records import BoolArray, FloatArray, Group, IntArray, as_array
+from winnow.records import BoolArray, Group, IntArray, as_array
 from winnow.registry import register
 from winnow.seeds import Rng
 
@@ -28,9 +30,6 @@ Count = Annotated[int, Field(gt=0, strict=True)]
 Share = Annotated[float, Field(gt=0.0, le=1.0, strict=True)]
 Keep = Count | Share
 Selector = Callable[[Group, Rng], BoolArray]
-
-# Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
-_SAME = 1e-12
 
 
 @register("selector", "all", size="all")
@@ -43,17 +42,10 @@ def keep_all(group: Group, rng: Rng) -> BoolArray:
 def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
 
-    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
-    highest rewards for some k (their Lemma 3.1). So one sort and one scan over k with prefix sums find it in O(N log
-    N). Ours centres the rewards first (against cancellation) and of equal variances takes the smallest k; their code
-    tries k = m, 0, 1, ... in that order. Both are optimal. m >= N keeps all; a flat group keeps any m.
+    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2, by one sort and one scan; see
+    `winnow.budget.selection.max_variance`. m >= N keeps all; a flat group keeps any m.
     """
-    rewards = group.rewards
-    size = kept_size(keep_per_prompt, len(rewards))
-    order = _ascending(rewards, rng.uniforms(group.ids))
-    low_to_high = rewards[order] - rewards.mean() if len(rewards) else rewards
-    highest = _best_split(low_to_high, size)
-    return _mask(len(rewards), np.concatenate([order[: size - highest], order[len(order) - highest :]]))
+    return selection.max_variance(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
 
 
 @register("selector")
@@ -61,15 +53,13 @@ def max_reward(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArra
     """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses because it never trains on
     failures.
     """
-    order = _ascending(group.rewards, rng.uniforms(group.ids))
-    return _mask(len(order), order[len(order) - kept_size(keep_per_prompt, len(order)) :])
+    return selection.max_reward(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
 
 
 @register("selector")
 def random(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """m rollouts, uniformly without replacement."""
-    order = np.argsort(rng.uniforms(group.ids), kind="stable")
-    return _mask(len(order), order[: kept_size(keep_per_prompt, len(order))])
+    return selection.random(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
 
 
 @register("selector")
@@ -78,17 +68,13 @@ def percentile(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArra
 
     Our extension; no published method has this name.
     """
-    order = _ascending(group.rewards, rng.uniforms(group.ids))
-    size = kept_size(keep_per_prompt, len(order))
-    ranks = (np.arange(size) + 0.5) * len(order) / max(1, size)
-    return _mask(len(order), order[ranks.astype(np.int64)])
+    return selection.percentile(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
 
 
 @register("selector", size="varies")
 def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
     """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1."""
-    rewards = group.rewards
-    return (rewards >= low) & (rewards <= high)
+    return selection.threshold(group.rewards, low=low, high=high)
 
 
 @register(
@@ -122,13 +108,6 @@ def chain(selectors: Sequence[Selector]) -> Selector:
     return select
 
 
-def kept_size(keep_per_prompt: Keep, n: int) -> int:
-    """How many of n rollouts to keep: a count, or a share (a float up to 1.0, rounded, at least one rollout)."""
-    if isinstance(keep_per_prompt, float):
-        return min(n, max(1, round(keep_per_prompt * n)))
-    return min(n, keep_per_prompt)
-
-
 def checked_mask(answer: object, n: int) -> BoolArray:
     """A selector's result. Raises ConfigError where it is not [N] bool."""
     mask = as_array(answer)
@@ -140,29 +119,6 @@ def checked_mask(answer: object, n: int) -> BoolArray:
             code="config.member_result",
         )
     return mask
-
-
-def _best_split(low_to_high: FloatArray, size: int) -> int:
-    """k in 0..size that maximises the variance of the size - k lowest and the k highest of sorted, centred values."""
-    if size == 0:
-        return 0
-    k = np.arange(size + 1)
-    n = len(low_to_high)
-    sums = _outer_sums(low_to_high, size - k, n - k)
-    squares = _outer_sums(low_to_high**2, size - k, n - k)
-    variance = squares / size - (sums / size) ** 2
-    tolerance = _SAME * float(np.max(low_to_high**2))
-    return int(np.argmax(variance >= variance.max() - tolerance))
-
-
-def _outer_sums(values: FloatArray, below: IntArray, above: IntArray) -> FloatArray:
-    """For each k: the sum of values[:below[k]] and values[above[k]:]."""
-    prefix = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(prefix[below] + prefix[-1] - prefix[above], dtype=np.float64)
-
-
-def _ascending(values: FloatArray, ties: FloatArray) -> IntArray:
-    return np.lexsort((ties, values)).astype(np.int64)
 
 
 def _mask(n: int, chosen: IntArray) -> BoolArray:

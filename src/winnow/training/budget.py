@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from winnow import ranks
-from winnow.algos.selection import kept_in_chunks, kept_size
+from winnow.algos.selection import kept_in_chunks
+from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
@@ -124,7 +125,7 @@ def plan_devices(
         device=f"cuda:{_own_device()}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
-        measured=measured_rollouts(config, members.source, count),
+        measured=measured_rollouts(config, members.source if members.gradient_norm != "none" else "none", count),
         value_model=value_model(config, model),
         chunk_tokens=chunk,
         bucket=BUCKET,

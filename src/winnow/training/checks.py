@@ -7,7 +7,7 @@ member reads without declaring them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def check_combinations(members: Members) -> None:
         _check_engine,
         _check_presumed,
         _check_probe,
+        _check_assumed,
         _check_keep,
         _check_chunks,
         _check_values,
@@ -157,8 +158,9 @@ def _check_presumed(members: Members) -> None:
 def _check_probe(members: Members) -> None:
     """Refuse a key of `probe` that the allocator does not read: it would be ignored silently."""
     config, source = members.config, members.source
+    read = _PROBE_KEYS[source] - (set[str]() if members.allocate.traits.gradient_norms else {"gradient_norm"})
     for key, field in type(config.probe).model_fields.items():
-        if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
+        if key not in read and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
                 f"{config.allocate.label!r}, {_SOURCES[source]}",
@@ -167,6 +169,25 @@ def _check_probe(members: Members) -> None:
                 key=f"probe.{key}",
                 code="config.no_effect",
             )
+
+
+def _check_assumed(members: Members) -> None:
+    """Refuse an advantage, a selector or a weighting for which the allocator was not derived."""
+    used: Mapping[str, Sequence[Bound[Any]]] = {
+        "advantage": (members.advantage,),
+        "select": members.selectors,
+        "weighting": (members.weighting,),
+    }
+    for key, assumed in members.allocate.traits.assumes.items():
+        for member in used[key]:
+            if member.entry.package == "winnow" and member.name not in assumed:
+                raise ConfigError(
+                    f"allocate = {members.allocate.name!r} was derived for {key} = "
+                    f"{' or '.join(map(repr, assumed))}, and {key} is {member.name!r}",
+                    remedy=f"set {key} = {assumed[0]!r}, or choose another allocator",
+                    key="allocate",
+                    code="config.combination",
+                )
 
 
 def _check_keep(members: Members) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
@@ -58,6 +58,11 @@ class Members:
     def source(self) -> Source:
         """Where the allocator gets its pass rates from."""
         return self.allocate.traits.source
+
+    @property
+    def gradient_norm(self) -> Literal["embedding", "output_head", "none"]:
+        """The parameters whose gradient norms are measured for the allocator; "none" where it reads no norms."""
+        return self.config.probe.gradient_norm if self.allocate.traits.gradient_norms else "none"
 
     @property
     def group_baseline(self) -> bool:

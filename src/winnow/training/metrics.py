@@ -19,6 +19,7 @@ from torch import Tensor
 from winnow import ranks
 from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Value
+from winnow.budget.pass_rates import brier_score
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
@@ -242,10 +243,13 @@ class Tally:
         return {**metrics, **of_value_loss(self.diagnostics)}
 
 
-def describe(groups: Sequence[Group], batches: Sequence[Batch], *, planned: int) -> Metrics:
+def describe(
+    groups: Sequence[Group], batches: Sequence[Batch], *, planned: int, pass_rates: FloatArray | None = None
+) -> Metrics:
     """The metrics of rewards, rollouts and budget, computed from a step's groups and batches.
 
-    The first `planned` groups are those of the plan; dynamic sampling added the others.
+    The first `planned` groups are those of the plan; dynamic sampling added the others. `pass_rates` [G] are those that
+    the plan was made from, NaN where it has none.
     """
     verified = [group.take(group.valid) for group in groups]
     return {
@@ -253,6 +257,7 @@ def describe(groups: Sequence[Group], batches: Sequence[Batch], *, planned: int)
         **_outcomes(groups),
         **_groups(groups, verified),
         **_rollouts(groups),
+        **_calibration(verified, pass_rates),
         **_budget(groups, verified, batches),
         **_dynamic_sampling(groups[planned:], planned),
     }
@@ -313,6 +318,15 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
         "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
         "policy/entropy": -sum(float(r.logprobs.sum()) for r in rollouts) / tokens if tokens else np.nan,
     }
+
+
+def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Metrics:
+    if pass_rates is None or np.all(np.isnan(pass_rates)):
+        return {}
+    correct = np.array([g.correct.sum() for g in verified], dtype=np.float64)
+    trials = np.array([len(g.rollouts) for g in verified], dtype=np.float64)
+    score = brier_score(pass_rates, correct, trials)
+    return {} if math.isnan(score) else {"plan/brier": score}
 
 
 def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:

@@ -63,7 +63,7 @@ def probe(run: Run, progress: Progress, step: int) -> Metrics:
         seed, counter = (run.seed, "probe", step), progress.phases.rollout_counter(sum(counts))
         groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, on_rollout=counter)
         run.verifiers.check_step(groups)
-        of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
+        of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
         norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
         progress.history.record_probe(groups, norms)
         planned = allocate(run.members, progress.history, prompts, progress.history.probed(prompts), steps=len(steps))

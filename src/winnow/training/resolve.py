@@ -244,9 +244,11 @@ def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
-    """The allocator. Under a group baseline its `minimum` is 2 by default, as a single rollout has the advantage 0."""
+    """The allocator. Under a group baseline its `minimum` is at least 2 by default, as a single rollout has the
+    advantage 0.
+    """
     entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
-    pairs = {"minimum": 2} if advantage.traits.baseline == "group" and "minimum" in entry.options else {}
+    pairs = {"minimum": 2} if advantage.traits.baseline == "group" and entry.defaults.get("minimum", 2) < 2 else {}
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
 
 

@@ -60,6 +60,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
 
     with clock("select"):
         groups = fill_advantages(run.members.advantage, groups)  # [N], or N x [L] where each token has its own
+        pass_rates = progress.history.planned_pass_rates([group.prompt for group in groups])  # [G] NaN: unknown
         # A list of epochs x updates batches. Sequences are weighted before those without a gradient are dropped:
         # the other order would divide by fewer sequences, and so change the weights of the rest.
         updates = make_batches(
@@ -70,7 +71,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
             max_new_tokens=run.sampling.max_new_tokens,
             max_trained_tokens=run.config.update.max_trained_tokens,
             planned=len(prompts),
-            pass_rates=progress.history.planned_pass_rates([group.prompt for group in groups]),
+            pass_rates=pass_rates,
             drop_silent=not run.members.objective.trains_all,
             seed=(run.seed, "schedule", step),
         )
@@ -106,7 +107,8 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
             sync_weights(run.learner, run.engine, version=step + 1)
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
         clock.gauge.read_engine(run.engine)
-        metrics = {**describe(groups, updates, planned=len(prompts)), **tally.metrics(), **clock.metrics()}
+        of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
+        metrics = {**of_step, **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
         metrics |= progress.clock.metrics("time/training_hours")
         metrics |= progress.alarms.metrics(step, metrics)
@@ -119,7 +121,7 @@ def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
     """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
     if run.members.source != "history":
         return None
-    of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
+    of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
     return prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
 
 

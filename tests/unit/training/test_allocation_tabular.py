@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from winnow.algos.allocation import gvm, gvm_online, gvm_weights
+from winnow.algos.allocation import gvm, gvm_online
+from winnow.budget.allocation import gvm_weights
 from winnow.config_file import validate
 from winnow.records import Prompt
 from winnow.seeds import generator

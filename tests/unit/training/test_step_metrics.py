@@ -72,6 +72,15 @@ def test_the_effective_number_of_prompts_follows_the_share_of_rollouts():
     assert effective() == 0
 
 
+def test_the_brier_score_of_the_plan_is_over_verified_rollouts():
+    """p = 1/2 on one right and one wrong, p = 1 on a wrong one; a failed rollout and an unknown prompt are left out."""
+    groups = [group("even", [RIGHT, WRONG]), group("odd", [WRONG, FAILED]), group("new", [RIGHT])]
+    rates = np.array([0.5, 1.0, np.nan])
+    assert describe(groups, [], planned=3, pass_rates=rates)["plan/brier"] == pytest.approx((0.25 + 0.25 + 1) / 3)
+    assert "plan/brier" not in describe(groups, [], planned=3, pass_rates=np.full(3, np.nan))
+    assert "plan/brier" not in describe([group("none", [FAILED])], [], planned=1, pass_rates=np.array([0.5]))
+
+
 def test_prompt_tokens_count_each_sampled_prompt_once_per_group():
     def sampled(tokens, rollouts):
         prompt = Prompt(id="p", tokens=np.arange(tokens), text="", answer=None, task="")

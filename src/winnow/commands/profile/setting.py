@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from winnow.algos.planning import Rule
-from winnow.algos.selection import kept_size
+from winnow.budget.selection import kept_size
 from winnow.config import Config, Member
 from winnow.errors import ConfigError
 from winnow.families import ADVANTAGE, SELECTOR

@@ -1,0 +1,309 @@
+"""How many rollouts each of G prompts gets: statistics [G] and a budget of rollouts -> [G] counts.
+
+Counts are never negative, and their sum is the budget (or G times the maximum, where that is less). Every allocator of
+this library does one of two things. `apportion` divides the budget in proportion to weights, as GVM does.
+`allocate_greedily` maximises the sum of the prompts' values: the value of a prompt is a concave function of its count,
+and of statistics such as its pass rate. The members of both are:
+
+    method          statistics [G]   value of n rollouts                       derived for
+    Knapsack RL     pass rate p      KNAPSACK   (1 - p^n - (1-p)^n) p (1-p)^2  GRPO on 0/1 rewards
+    VIP             pass rate p      RLOO       -p (1-p) / (n - 1)             the advantage r - mean of the others
+    VIP             pass rate p      DR_GRPO    -p (1-p) (n - 1) / n^2         the advantage r - mean
+    GVM, CurES      variance s       MEAN       -s / n                         a mean of n independent terms
+
+For GVM s is `gvm_weights(...) ** 2`, for CurES `cures_variance(...)`. Counts in proportion to sqrt(s) maximise the
+fourth value among real numbers; `allocate_greedily` does so among integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow.records import BoolArray, FloatArray, IntArray
+
+Worth = Callable[[IntArray, FloatArray], FloatArray]  # (counts [K], statistics [K] or [K, ...]) -> [K]
+
+
+@dataclass(frozen=True)
+class PromptValue:
+    """The value of n rollouts of a prompt, for n = `least`, `least` + 1, ... From there on it must be concave: each
+    further rollout adds at most as much as the one before it.
+    """
+
+    total: Worth  # the value of n rollouts
+    least: int = 0
+    gain: Worth | None = None  # total(n + 1) - total(n), computed without cancellation; None: by this subtraction
+
+    def added(self, n: IntArray, statistics: FloatArray) -> FloatArray:
+        """[K] the value that rollout n + 1 adds. Raises ValueError where it is not a number."""
+        if self.gain is None:
+            gains = np.asarray(self.total(n + 1, statistics) - self.total(n, statistics), dtype=np.float64)
+        else:
+            gains = np.asarray(self.gain(n, statistics), dtype=np.float64)
+        if np.isnan(gains).any():
+            raise ValueError("the value of a prompt is not a number: give statistics without NaN")
+        return gains
+
+
+def _knapsack(n: IntArray, p: FloatArray) -> FloatArray:
+    return np.asarray((1 - p**n - (1 - p) ** n) * p * (1 - p) ** 2, dtype=np.float64)
+
+
+def _knapsack_gain(n: IntArray, p: FloatArray) -> FloatArray:
+    return np.asarray((p**n * (1 - p) + (1 - p) ** n * p) * p * (1 - p) ** 2, dtype=np.float64)
+
+
+KNAPSACK = PromptValue(total=_knapsack, gain=_knapsack_gain, least=1)
+"""Statistics: pass rates p. The probability that n rollouts of a prompt are neither all right nor all wrong, times
+p (1 - p)^2, an approximation of the gain in p by a gradient step.
+
+Knapsack RL (Li, Chen, Yang, Ding, Sun, Zhang, Huang, Luo 2025, arXiv 2509.25849), checked against the authors' code
+(liziniu/KnapsackRL, verl/trainer/ppo/exploration_utils.py). Their dynamic programme values a prompt that gets its
+minimum alone at 0 instead of at its value, so it gives too many prompts a third rollout; ours is exact. Their code also
+gives the budget beyond an estimated need to prompts of pass rate 0; ours has no such rule.
+"""
+
+RLOO = PromptValue(
+    total=lambda n, p: np.asarray(-p * (1 - p) / (n - 1), dtype=np.float64),
+    gain=lambda n, p: np.asarray(p * (1 - p) / (n * (n - 1.0)), dtype=np.float64),
+    least=2,
+)
+"""Statistics: pass rates p. Minus the variance of a prompt's gradient under the advantage r - mean of the others, up to
+a factor: rollouts' gradients are taken as independent of their rewards and of one variance for all prompts.
+
+VIP (Nguyen, Nguyen, Ma, Zhao, She, Nguyen 2026, arXiv 2602.01601). The variance was checked by enumeration, and against
+the authors' code (HieuNT91/VIP, src/vip/allocation/bernoulli_allocation.py). That code adds 0.0007 n log p to what it
+minimises (0.0004 n log p for DR_GRPO), which moves rollouts to hard prompts and is not in this value. It rounds the
+counts of both forms by the value of DR_GRPO at n + 4; ours are exact for either.
+"""
+
+DR_GRPO = PromptValue(
+    total=lambda n, p: np.asarray(-p * (1 - p) * (n - 1) / n**2.0, dtype=np.float64),
+    gain=lambda n, p: np.asarray(p * (1 - p) * (n * n - n - 1.0) / (n * (n + 1.0)) ** 2, dtype=np.float64),
+    least=3,
+)
+"""As RLOO, under the advantage r - mean of all (VIP, the same source). It is concave only from n = 3 on: the second
+rollout of a prompt adds variance, because a single rollout has an advantage of 0.
+"""
+
+
+def _mean_gain(n: IntArray, s: FloatArray) -> FloatArray:
+    gains = np.asarray(s / np.maximum(n * (n + 1.0), 1.0), dtype=np.float64)
+    return np.where((n == 0) & (s > 0), np.inf, gains)
+
+
+MEAN = PromptValue(
+    total=lambda n, s: np.where(s > 0, -s / np.maximum(n, np.finfo(np.float64).tiny), 0.0),
+    gain=_mean_gain,
+)
+"""Statistics: variances s. Minus the variance of a mean of n independent terms. A prompt of variance 0 needs no
+rollout, any other at least one.
+"""
+
+
+def allocate_greedily(
+    value: PromptValue, statistics: FloatArray, budget: int, *, minimum: int, maximum: int = 0
+) -> IntArray:
+    """[G] counts, each `minimum` or more, whose sum is `budget` and whose summed value is the largest possible.
+
+    Each rollout goes where it adds most. For concave values that is exact (Fox 1966, Operations Research 14, 210). All
+    of the budget is spent, also where a rollout adds nothing. Of equal gains the prompt with fewer rollouts comes
+    first, then the earlier one, so prompts of equal statistics get equal counts within one. No prompt gets more than
+    `maximum` (0: no limit); the sum is G x `maximum` where that is less. A budget below G x `minimum` is divided
+    evenly: no value is defined there.
+
+    `statistics` [G] or [G, ...] are passed on to `value`, rows of some prompts at a time. Raises ValueError for a
+    `minimum` below `value.least`, for a `maximum` below the minimum, and for values that are not numbers.
+
+    >>> allocate_greedily(RLOO, np.array([0.5, 0.9, 1.0]), 12, minimum=2)
+    array([6, 4, 2])
+    """
+    _check_bounds(budget, minimum, maximum)
+    if minimum < value.least:
+        raise ValueError(f"minimum = {minimum} is below {value.least}, from which on this value is concave")
+    prompts = len(statistics)
+    if budget <= minimum * prompts:
+        return divide_evenly(prompts, budget)
+    top = min(maximum or budget, budget - minimum * (prompts - 1))
+    low = np.full(prompts, minimum, dtype=np.int64)
+    return _largest_gains(value, statistics, low, np.full_like(low, top), min(budget, top * prompts))
+
+
+def _largest_gains(value: PromptValue, statistics: FloatArray, low: IntArray, high: IntArray, budget: int) -> IntArray:
+    """[G] counts in [low, high] with the sum `budget`, that take the largest gains.
+
+    A search for the smallest gain that is taken, where a heap would take `budget` steps. Each round tries the median of
+    the gains in the middle of the prompts' ranges. The gains that reach it are all taken, or all others are not.
+    """
+    low, high = low.copy(), high.copy()
+    while (rest := budget - int(low.sum())) > 0:
+        places = np.flatnonzero(low < high)
+        rows, lowest, highest = statistics[places], low[places], high[places]
+        gains = value.added((lowest + highest) // 2, rows)
+        tried = float(np.partition(gains, len(gains) // 2)[len(gains) // 2])
+        reached = _count(value, rows, lowest, highest, np.greater_equal, tried)
+        if int((reached - lowest).sum()) <= rest:
+            low[places] = reached
+        elif np.any(reached < highest):
+            high[places] = reached
+        else:  # no gain is smaller: those that are larger are taken, and of the equal ones a part
+            above = _count(value, rows, lowest, highest, np.greater, tried)
+            if int((above - lowest).sum()) <= rest:
+                low[places] = _level(above, highest, rest + int(lowest.sum()))
+            else:
+                high[places] = above
+    return low
+
+
+def _count(
+    value: PromptValue, statistics: FloatArray, low: IntArray, high: IntArray, compare: np.ufunc, tried: float
+) -> IntArray:
+    """[K] the counts in [low, high] up to which the gains are above `tried`, or reach it, by bisection."""
+    low, high = low.copy(), high.copy()
+    while len(places := np.flatnonzero(low < high)):
+        middle = (low[places] + high[places]) // 2
+        taken = compare(value.added(middle, statistics[places]), tried)
+        low[places] = np.where(taken, middle + 1, low[places])
+        high[places] = np.where(taken, high[places], middle)
+    return low
+
+
+def _level(low: IntArray, high: IntArray, total: int) -> IntArray:
+    """[K] counts in [low, high] with the sum `total`, as level as these bounds allow; a remainder to the first ones."""
+    below, above = int(low.min()), int(high.max())
+    while below < above:  # the highest level that does not exceed the total
+        level = (below + above + 1) // 2
+        fits = int(np.clip(level, low, high).sum()) <= total
+        below, above = (level, above) if fits else (below, level - 1)
+    counts = np.clip(below, low, high)
+    counts[np.flatnonzero((counts == below) & (counts < high))[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def divide_evenly(prompts: int, budget: int) -> IntArray:
+    """[G] the same number for each of `prompts` prompts; a remainder goes to the first ones."""
+    share, rest = divmod(budget, prompts)
+    return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
+
+
+def cures_variance(
+    pass_rate: FloatArray,
+    right: FloatArray,
+    wrong: FloatArray,
+    *,
+    right_square: FloatArray | None = None,
+    wrong_square: FloatArray | None = None,
+) -> FloatArray:
+    """[G] the variance of (r - p) g: of a rollout's centred 0/1 reward times the norm of its gradient.
+
+    CurES (Zeng et al. 2025, arXiv 2510.01037): p (1-p)^2 E[g^2 | right] + p^2 (1-p) E[g^2 | wrong] - p^2 (1-p)^2
+    (E[g | right] - E[g | wrong])^2, checked by enumeration and against the authors' code (ZexuSun/CurES,
+    epic/stage_0_init_difficulty_sample_size.py, which cites eq. 127 of the paper; we could not read that equation).
+    `right` and `wrong` [G] are the mean norms, and the squares the means of the squared norms; without them, all norms
+    of a kind are equal. With norms of 1 it is p (1 - p).
+    """
+    p, q = pass_rate, 1 - pass_rate
+    right_square = right**2 if right_square is None else right_square
+    wrong_square = wrong**2 if wrong_square is None else wrong_square
+    variance = p * q**2 * right_square + p**2 * q * wrong_square - (p * q * (right - wrong)) ** 2
+    return np.asarray(np.maximum(variance, 0.0), dtype=np.float64)
+
+
+def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: float, beta: float) -> FloatArray:
+    """[G] w_i = G_i / sqrt(p_i + alpha p_i^(1 - beta)), 0 where p_i or G_i is 0 or unknown (arXiv 2505.02391, eq. 7).
+
+    Where no gradient norm was measured (all NaN), each counts as 1.
+    """
+    norms = np.ones_like(gradient_norm) if np.all(np.isnan(gradient_norm)) else np.nan_to_num(gradient_norm)
+    rates = np.nan_to_num(pass_rate)
+    safe = np.where(rates > 0, rates, 1.0)
+    return np.where(rates > 0, norms / np.sqrt(safe + alpha * safe ** (1.0 - beta)), 0.0)
+
+
+def apportion(
+    weights: FloatArray, budget: int, *, minimum: int = 0, maximum: int = 0, floor: IntArray | None = None
+) -> IntArray:
+    """[G] integers in proportion to `weights` whose sum is `budget`, or G x maximum if that is less.
+
+    First each prompt gets its `floor`; floors are at most the maximum and total at most the budget. Of the rest,
+    prompts whose share rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares
+    are rounded half to even, and the difference is distributed one by one to the largest remainders. The sum has
+    priority: if it is otherwise impossible, one count stays below `minimum`. Raises ValueError for a `maximum` below
+    the minimum, and for a negative number.
+
+    >>> apportion(np.array([1.0, 2.0, 5.0]), 16)
+    array([ 2,  4, 10])
+    """
+    _check_bounds(budget, minimum, maximum)
+    base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
+    top = maximum or budget
+    budget = min(budget, top * len(weights))
+    rest = budget - int(base.sum())
+    weights = weights if np.any(weights > 0) else np.ones(len(weights))
+    active = _active(weights, rest, minimum, top)
+    room = top - base
+    high = np.where(active, room, 0)
+    low = np.where(active, np.clip(minimum - base, 0, room), 0)
+    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, room, weights)
+
+
+def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
+    """Which prompts may get a part of `budget`.
+
+    They are the heaviest whose share rounds to 1 or more: at most as many as `minimum` allows, at least as many as
+    `top` requires, and at least one. If `minimum` is 0, every other prompt with a weight is among them too.
+    """
+    heaviest = np.argsort(-weights, kind="stable")
+    rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
+    affordable = budget // minimum if minimum else len(weights)
+    count = max(1, min(rounded, affordable), -(-budget // top) if top else 1)
+    active = np.zeros(len(weights), dtype=np.bool_)
+    active[heaviest[:count]] = True
+    return active if minimum else active | (weights > 0)
+
+
+def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
+    """Shares of `budget`: the multiple of `weights`, clipped to [low, high], whose sum is the budget, or as near to it
+    as the bounds allow.
+    """
+    positive = np.where((weights > 0) & (high > 0), weights, 0.0)
+    if budget <= 0 or not positive.any():
+        return low.astype(np.float64)
+    free = positive / positive.sum() * budget
+    if np.all((free >= low) & (free <= high)):
+        return np.asarray(free, dtype=np.float64)
+    scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
+    for _ in range(100):  # bisection: the sum grows with the scale
+        scale = (scale_low + scale_high) / 2
+        over = np.clip(scale * positive, low, high).sum() > budget
+        scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
+    return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)
+
+
+def _round(
+    shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
+) -> IntArray:
+    """Round half to even, then add or subtract one by one at the largest residuals.
+
+    Counts stay within [low, high], or within [0, limit] where the sum is impossible otherwise.
+    """
+    counts = np.rint(shares).astype(np.int64)
+    while (missing := budget - int(counts.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        room = (counts < high) if step > 0 else (counts > low)
+        if not room.any():
+            room = (counts < limit) if step > 0 else (counts > 0)
+        residual = np.where(room, step * (shares - counts), -np.inf)
+        best = np.flatnonzero(residual >= residual.max() - 1e-9)
+        counts[best[np.argmax(weights[best])]] += step
+    return counts
+
+
+def _check_bounds(budget: int, minimum: int, maximum: int) -> None:
+    if min(budget, minimum, maximum) < 0:
+        raise ValueError(f"budget = {budget}, minimum = {minimum} and maximum = {maximum} must be 0 or more")
+    if 0 < maximum < minimum:
+        raise ValueError(f"minimum = {minimum} is above maximum = {maximum}")

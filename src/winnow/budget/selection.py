@@ -1,0 +1,122 @@
+"""Which rollouts of one prompt to train on: (rewards [N], ties [N]) -> [N] bool.
+
+`ties` are distinct numbers, one per rollout, which order the rollouts of equal reward: for example
+`np.random.default_rng(seed).random(N)`, or a hash of the rollout's id. A mask depends on rewards and ties alone, never
+on positions. Rewards are finite: remove a rollout that could not be judged first. Each function raises ValueError for
+arrays of another shape and for rewards that are not finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from winnow.records import BoolArray, FloatArray, IntArray
+
+# Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
+_SAME = 1e-12
+
+
+def max_variance(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+    """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
+
+    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
+    highest rewards for some k (their Lemma 3.1). So one sort and one scan over k with prefix sums find it in O(N log
+    N). Ours centres the rewards first (against cancellation) and of equal variances takes the smallest k; their code
+    tries k = m, 0, 1, ... in that order. Both are optimal. m is `kept_size(keep, N)`; a flat group keeps any m.
+
+    >>> max_variance(np.array([0.2, 0.4, 0.6, 0.8]), np.arange(4) / 4, keep=2)
+    array([ True, False, False,  True])
+    """
+    order = _ascending(rewards, ties)
+    size = kept_size(keep, len(rewards))
+    low_to_high = rewards[order] - rewards.mean() if len(rewards) else rewards
+    highest = _best_split(low_to_high, size)
+    return _mask(len(rewards), np.concatenate([order[: size - highest], order[len(order) - highest :]]))
+
+
+def max_reward(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+    """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses because it never trains on
+    failures.
+    """
+    order = _ascending(rewards, ties)
+    return _mask(len(order), order[len(order) - kept_size(keep, len(order)) :])
+
+
+def random(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+    """The m rollouts of the smallest `ties`: m without replacement, uniformly where the ties are uniform."""
+    n = len(_checked(rewards, ties))
+    return _mask(n, np.argsort(ties, kind="stable")[: kept_size(keep, n)])
+
+
+def percentile(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+    """m rollouts spread evenly over the ranks of the rewards: those at rank (i - 1/2) N / m, i = 1..m.
+
+    Our extension; no published method has this name.
+    """
+    order = _ascending(rewards, ties)
+    size = kept_size(keep, len(order))
+    ranks = (np.arange(size) + 0.5) * len(order) / max(1, size)
+    return _mask(len(order), order[ranks.astype(np.int64)])
+
+
+def threshold(rewards: FloatArray, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
+    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1."""
+    rewards = _checked(rewards, rewards)
+    return (rewards >= low) & (rewards <= high)
+
+
+def kept_size(keep: int | float, n: int) -> int:
+    """How many of n rollouts to keep: a count, or a share (a float up to 1.0, rounded, at least one rollout).
+
+    Raises ValueError for a negative count, and for a share outside (0, 1].
+
+    >>> kept_size(4, 16), kept_size(4, 3), kept_size(0.25, 16), kept_size(0.01, 16)
+    (4, 3, 4, 1)
+    """
+    if isinstance(keep, float):
+        if not 0.0 < keep <= 1.0:
+            raise ValueError(f"keep = {keep}: a share is above 0 and at most 1")
+        return min(n, max(1, round(keep * n)))
+    if keep < 0:
+        raise ValueError(f"keep = {keep}: a count is not negative")
+    return min(n, keep)
+
+
+def _best_split(low_to_high: FloatArray, size: int) -> int:
+    """k in 0..size that maximises the variance of the size - k lowest and the k highest of sorted, centred values."""
+    if size == 0:
+        return 0
+    k = np.arange(size + 1)
+    n = len(low_to_high)
+    sums = _outer_sums(low_to_high, size - k, n - k)
+    squares = _outer_sums(low_to_high**2, size - k, n - k)
+    variance = squares / size - (sums / size) ** 2
+    tolerance = _SAME * float(np.max(low_to_high**2))
+    return int(np.argmax(variance >= variance.max() - tolerance))
+
+
+def _outer_sums(values: FloatArray, below: IntArray, above: IntArray) -> FloatArray:
+    """For each k: the sum of values[:below[k]] and values[above[k]:]."""
+    prefix = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(prefix[below] + prefix[-1] - prefix[above], dtype=np.float64)
+
+
+def _ascending(rewards: FloatArray, ties: FloatArray) -> IntArray:
+    return np.lexsort((ties, _checked(rewards, ties))).astype(np.int64)
+
+
+def _checked(rewards: FloatArray, ties: FloatArray) -> FloatArray:
+    """The rewards. Raises ValueError where the two are not [N], or a reward is not finite."""
+    if np.ndim(rewards) != 1 or np.shape(rewards) != np.shape(ties):
+        raise ValueError(f"rewards of shape {np.shape(rewards)} and ties of shape {np.shape(ties)}: both must be [N]")
+    if not np.isfinite(rewards).all():
+        raise ValueError("a reward is not finite: remove rollouts without a verdict before selecting")
+    return rewards
+
+
+def _mask(n: int, chosen: IntArray) -> BoolArray:
+    mask = np.zeros(n, dtype=np.bool_)
+    mask[chosen] = True
+    return mask
