@@ -523,6 +523,8 @@ class Config(Section):
     """The reward of an answer."""
     allocate: Member = Member(use="uniform")
     """The allocator: it sets the number of rollouts of each prompt."""
+    rounds: Member = Member(use="single")
+    """The rule that decides after each round of sampling which prompts get more of their planned rollouts."""
     select: tuple[SelectSection, ...] = (SelectSection.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
     """The selectors of the rollouts that are trained on; a list is applied in its order."""
     advantage: AdvantageSection = AdvantageSection(use="grpo")

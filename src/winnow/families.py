@@ -77,6 +77,13 @@ class AllocatorTraits(Traits):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundTraits(Traits):
+    """Whether the number of a prompt's rollouts depends on their verdicts, which biases what is estimated from both."""
+
+    reads_verdicts: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelectorTraits(Traits):
     """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or a number that depends on the
     group.
@@ -207,6 +214,7 @@ ALLOCATOR = Family(
     AllocatorTraits,
     "winnow.testing:check_allocator",
 )
+ROUND = Family("round", ("seen",), "rounds", ("winnow.algos.rounds",), RoundTraits, "winnow.testing:check_round")
 SELECTOR = Family(
     "selector",
     ("group", "rng"),
@@ -241,6 +249,6 @@ TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTrai
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {
         family.name: family
-        for family in (TASK, REWARD, ALLOCATOR, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE, TRACKER)
+        for family in (TASK, REWARD, ALLOCATOR, ROUND, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE, TRACKER)
     }
 )

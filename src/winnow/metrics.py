@@ -118,6 +118,8 @@ METRICS: dict[str, str] = {
     "plan/brier": "Brier score of the pass rates that the plan was made from: mean of (p - correct)^2 over the step's "
     "verified rollouts; with exact pass rates it is the mean of p (1 - p). Absent without pass rates",
     "plan/timed_out": "probe rollouts whose outcome depends on a wall-clock limit, as for outcome/timed_out",
+    "rounds/ended_early": "prompts of the plan that the rule of rounds ended before their planned number of rollouts",
+    "rounds/rollouts_saved": "planned rollouts that were therefore not sampled",
     "dynamic_sampling/groups": "groups added because too few carried a signal",
     "dynamic_sampling/rounds": "rounds in which they were drawn",
     "dynamic_sampling/tokens": "completion tokens of those groups, counted in budget/tokens_generated too",

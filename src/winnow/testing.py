@@ -26,6 +26,7 @@ from torch import Tensor
 
 from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Objective, Term
+from winnow.budget.rounds import Counts
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.installed import is_installed
 from winnow.models.architecture import architecture
@@ -276,6 +277,22 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
             assert counts.sum() == budget, f"{counts.sum()} rollouts planned from a budget of {budget}"
             if len(set(map(str, rates))) == 1:
                 assert np.ptp(counts) <= 1, f"prompts with equal statistics got {counts}"
+
+
+def check_round(rule: Callable[..., Any]) -> None:
+    """[G] further rollouts >= 0 within the plan; equal prompts get equal numbers, and every prompt ends."""
+    for rate in (0.0, 0.5, 1.0):
+        for planned in (0, 1, 5, 64):
+            plan, sampled = np.full(3, planned, dtype=np.int64), np.zeros(3, dtype=np.int64)
+            for _ in range(planned + 1):
+                correct = np.floor(rate * sampled).astype(np.int64)
+                more = np.asarray(rule(Counts(planned=plan, sampled=sampled, correct=correct, wrong=sampled - correct)))
+                assert more.shape == (3,), f"one number per prompt, got shape {more.shape}"
+                assert np.issubdtype(more.dtype, np.integer), f"numbers are integers, got {more.dtype}"
+                assert np.all((more >= 0) & (sampled + more <= plan)), f"{more} more rollouts of a plan of {plan}"
+                assert np.ptp(more) == 0, f"equal prompts got {more}"
+                sampled = sampled + more
+            assert not more.any(), "a prompt ends when all its planned rollouts are sampled, or before"
 
 
 def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:

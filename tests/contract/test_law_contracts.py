@@ -25,7 +25,7 @@ from winnow.testing import (
     group_of,
 )
 
-LAWS = ("allocator", "selector", "advantage", "weighting", "loss", "term")
+LAWS = ("allocator", "round", "selector", "advantage", "weighting", "loss", "term")
 ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 
 

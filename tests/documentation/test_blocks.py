@@ -56,6 +56,7 @@ PYTHON = {
     "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
+    "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),

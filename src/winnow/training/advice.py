@@ -145,6 +145,11 @@ def _about_shares(members: Members) -> Iterator[str]:
             f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
             f"'unbiased' or 'accepted'"
         )
+    if members.rounds.traits.reads_verdicts and weighting.traits.share != "equal":
+        yield (
+            f"rounds = {config.rounds.label!r} ends some prompts early, and weighting = {weighting.name!r} gives the "
+            f"others a larger share of the objective; use 'prompt'"
+        )
 
 
 def _drops_correct(members: Members) -> bool:

@@ -51,6 +51,7 @@ def check_combinations(members: Members) -> None:
         _check_probe,
         _check_assumed,
         _check_keep,
+        _check_rounds,
         _check_chunks,
         _check_values,
         _check_critic,
@@ -188,6 +189,19 @@ def _check_assumed(members: Members) -> None:
                     key="allocate",
                     code="config.combination",
                 )
+
+
+def _check_rounds(members: Members) -> None:
+    """Refuse an unbiased weight where the number of rollouts depends on their verdicts: it would be biased."""
+    rule, weighting = members.rounds, members.weighting
+    if rule.traits.reads_verdicts and weighting.traits.total == "prompts" and "pass_rates" in weighting.traits.needs:
+        raise ConfigError(
+            f"rounds = {rule.name!r} ends a prompt by the verdicts of its rollouts, so the weight of weighting = "
+            f"{weighting.name!r}, 1 / (n p), would be biased",
+            remedy="use weighting = 'prompt' or 'accepted', or rounds = 'single'",
+            key="rounds",
+            code="config.combination",
+        )
 
 
 def _check_keep(members: Members) -> None:

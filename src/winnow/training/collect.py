@@ -137,16 +137,27 @@ def collect(
 
 
 def sample(
-    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
+    run: Run,
+    progress: Progress,
+    prompts: Sequence[Prompt],
+    counts: IntArray,
+    step: int,
+    clock: Clock,
+    *,
+    number: int = 0,
 ) -> list[Group]:
-    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step."""
+    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step.
+
+    `number` is that of the round: rounds have different random numbers.
+    """
     return collect(
         run.engine,
         run.verifiers,
         prompts,
         counts.tolist(),
         run.sampling,
-        seed=(run.seed, "rollout", step),  # with the step: a prompt that returns gets other random numbers
+        # With the step: a prompt that returns gets other random numbers, and so does every later round
+        seed=(run.seed, "rollout", step, *(("round", number) if number else ())),
         phase=clock,
         version=step,
         on_rollout=progress.phases.rollout_counter(int(counts.sum())),

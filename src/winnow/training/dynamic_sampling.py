@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.records import Group
-from winnow.training.collect import sample
 from winnow.training.keep import fill_keep
 from winnow.training.metrics import Clock
+from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
 
 
@@ -30,6 +30,6 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample(run, progress, prompts, counts, step, clock)
+        newest = sample_in_rounds(run, progress, prompts, counts, step, clock)
         added += newest
     return added

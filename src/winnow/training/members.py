@@ -16,6 +16,7 @@ from winnow.families import (
     EngineTraits,
     LossTraits,
     RewardTraits,
+    RoundTraits,
     SelectorTraits,
     Source,
     TaskTraits,
@@ -41,6 +42,7 @@ class Members:
     reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward
     rewards: tuple[Bound[RewardTraits], ...]  # the parts of the reward, bound in this process
     allocate: Bound[AllocatorTraits]
+    rounds: Bound[RoundTraits]
     selectors: tuple[Bound[SelectorTraits], ...]
     advantage: Bound[AdvantageTraits]
     weighting: Bound[WeightingTraits]
@@ -99,7 +101,7 @@ class Members:
     def packages(self) -> tuple[str, ...]:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
-        laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
+        laws = (self.allocate, self.rounds, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
         packages = {member.entry.package for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
         return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))

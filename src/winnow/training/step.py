@@ -17,7 +17,7 @@ from winnow.families import AdvantageTraits
 from winnow.learner.batches import make_batches
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, StepReport
-from winnow.training.collect import sample, sync_weights
+from winnow.training.collect import sync_weights
 from winnow.training.critic import (
     CriticTally,
     fill_returns,
@@ -31,6 +31,7 @@ from winnow.training.dynamic_sampling import dynamic_sampling
 from winnow.training.keep import fill_keep
 from winnow.training.metrics import Clock, Parity, Tally, describe
 from winnow.training.probe import prompt_gradient_norms
+from winnow.training.rounds import rounds_metrics, sample_in_rounds
 from winnow.training.run import Progress, Run
 
 
@@ -43,7 +44,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
     prompts = run.prompts.take(step)  # [G] depends on (seed, step) alone, so a resumed run repeats it
     counts = progress.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
-    groups = sample(run, progress, prompts, counts, step, clock)  # per group: rollouts [N] and outcomes [N]
+    groups = sample_in_rounds(run, progress, prompts, counts, step, clock)  # per group: rollouts [N], outcomes [N]
     groups += dynamic_sampling(run, progress, groups, step, clock)
     run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
@@ -108,7 +109,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
         clock.gauge.read_engine(run.engine)
         of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
-        metrics = {**of_step, **tally.metrics(), **clock.metrics()}
+        metrics = {**of_step, **rounds_metrics(run, counts, groups), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
         metrics |= progress.clock.metrics("time/training_hours")
         metrics |= progress.alarms.metrics(step, metrics)
