@@ -14,6 +14,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
@@ -44,6 +45,10 @@ OTHER_PROGRAMS = {
 # Where each block of Python is run, by its page and first line; or why it is not.
 PYTHON = {
     "docs/alarms.md": {"import winnow": "test_a_run_is_diagnosed_as_shown"},
+    "docs/budget-library.md": dict.fromkeys(
+        ("import numpy as np", "# The probability that at least one of n rollouts is correct."),
+        "test_the_library_of_budgets_returns_what_the_page_has",
+    ),
     "docs/engines.md": {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
         "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
@@ -179,6 +184,17 @@ def every_test() -> str:
 def python(page, first):
     (block,) = (block for block in blocks(page) if block.language == "python" and block.first == first)
     return block.text
+
+
+def test_the_library_of_budgets_returns_what_the_page_has():
+    page = "docs/budget-library.md"
+    for first in PYTHON[page]:
+        names: dict = {}
+        exec(python(page, first), names)
+        assert f"`{names['counts'].tolist()}`" in PAGES[page]
+        if "keep" in names:
+            assert names["keep"].sum() == 4
+            assert np.all(names["keep"][names["rewards"] == 1])
 
 
 def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):

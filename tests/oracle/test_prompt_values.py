@@ -1,4 +1,4 @@
-"""Allocation by values: greedy counts against brute force, values against enumeration, both against authors' results."""
+"""Greedy counts against brute force, values against enumeration, and both against the authors' results."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def test_the_largest_gains_are_those_that_single_steps_take(value):
         budget = minimum * prompts + int(draw.integers(1, 50))
         counts = allocate_greedily(value, rates, budget, minimum=minimum, maximum=maximum)
         assert counts.tolist() == one_by_one(value, rates, budget, minimum, maximum).tolist()
+
+
+@EACH
+@pytest.mark.parametrize(
+    "rates", [np.linspace(0, 1, 5000), np.arange(5000) % 9 / 8, np.zeros(5000)], ids=["spread", "ninths", "none"]
+)
+def test_a_guess_from_a_sample_of_many_prompts_changes_no_count(monkeypatch, value, rates):
+    counts = allocate_greedily(value, rates, 80_007, minimum=3, maximum=100)
+    monkeypatch.setattr("winnow.budget.allocation._SAMPLE", 10**6)  # more than there are prompts: no guess
+    assert counts.sum() == 80_007
+    assert np.array_equal(counts, allocate_greedily(value, rates, 80_007, minimum=3, maximum=100))
 
 
 @EACH

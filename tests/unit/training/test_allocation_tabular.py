@@ -68,7 +68,9 @@ def run_of(table, allocate, source, seed=0):
         config=config,
         seed=seed,
         sampling=None,
-        members=SimpleNamespace(config=config, source=source, allocate=allocate),
+        members=SimpleNamespace(
+            config=config, source=source, allocate=allocate, gradient_norm=config.probe.gradient_norm
+        ),
         prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
         engine=table,
         learner=table,
