@@ -1,5 +1,6 @@
 """Measurements that need a GPU, in parts of at most 9 minutes each, without a network (docs/gpu.md).
 
+    scripts/test-gpu all --out FOLDER             # every part within 40 minutes
     scripts/test-gpu update --out FOLDER          # a part on a GPU: FOLDER/<date>_gpu_update.json
     scripts/test-gpu --dry-run --out FOLDER       # every part in the smallest size on a CPU, as a smoke test
     scripts/test-gpu generation --native graphs=false    # native with other options, too
@@ -14,6 +15,7 @@
     policy50m   a policy of 50M parameters learns, GRPO and PODS in turn, in equal seconds
 
 Each part writes its results after every measurement. The file lists measurements that were skipped for lack of time.
+With `all`, the parts share one limit: a part that ends early leaves its time to the later ones.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import logging
 import time
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +49,39 @@ PARTS: dict[str, Callable[[Lab], None]] = {
     "memory": memory,
     "policy50m": policy50m,
 }
+ALL = "all"  # every part, within ALL_MINUTES
+PART_MINUTES, ALL_MINUTES, DRY_MINUTES = 8.3, 37.0, 30.0
+SHARES = {"tests": 6, "resume": 5, "generation": 6, "update": 6}  # of the time of `all`, relative to each other part's
+SHARE = 4
 
 
 def main() -> int:
     options = _options()
     gc.freeze()  # excludes imported objects from the garbage collection that precedes every measurement
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
-    ended = {name: _part(name, options) for name in options.parts or PARTS}
+    begin, ended = time.perf_counter(), dict[str, tuple[str, Path]]()
+    for name, later in _in_turn(options.parts):
+        minutes = options.minutes
+        if options.all:
+            minutes = share_of(options.minutes - (time.perf_counter() - begin) / 60, name, later)
+        ended[name] = _part(name, options, minutes)
     for name, (error, path) in ended.items():
         print(f"{name}: {error or 'done'}: {path}", flush=True)
     return int(any(error for error, _ in ended.values()))
 
 
-def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
+def _in_turn(parts: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each part, and those after it."""
+    return ((name, parts[place + 1 :]) for place, name in enumerate(parts))
+
+
+def share_of(minutes: float, name: str, later: Sequence[str]) -> float:
+    """Minutes for a part, of those that it and the `later` parts have together; at most PART_MINUTES."""
+    share = SHARES.get(name, SHARE)
+    return min(PART_MINUTES, max(0.0, minutes) * share / (share + sum(SHARES.get(other, SHARE) for other in later)))
+
+
+def _part(name: str, options: argparse.Namespace, minutes: float) -> tuple[str, Path]:
     """Run a part. Returns its error, if any, and the path of its results."""
     begin = time.perf_counter()
     lab = Lab(
@@ -67,8 +89,8 @@ def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
         device=torch.device(options.device),
         folder=options.out,
         sizes=TINY if options.dry_run else Sizes(),
-        minutes=options.minutes,
-        ends=begin + 60 * options.minutes,
+        minutes=minutes,
+        ends=begin + 60 * minutes,
         found={} if options.commit is None else {"commit": options.commit},
         dry=options.dry_run,
         native=options.native,
@@ -85,11 +107,14 @@ def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, one by one")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{ALL!r}, or parts; by default all, each in full")
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument(
-        "--minutes", type=float, help="time limit of a part; longer measurements are skipped; 8.3 by default"
+        "--minutes",
+        type=float,
+        help=f"time limit of a part, {PART_MINUTES} by default; with {ALL!r} of all parts together, {ALL_MINUTES:.0f}. "
+        "Longer measurements are skipped",
     )
     parser.add_argument("--commit", help="the measured commit, if the machine has the files without git")
     parser.add_argument(
@@ -101,14 +126,22 @@ def _options() -> argparse.Namespace:
         help="generation: also native with these options; may be repeated",
     )
     options = parser.parse_args()
+    options.all = options.parts == [ALL]
+    options.parts = list(PARTS) if options.all or not options.parts else options.parts
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     options.device = "cpu" if options.dry_run else "cuda"
-    options.minutes = options.minutes or (30.0 if options.dry_run else 8.3)
+    options.minutes = options.minutes or _default_minutes(options)
     if not options.dry_run and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --dry-run shows on the CPU that every part runs")
     frame.begin(dirty=options.dirty or options.dry_run)
     return options
+
+
+def _default_minutes(options: argparse.Namespace) -> float:
+    if options.all:
+        return ALL_MINUTES
+    return DRY_MINUTES if options.dry_run else PART_MINUTES
 
 
 def _native(text: str) -> tuple[str, dict[str, Any]]:

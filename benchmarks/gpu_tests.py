@@ -14,7 +14,7 @@ from gpu_lab import Lab
 
 REPOSITORY = Path(__file__).parents[1]
 DEVICE = "WINNOW_TEST_GPU"  # the device of tests/gpu
-QUICK = "sums or repeatable or rounding or masters or manifest"  # the tests of the dry run, a second each
+QUICK = "sums or repeatable or rounding or masters or manifest or waits"  # the tests of the dry run, a second each
 
 
 def tests(lab: Lab) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import frame
-import torch
+import numpy as np
 from bundled import bundled
 
 from winnow.engines.base import EngineContext
@@ -67,7 +67,7 @@ def compared(
     (batch,) = compute_logprobs(policy, [Batch(epoch=0, sequences=rows)], {"old_logprobs"})
     parity = Parity(engine.logprob_tolerance, 0.01)
     for row in batch.sequences:
-        parity.add(torch.as_tensor(row.old_logprobs), torch.as_tensor(row.rollout.logprobs))
+        parity.add(np.asarray(row.old_logprobs) - row.rollout.logprobs)
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
 
 

@@ -158,7 +158,7 @@ def micro(step: Recorded) -> None:
     """Schedule and micro-batches of all kept rollouts."""
     for batch in batches(step):
         for mb in micro_batches(batch.sequences, tokens=16384, device=torch.device("cpu")):
-            assert len(mb.mask)
+            assert mb.trained_tokens
 
 
 def metrics(step: Recorded) -> None:
@@ -167,8 +167,7 @@ def metrics(step: Recorded) -> None:
     for group in step.groups:
         for rollout, keep in zip(group.rollouts, group.keep if group.keep is not None else (), strict=True):
             if keep:
-                logprobs = torch.from_numpy(rollout.logprobs)
-                parity.add(logprobs, logprobs)
+                parity.add(np.zeros(len(rollout.logprobs)))
     parity.metrics()
     describe(step.groups, [], planned=len(step.groups))
 

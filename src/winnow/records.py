@@ -302,7 +302,6 @@ class MicroBatch:
     >>> micro_batch = MicroBatch(
     ...     sequences=(sequence, dataclasses.replace(sequence, rollout=wrong, advantage=-0.5)),
     ...     sequence_index=torch.tensor([0, 0, 1]),
-    ...     mask=torch.tensor([True, True, True]),
     ...     advantages=torch.tensor([0.5, 0.5, -0.5]),
     ...     weights=torch.tensor([0.25, 0.25, 0.25]),
     ...     importance=torch.ones(3),
@@ -314,7 +313,6 @@ class MicroBatch:
 
     sequences: tuple[TrainingSequence, ...]
     sequence_index: Tensor  # [T] int64, the place of each token's sequence in `sequences`
-    mask: Tensor  # [T] bool, True where the token is trained
     advantages: Tensor  # [T]
     weights: Tensor  # [T]
     importance: Tensor  # [T] correction for a behaviour policy that differs from the old one; 1 without
@@ -323,7 +321,18 @@ class MicroBatch:
     ref_logprobs: Tensor | None = None  # [T]
     values: Tensor | None = None  # [T] before the update
     returns: Tensor | None = None  # [T]
+    # [K] int64, the places of the trained tokens; None: all are trained. Not a mask: its size must be known on the host
+    trained: Tensor | None = None
     layout: Literal["padded", "shared", "packed"] | None = None  # how all ranks read it; None: as the policy does
+
+    @property
+    def trained_tokens(self) -> int:
+        """Number of trained tokens."""
+        return len(self.sequence_index if self.trained is None else self.trained)
+
+    def of_trained(self, values: Tensor) -> Tensor:
+        """The values [K] of the trained tokens, from those of all tokens [T]."""
+        return values if self.trained is None else values.index_select(0, self.trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

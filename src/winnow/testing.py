@@ -44,6 +44,7 @@ from winnow.records import (
     PromptStats,
     Rollout,
     Sampling,
+    TrainingSequence,
 )
 from winnow.registry import Entry
 from winnow.seeds import Rng, generator
@@ -84,18 +85,24 @@ def group_of(
 
 
 def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = None, **fields: Tensor) -> MicroBatch:
-    """One sequence of T tokens with weight 1 as a float64 micro-batch without rows; `fields` replace single fields."""
+    """One sequence of T tokens with weight 1 as a float64 micro-batch; `fields` replace single fields."""
     t = len(advantages)
+    sequence = TrainingSequence(
+        prompt=Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="testing"),
+        rollout=_rollout(0, t),
+        group=0,
+        advantage=np.asarray(advantages, dtype=np.float64),
+        weight=1.0,
+    )
     defaults: dict[str, Any] = {
         "sequence_index": torch.zeros(t, dtype=torch.int64),
-        "mask": torch.ones(t, dtype=torch.bool),
         "advantages": torch.tensor(advantages, dtype=torch.float64),
         "weights": torch.ones(t, dtype=torch.float64),
         "importance": torch.ones(t, dtype=torch.float64),
         "behaviour_logprobs": torch.zeros(t, dtype=torch.float64),
         "old_logprobs": None if old is None else torch.tensor(old, dtype=torch.float64),
     }
-    return MicroBatch(sequences=(), **{**defaults, **fields})
+    return MicroBatch(sequences=(sequence,), **{**defaults, **fields})
 
 
 def check_member(entry: Entry[Any]) -> None:
@@ -252,7 +259,7 @@ def check_term(term: Callable[..., Any]) -> None:
     broken = logprobs.detach().masked_fill(hole, float("nan")).requires_grad_()
     out, masked = PolicyOutput(logprobs=broken, entropy=-broken), micro_batch([1.0] * 4, ref_logprobs=broken.detach())
     objective = Objective(_no_loss, (Term("term", 1.0, term),))
-    value = objective(out, dataclasses.replace(masked, mask=~hole))
+    value = objective(out, dataclasses.replace(masked, trained=torch.tensor([0, 2, 3])))
     (slope,) = torch.autograd.grad(value.total, broken, allow_unused=True)
     assert torch.isfinite(value.total), "a masked NaN reached the term"
     assert slope is None or torch.isfinite(slope).all(), "a masked NaN reached the gradient"
@@ -347,7 +354,8 @@ def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:
     hole = torch.tensor([False, True, False, False])
     nan = float("nan")
     logprobs = torch.tensor([-0.5, nan, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
-    masked = micro_batch(mb.advantages.masked_fill(hole, nan).tolist(), old=[-0.5, nan, -2.0, -0.1], mask=~hole)
+    advantages, trained = mb.advantages.masked_fill(hole, nan).tolist(), torch.tensor([0, 2, 3])
+    masked = micro_batch(advantages, old=[-0.5, nan, -2.0, -0.1], trained=trained)
     value = Objective(loss)(PolicyOutput(logprobs=logprobs), masked)
     (slope,) = torch.autograd.grad(value.total, logprobs)
     assert torch.isfinite(value.total), "a masked NaN reached the loss"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,61 @@ def test_the_manifest_records_what_the_bits_depend_on(smallest: Callable[..., di
     if CUDA:
         assert manifest["gpu"].keys() == {"name", "driver", "cuda", "cudnn"}
         assert all(manifest["gpu"].values())
+
+
+def waits(act: Callable[[], object]) -> int:
+    """How often the host waits for the device in `act`, counted by torch; always 0 on the CPU."""
+    if not CUDA:
+        act()
+        return 0
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            act()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return sum("synchroniz" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_no_micro_batch_waits_for_the_device(packed: bool) -> None:
+    """transformers reads one flag per pass over padded rows; packed rows have no such read."""
+    loaded, prompts = policy(DEVICE)
+    _, groups = sample(loaded, prompts)
+    model = Policy(
+        loaded.model,
+        temperature=1.0,
+        pad_token=loaded.tokenizer.pad_token_id,
+        tokens_per_micro_batch=2048,
+        gradient_checkpointing="full",  # one pass over padded rows per micro-batch: no prompt is read apart
+        packed=packed,
+    )
+    passes = 0
+
+    def update() -> None:
+        nonlocal passes
+        for mb in model.micro_batches(sequences(groups)):
+            mb.of_trained(mb.weights * model.forward(mb).logprobs).sum().backward()
+            passes += 1
+
+    update()  # the first one compiles, and sets up libraries
+    first, passes = passes, 0
+    found = waits(update)
+    assert passes == first > 1
+    assert found <= (0 if packed else passes)
+
+
+def test_decoding_waits_a_fixed_number_of_times_per_token() -> None:
+    """Once for the sampled tokens; and index arrays are uploaded, at most three times."""
+    loaded, prompts = policy(DEVICE)
+    engine = native(
+        EngineContext(model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=(), max_rollouts_at_once=512)
+    )
+
+    def generate(tokens: int) -> None:
+        engine.generate(prompts, [4] * len(prompts), Sampling(max_new_tokens=tokens), seed=SEED)
+
+    generate(40)  # records the steps
+    assert waits(lambda: generate(40)) - waits(lambda: generate(8)) <= 4 * 32

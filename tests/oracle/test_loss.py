@@ -8,9 +8,12 @@ import math
 import pytest
 import torch
 
+from winnow import testing
 from winnow.algos.loss import cispo, clip, gspo, raft_plus_plus, reinforce
 from winnow.algos.objective import Objective
 from winnow.records import MicroBatch, PolicyOutput
+
+(SEQUENCE,) = testing.micro_batch([0.0]).sequences  # losses read only how many there are
 
 
 def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=None) -> MicroBatch:
@@ -20,9 +23,9 @@ def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=Non
         return torch.tensor([default] * t if values is None else values, dtype=torch.float64)
 
     return MicroBatch(
-        sequences=(),
+        sequences=(SEQUENCE,) * t,
         sequence_index=torch.arange(t),
-        mask=torch.tensor([True] * t if mask is None else mask),
+        trained=None if mask is None else torch.tensor([place for place, trained in enumerate(mask) if trained]),
         advantages=tensor(advantages, 0.0),
         weights=tensor(weights, 1.0),
         importance=tensor(importance, 1.0),

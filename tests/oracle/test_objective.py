@@ -93,7 +93,8 @@ def test_a_fixed_batch_against_plain_numbers():
     values, weights = before + draw.normal(scale=0.4, size=40), draw.random(40)
     mask = np.arange(40) % 4 != 2
     values[~mask] = np.nan  # what is not trained touches nothing
-    mb = dataclasses.replace(batch(before, returns), mask=torch.from_numpy(mask), weights=torch.from_numpy(weights))
+    trained, weighted = torch.from_numpy(np.flatnonzero(mask)), torch.from_numpy(weights)
+    mb = dataclasses.replace(batch(before, returns), trained=trained, weights=weighted)
     term = Term("value", 0.5, lambda out, mb: value_loss(out.values, mb, clip_range=0.3)[0])
     now = values_of(values)
     out = PolicyOutput(logprobs=torch.zeros(40, dtype=torch.float64), values=now)

@@ -156,6 +156,7 @@ def _variables(rank: int, count: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 uses the existing store instead of a new one
         "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",  # each exchange is compared between the ranks, see recorder.py
         "OMP_NUM_THREADS": "1",
         **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
     }
@@ -167,11 +168,13 @@ def _serve(pipe: Connection, variables: dict[str, str], note: str) -> None:
     sys.path[:0] = [str(HERE)]
     with open(note, "w") as at:
         try:
+            import recorder
             import torch
 
             from winnow import ranks
 
             torch.set_num_threads(1)
+            recorder.install()
             with ranks.joined(timeout_seconds=EXCHANGE_SECONDS):
                 pipe.send((None, None))
                 while True:

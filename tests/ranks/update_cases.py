@@ -116,7 +116,7 @@ def _update(learner: Learner, members: Members, batch: Batch) -> tuple[float, fl
     for mb in learner.micro_batches(batch):
         value = members.objective(learner.forward(mb, members.needs), mb)
         learner.backward(value.total)
-        loss, passes, idle = loss + value.total.item(), passes + 1, idle + (not mb.mask.any())
+        loss, passes, idle = loss + value.total.item(), passes + 1, idle + (not mb.trained_tokens)
     result = learner.step() if batch.sequences else learner.skip()
     assert result.skipped == (not batch.sequences)
     return result.grad_norm, ranks.sum_over_ranks(loss), passes, idle

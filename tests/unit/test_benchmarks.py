@@ -161,3 +161,14 @@ def test_scripts_and_results_that_are_referred_to_exist():
     named = {name for text in texts for name in re.findall(r"benchmarks/[\w*/.-]+\.(?:py|json)", text)}
     assert {"benchmarks/engines.py", "benchmarks/results/2026-11-22_vllm.json"} <= named
     assert {name for name in named if not list(REPOSITORY.glob(name))} == set()
+
+
+def test_all_parts_share_one_limit():
+    """Of a part that weighs 6 and two that weigh 4 the first gets 6 of 14 minutes, and never more than a part takes."""
+    import gpu
+
+    assert gpu.share_of(14.0, "tests", ["learn", "layouts"]) == pytest.approx(6.0)
+    assert gpu.share_of(38.0, "tests", ["learn", "layouts"]) == gpu.PART_MINUTES
+    assert gpu.share_of(4.0, "layouts", []) == 4.0
+    assert gpu.share_of(-1.0, "layouts", []) == 0.0
+    assert list(gpu._in_turn(["a", "b"])) == [("a", ["b"]), ("b", [])]

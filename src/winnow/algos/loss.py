@@ -87,8 +87,10 @@ def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high
     (eq. 5) when the advantage is the same at every token. Use it with the `sequence` weighting.
     """
     ratio = probability_ratio(out, mb)
-    tokens = torch.bincount(mb.sequence_index).to(ratio.dtype)
-    sums = torch.zeros_like(tokens).index_add(0, mb.sequence_index, ratio.detach().log())
+    # Not bincount, whose size would be read from the device
+    nothing = ratio.new_zeros(len(mb.sequences))
+    tokens = nothing.index_add(0, mb.sequence_index, torch.ones_like(ratio))
+    sums = nothing.index_add(0, mb.sequence_index, ratio.detach().log())
     # ratio / ratio.detach() is 1, and gives every token the gradient of its own log-prob (eq. 11).
     sequence_ratio = (sums / tokens).exp()[mb.sequence_index] * ratio / ratio.detach()
     free = sequence_ratio * mb.advantages

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +18,6 @@ from winnow.errors import ConfigError
 from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
-Record = TypeVar("Record", MicroBatch, PolicyOutput)
 Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -51,7 +50,7 @@ class Objective:
     value_loss: ValueLoss | None = None  # of a value head on the policy's backbone
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
-        out, mb = _trained_only(out, mb.mask), _trained_only(mb, mb.mask)
+        out, mb = _outputs_of_trained(out, mb), _trained_only(mb)
         loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
         names = distinct(seen, taken=[*(term.name for term in self.terms), *VALUE_LOSSES])
         diagnostics = dict(zip(names, seen.values(), strict=True))
@@ -86,8 +85,8 @@ class ValueLoss:
 
     def separate_objective(self, values: Tensor, mb: MicroBatch) -> Value:
         """Objective of a separate value model: sum over trained tokens of weight * loss. `values` are [T]."""
-        trained = _trained_only(mb, mb.mask)
-        loss, seen = self(values[mb.mask], trained)
+        trained = _trained_only(mb)
+        loss, seen = self(mb.of_trained(values), trained)
         return Value((trained.weights * loss).sum(), seen)
 
 
@@ -119,10 +118,17 @@ def _described(answer: Any) -> str:
     return f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
 
 
-def _trained_only(record: Record, mask: Tensor) -> Record:
+def _trained_only(mb: MicroBatch) -> MicroBatch:
     """Every [T] field restricted to trained tokens, so that a masked NaN reaches neither loss nor gradient."""
-    if bool(mask.all()):
-        return record
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    trained: dict[str, Any] = {name: value[mask] for name, value in fields.items() if isinstance(value, Tensor)}
-    return dataclasses.replace(record, **trained)
+    return mb if mb.trained is None else dataclasses.replace(mb, **_restricted(mb, mb), trained=None)
+
+
+def _outputs_of_trained(out: PolicyOutput, mb: MicroBatch) -> PolicyOutput:
+    """See `_trained_only`."""
+    return out if mb.trained is None else dataclasses.replace(out, **_restricted(out, mb))
+
+
+def _restricted(record: MicroBatch | PolicyOutput, mb: MicroBatch) -> dict[str, Any]:
+    """The [T] fields of a record, restricted to the tokens that are trained."""
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "trained"}
+    return {name: mb.of_trained(value) for name, value in fields.items() if isinstance(value, Tensor)}

@@ -23,7 +23,7 @@ from winnow.engines.base import EngineContext, OnRollout
 from winnow.engines.freshness import check_newer
 from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
-from winnow.engines.sampling import choose, uniforms
+from winnow.engines.sampling import choose, to_host, uniforms
 from winnow.engines.stopping import StopRule, last_of, stop_rules
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -123,7 +123,7 @@ class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped h
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         column = input_ids.shape[1] - self.start
         token, logprob = choose(scores, self._uniforms[:, column].to(scores.device), self._sampling)
-        self.logprobs[:, column] = logprob.cpu()
+        self.logprobs[:, column] = torch.from_numpy(to_host(token, logprob)[1])
         return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
 
 

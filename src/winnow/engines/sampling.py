@@ -12,7 +12,7 @@ from torch.nn import functional
 from winnow import seeds
 from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
-from winnow.records import FloatArray, Sampling
+from winnow.records import FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
 BLOCK = 64  # tokens whose probabilities are summed before a single block is scanned
@@ -27,8 +27,8 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R]. Uniforms and log-probs are float64.
 
     A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
-    with its log-prob at temperature 1. Raises EngineError where a logit is NaN or plus infinity, because the total is
-    then NaN.
+    with its log-prob at temperature 1. Where a logit is NaN or plus infinity, the log-prob is NaN, which `to_host`
+    refuses.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:
@@ -36,16 +36,26 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     top = logits.amax(dim=-1, keepdim=True)
     mass = (logits - top).exp_()
     sampled, total = _invert(mass, uniform[:, None].to(mass.device))
-    if not total.isfinite().all():
+    sampled = sampled.clamp_(max=logits.shape[1] - 1)  # beyond the vocabulary only where sums are NaN
+    token = sampled if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
+    logprob = (logits.gather(-1, token) - top).double() - total.log()
+    return token[:, 0], logprob[:, 0]
+
+
+def to_host(token: Tensor, logprob: Tensor) -> tuple[IntArray, FloatArray]:
+    """Tokens [R] and log-probs [R] of `choose` in host memory, by a single copy: each copy waits for the device.
+
+    Raises EngineError for a log-prob that is not finite.
+    """
+    both: FloatArray = torch.stack([token.double(), logprob]).numpy(force=True)  # exact: a token is below 2^53
+    if not np.isfinite(both).all():
         raise EngineError(
             "the policy's logits are not finite: its weights have diverged",
             remedy="lower optimizer.learning_rate and continue from an earlier checkpoint",
             key="optimizer.learning_rate",
             code="engine.diverged",
         )
-    token = sampled if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
-    logprob = (logits.gather(-1, token) - top).double() - total.log()
-    return token[:, 0], logprob[:, 0]
+    return both[0].astype(np.int64), both[1]
 
 
 def _invert(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +104,7 @@ def _first_above(ends: Tensor, sought: Tensor) -> Tensor:
     """[R, 1] the first column of ascending `ends` [R, X] above `sought` [R, 1], which is kept below the last."""
     last = ends[:, -1:]
     column = torch.searchsorted(ends, torch.minimum(sought, last.nextafter(torch.zeros_like(last))), right=True)
-    return column.clamp_(max=ends.shape[1] - 1)  # beyond the end only where sums are NaN, which `choose` refuses
+    return column.clamp_(max=ends.shape[1] - 1)  # beyond the end only where sums are NaN, which `to_host` refuses
 
 
 def _filter(logits: Tensor, sampling: Sampling) -> Tensor:

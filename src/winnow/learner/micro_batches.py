@@ -23,6 +23,7 @@ from winnow import ranks
 from winnow.algos.division import in_runs
 from winnow.algos.loss import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
+from winnow.models.device import to_device
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
 S = TypeVar("S", bound=AnySequence)
@@ -138,9 +139,10 @@ def _flatten(
 ) -> MicroBatch:
     lengths = np.array([len(sequence.rollout.tokens) for sequence in sequences])
     index = np.repeat(np.arange(len(sequences)), lengths)
+    mask = trained(sequences)
 
     def floats(values: Iterable[FloatArray]) -> Tensor:
-        return torch.from_numpy(np.concatenate(list(values))).to(device=device, dtype=dtype)
+        return to_device(np.concatenate(list(values)), device).to(dtype)
 
     def floats_if_filled(name: str) -> Tensor | None:
         values = [getattr(sequence, name) for sequence in sequences]
@@ -149,8 +151,7 @@ def _flatten(
     weights = np.array([sequence.weight for sequence in sequences])[index]
     return MicroBatch(
         sequences=tuple(sequences),
-        sequence_index=torch.from_numpy(index).to(device),
-        mask=torch.from_numpy(trained(sequences)).to(device),
+        sequence_index=to_device(index, device),
         advantages=floats(_advantages(sequences, lengths)),
         weights=floats([weights]),
         importance=floats(_importance(sequences, lengths, max_importance)),
@@ -159,6 +160,7 @@ def _flatten(
         ref_logprobs=floats_if_filled("ref_logprobs"),
         values=floats_if_filled("values"),
         returns=floats_if_filled("returns"),
+        trained=None if mask.all() else to_device(np.flatnonzero(mask), device),
         layout=layout,
     )
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from winnow.learner import packing
+from winnow.models.device import to_device
 from winnow.records import BoolArray, IntArray, Prompt, Rollout, TrainingSequence
 
 Layout = Literal["padded", "shared", "packed"]  # "shared" falls back to padded where sharing does not pay
@@ -111,19 +112,19 @@ def side_by_side(sequences: Sequence[AnySequence], pad_token: int, device: torch
     tokens = _padded([np.concatenate([s.prompt.tokens, s.rollout.tokens[:-1]]) for s in sequences], pad_token)
     first = np.arange(len(sequences)) * tokens.shape[1] + [len(s.prompt.tokens) - 1 for s in sequences]
     predicting = [start + np.arange(len(s.rollout.tokens)) for start, s in zip(first, sequences, strict=True)]
-    return ModelInput(torch.from_numpy(tokens).to(device), torch.from_numpy(np.concatenate(predicting)).to(device))
+    return ModelInput(to_device(tokens, device), to_device(np.concatenate(predicting), device))
 
 
 def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: int) -> Tensor:
     device = next(backbone.parameters()).device
     prompts = list({id(sequence.prompt): sequence.prompt for sequence in sequences}.values())
     places = {id(prompt): place for place, prompt in enumerate(prompts)}
-    owner = torch.tensor([places[id(sequence.prompt)] for sequence in sequences], device=device)
-    lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=device)
-    tokens = torch.from_numpy(_padded([prompt.tokens for prompt in prompts], pad_token)).to(device)
+    owner = to_device(np.array([places[id(sequence.prompt)] for sequence in sequences]), device)
+    lengths = to_device(np.array([len(prompt.tokens) for prompt in prompts]), device)
+    tokens = to_device(_padded([prompt.tokens for prompt in prompts], pad_token), device)
     read = backbone(input_ids=tokens, use_cache=True, past_key_values=DynamicCache())
     last: Tensor = read.last_hidden_state[torch.arange(len(prompts), device=device), lengths - 1]
-    rest = torch.from_numpy(_padded([s.rollout.tokens[:-1] for s in sequences], pad_token)).to(device)
+    rest = to_device(_padded([s.rollout.tokens[:-1] for s in sequences], pad_token), device)
     if rest.shape[1] == 0:
         return torch.index_select(last, 0, owner)
     then = backbone(
@@ -135,7 +136,7 @@ def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: in
     )
     hidden = torch.cat([last.index_select(0, owner)[:, None], then.last_hidden_state], dim=1)
     predicting = [place * hidden.shape[1] + np.arange(len(s.rollout.tokens)) for place, s in enumerate(sequences)]
-    return hidden.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(predicting)).to(device))
+    return hidden.flatten(0, 1).index_select(0, to_device(np.concatenate(predicting), device))
 
 
 class _Row:
@@ -166,7 +167,7 @@ def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
         places = np.concatenate([[segment.prompt_end - 1], np.arange(segment.start, segment.end)])
         predicting.append(places[: len(completion)])
     tokens, positions, selected = (
-        torch.from_numpy(np.concatenate(parts)).to(device) for parts in (row.tokens, row.positions, predicting)
+        to_device(np.concatenate(parts), device) for parts in (row.tokens, row.positions, predicting)
     )
     hidden = packing.read(backbone, tokens, positions, packing.Packing.of(row.segments, device))
     return hidden.index_select(0, selected)

@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import reads_in_pieces, register
+from winnow.models.device import to_device
 from winnow.records import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
     length = segments[-1].end
     lengths = [segment.end - segment.start for segment in segments]
     start, first, last = (
-        torch.from_numpy(np.repeat(bounds, lengths)).to(device)
+        to_device(np.repeat(bounds, lengths), device)
         for bounds in (
             [s.start for s in segments],
             [s.prompt_start for s in segments],
@@ -148,7 +149,7 @@ def _listed(blocks: BoolArray, device: torch.device) -> tuple[Tensor, Tensor]:
     """
     counts: IntArray = blocks.sum(axis=1)
     order: IntArray = np.argsort(~blocks, axis=1, kind="stable")
-    return tuple(torch.from_numpy(a).to(device=device, dtype=torch.int32)[None, None] for a in (counts, order))  # type: ignore[return-value]
+    return tuple(to_device(a, device).to(torch.int32)[None, None] for a in (counts, order))  # type: ignore[return-value]
 
 
 def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:

@@ -28,6 +28,7 @@ from winnow.models.adapter import (
     set_frozen_adapter,
     trained_parameters,
 )
+from winnow.models.device import to_device
 from winnow.records import FloatArray, MicroBatch, PolicyOutput
 
 
@@ -98,7 +99,7 @@ class Policy(SequenceModel):
         `module` computes in place of the policy's module, for the log-probs of a reference.
         """
         module = module or self.module
-        completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
+        completions = to_device(targets(mb.sequences), self.device)
 
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None, Tensor | None]:
             hidden = self.hidden_states(backbone, mb)

@@ -115,11 +115,17 @@ def per_token(
 def _of_own_share(
     model: SequenceModel, sequences: Sequence[TrainingSequence], forward: Callable[[MicroBatch], Tensor]
 ) -> Mapping[tuple[int, int], NDArray[np.floating]]:
-    """[L] of those sequences of a batch that this rank passes, in the precision that `forward` returns."""
-    results = {}
+    """[L] of those sequences of a batch that this rank passes, in the precision that `forward` returns.
+
+    They are copied to the host once, because a copy waits for the device.
+    """
+    passed, results = list[TrainingSequence](), list[Tensor]()
     for mb in model.micro_batches(sequences):
-        lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
-        pieces = torch.split(forward(mb).cpu(), lengths)
-        if mb.mask.any():  # else it only makes up the number of passes of other ranks
-            results.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
-    return results
+        numbers = forward(mb)
+        if mb.trained_tokens:  # else it only makes up the number of passes of other ranks
+            passed += mb.sequences
+            results.append(numbers)
+    if not passed:
+        return {}
+    pieces = torch.split(torch.cat(results).cpu(), [len(sequence.rollout.tokens) for sequence in passed])
+    return {sequence.key: piece.numpy() for sequence, piece in zip(passed, pieces, strict=True)}

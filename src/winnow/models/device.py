@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import Module, Parameter
 
 from winnow.config import Config, TrainedCritic
@@ -51,6 +53,14 @@ def planned_device(name: str) -> torch.device:
     Raises ConfigError for "mps".
     """
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array on a device, in its own precision. The host does not wait for the device's earlier work, as it would
+    for a copy from memory that is not pinned. On a CPU the array's memory is used.
+    """
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[object]:

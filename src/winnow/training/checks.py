@@ -506,7 +506,6 @@ def _micro_batch(needs: Collection[str]) -> MicroBatch:
             for rollout, advantage in pairs
         ),
         sequence_index=torch.tensor([0, 0, 1]),
-        mask=torch.ones(3, dtype=torch.bool),
         advantages=torch.tensor([0.5, 0.5, -0.5]),
         weights=torch.full((3,), 0.5),
         importance=torch.ones(3),

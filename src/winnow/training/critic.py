@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.gae import (
@@ -30,7 +31,7 @@ from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.state.history import History
 from winnow.training.members import Members
-from winnow.training.metrics import Mean, Metrics, merged, of_value_loss
+from winnow.training.metrics import Mean, Metrics, merged, of_value_loss, read_together
 from winnow.training.run import Run
 
 
@@ -94,15 +95,19 @@ class CriticTally:
     """The measurements of this rank's share. `metrics` combines all ranks, and is empty where there was no update."""
 
     seen: dict[str, Mean] = field(default_factory=dict)
+    unread: list[dict[str, Tensor]] = field(default_factory=list)  # of the current update, still on the device
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value) -> None:
         """Add one micro-batch of the current update."""
-        for name, numbers in value.diagnostics.items():
-            self.seen.setdefault(name, Mean()).add(numbers)
+        self.unread.append({name: numbers.detach() for name, numbers in value.diagnostics.items()})
 
     def close(self, result: UpdateResult) -> None:
-        """Add the result of the update that the added micro-batches belong to."""
+        """Add the result of the update that the added micro-batches belong to, and read their measurements."""
+        named = [(name, numbers) for unread in self.unread for name, numbers in unread.items()]
+        for (name, _), numbers in zip(named, read_together([numbers for _, numbers in named]), strict=True):
+            self.seen.setdefault(name, Mean()).add(numbers)
+        self.unread.clear()
         self.results.append(result)
 
     def metrics(self) -> Metrics:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from winnow import ranks
@@ -35,9 +36,8 @@ class Mean:
     count: int = 0
     largest: float = -np.inf
 
-    def add(self, values: Tensor) -> None:
-        if values.numel():
-            numbers = values.detach().double().numpy(force=True)
+    def add(self, numbers: FloatArray) -> None:
+        if numbers.size:
             self.total += float(numbers.sum())
             self.count += numbers.size
             self.largest = float(np.maximum(self.largest, numbers.max()))  # unlike max(), np.maximum keeps NaN
@@ -50,6 +50,15 @@ class Mean:
     @property
     def value(self) -> float:
         return self.total / self.count if self.count else np.nan
+
+
+def read_together(tensors: Sequence[Tensor]) -> list[FloatArray]:
+    """The numbers of each tensor, flat, by a single copy from the device: each copy waits for all of its work."""
+    if not tensors:
+        return []
+    ends = np.cumsum([tensor.numel() for tensor in tensors])
+    numbers: FloatArray = torch.cat([tensor.double().flatten() for tensor in tensors]).numpy(force=True)
+    return np.split(numbers, ends[:-1])
 
 
 def merged(of_each: Iterable[Mapping[str, Mean]]) -> dict[str, Mean]:
@@ -129,9 +138,10 @@ class Parity:
     differences: list[FloatArray] = field(default_factory=list)  # [T] of each micro-batch
     sampled_by: list[IntArray] = field(default_factory=list)  # [T] the rank whose engine sampled each token
 
-    def add(self, policy: Tensor, engine: Tensor, rank: IntArray | None = None) -> None:
-        """Add log-probs [T] of trained tokens. `rank` [T] is the rank whose engine sampled each one; None: rank 0."""
-        difference = (policy - engine).detach().double().numpy(force=True)
+    def add(self, difference: FloatArray, rank: IntArray | None = None) -> None:
+        """Add trained tokens: [T] log-probs of the policy minus those of the engine. `rank` [T] is the rank whose
+        engine sampled each one; None: rank 0.
+        """
         self.differences.append(difference)
         self.sampled_by.append(np.zeros(len(difference), dtype=np.int16) if rank is None else rank.astype(np.int16))
 
@@ -178,35 +188,59 @@ def percentile_999(numbers: FloatArray) -> float:
     return float(np.partition(numbers, -rank)[-rank])
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The measurements of a micro-batch, which are still on the device."""
+
+    loss: Tensor  # scalar
+    diagnostics: dict[str, Tensor]  # [T] of trained tokens, by name
+    gap: Tensor | None = None  # [T] log-probs of the policy minus those of the engine
+    rank: IntArray | None = None  # [T] the rank whose engine sampled each token; None: rank 0
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.loss, *self.diagnostics.values(), *([] if self.gap is None else [self.gap])]
+
+
 @dataclass
 class Tally:
     """The measurements of one step's updates, collected by micro-batch. They are those of this rank's share until
     `metrics` combines all ranks.
+
+    The measurements of an update stay on the device until it is closed, so that its micro-batches follow each other
+    without a wait.
     """
 
     parity: Parity
     loss: float = 0.0  # sum over the updates taken
-    pending: float = 0.0  # loss of the current update so far
+    unread: list[Unread] = field(default_factory=list)  # of the current update
     idle: int = 0  # empty micro-batches, which make every rank call the policy equally often
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """Add one micro-batch of the current update."""
-        self.idle += not bool(mb.mask.any())
-        self.pending += float(value.total.detach())
-        for name, numbers in value.diagnostics.items():
-            self.diagnostics.setdefault(name, Mean()).add(numbers)
+        self.idle += not mb.trained_tokens
+        gap, by = None, None
         if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
-            rank = np.array([sequence.rollout.rank for sequence in mb.sequences])
-            by = rank[mb.sequence_index[mb.mask].numpy(force=True)] if len(rank) else None
-            self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask], by)
+            gap = (mb.of_trained(out.logprobs) - mb.of_trained(mb.behaviour_logprobs)).detach()
+            by = np.repeat(*_ranks_and_counts(mb)) if mb.sequences else None
+        diagnostics = {name: numbers.detach() for name, numbers in value.diagnostics.items()}
+        self.unread.append(Unread(value.total.detach(), diagnostics, gap, by))
 
     def close(self, result: UpdateResult) -> None:
-        """Add the result of the update that the added micro-batches belong to."""
+        """Add the result of the update that the added micro-batches belong to, and read their measurements."""
+        numbers = iter(read_together([tensor for unread in self.unread for tensor in unread.tensors]))
+        loss = 0.0
+        for unread in self.unread:
+            loss += float(next(numbers)[0])
+            for name in unread.diagnostics:
+                self.diagnostics.setdefault(name, Mean()).add(next(numbers))
+            if unread.gap is not None:
+                self.parity.add(next(numbers), unread.rank)
+        self.unread.clear()
         self.results.append(result)
-        self.loss += 0.0 if result.skipped else self.pending
-        self.pending = 0.0
+        self.loss += 0.0 if result.skipped else loss
 
     def metrics(self) -> Metrics:
         self._merge(ranks.gather_from_all(self, what="metrics"))
@@ -241,6 +275,11 @@ class Tally:
             elif name not in VALUE_LOSSES:
                 metrics[f"loss/{name}"] = mean.value
         return {**metrics, **of_value_loss(self.diagnostics)}
+
+
+def _ranks_and_counts(mb: MicroBatch) -> tuple[list[int], list[int]]:
+    """For each sequence: the rank whose engine sampled it, and the number of its trained tokens."""
+    return [s.rollout.rank for s in mb.sequences], [np.count_nonzero(s.rollout.sampled) for s in mb.sequences]
 
 
 def describe(

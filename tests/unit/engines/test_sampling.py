@@ -11,7 +11,7 @@ import torch
 from refusals import refused
 from winnow.engines import sampling
 from winnow.engines.requests import pending_rollouts
-from winnow.engines.sampling import ascending_sums, choose, uniforms
+from winnow.engines.sampling import ascending_sums, choose, to_host, uniforms
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
 
@@ -88,7 +88,7 @@ def test_repeatable_sums_do_not_hide_logits_that_are_not_finite(monkeypatch: pyt
     logits[1, 150] = broken
     monkeypatch.setattr(sampling, "_cumulative", ascending_sums)
     with refused(EngineError, code="engine.diverged"):
-        choose(logits, torch.zeros(2, dtype=torch.float64), Sampling(max_new_tokens=1))
+        to_host(*choose(logits, torch.zeros(2, dtype=torch.float64), Sampling(max_new_tokens=1)))
 
 
 def test_temperature_sharpens_and_zero_is_greedy_at_temperature_one() -> None:

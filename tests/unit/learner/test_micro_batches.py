@@ -62,7 +62,7 @@ def test_no_rows_no_micro_batches() -> None:
 
 def test_micro_batches_are_made_on_request() -> None:
     pieces = iter(micro_batches([row(1, 2, index=i) for i in range(3)], tokens=3, device=CPU))
-    first = weakref.ref(next(pieces).mask)
+    first = weakref.ref(next(pieces).sequence_index)
     assert first() is None, "only its consumer holds a reference"
     assert [mb.sequences[0].rollout.index for mb in pieces] == [1, 2]
 
@@ -75,7 +75,9 @@ def test_flat_fields_follow_the_rows() -> None:
     (mb,) = micro_batches(rows, tokens=100, device=CPU, dtype=torch.float64)
     assert mb.sequences == (rows[1], rows[0])
     assert mb.sequence_index.tolist() == [0, 0, 0, 1, 1]
-    assert mb.mask.tolist() == [True, True, True, False, True]
+    assert mb.trained is not None
+    assert mb.trained.tolist() == [0, 1, 2, 4]
+    assert mb.trained_tokens == 4
     assert mb.advantages.tolist() == [1, 2, 3, -1, -1]
     assert mb.weights.tolist() == [0.25, 0.25, 0.25, 0.5, 0.5]
     assert mb.importance.tolist() == [1, 1, 1, 1, 1]
@@ -102,4 +104,4 @@ def test_floats_have_the_requested_dtype(dtype: torch.dtype) -> None:
     (mb,) = micro_batches([row(1, 2, old=[-1.0, -2.0])], tokens=100, device=CPU, dtype=dtype)
     floats = (mb.advantages, mb.weights, mb.importance, mb.behaviour_logprobs, mb.old_logprobs)
     assert all(isinstance(t, Tensor) and t.dtype == dtype for t in floats)
-    assert (mb.sequence_index.dtype, mb.mask.dtype) == (torch.int64, torch.bool)
+    assert (mb.sequence_index.dtype, mb.trained, mb.trained_tokens) == (torch.int64, None, 2)

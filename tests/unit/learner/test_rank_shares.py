@@ -43,7 +43,7 @@ def test_every_sequence_is_trained_by_one_rank(
     monkeypatch: pytest.MonkeyPatch, count: int, lengths: list[int], even: bool
 ) -> None:
     found = of_ranks(monkeypatch, count, rows(lengths), tokens=10, even=even)
-    trained = [s.rollout.index for of_rank in found for mb in of_rank if mb.mask.any() for s in mb.sequences]
+    trained = [s.rollout.index for of_rank in found for mb in of_rank if mb.trained_tokens for s in mb.sequences]
     assert sorted(trained) == list(range(len(lengths)))
     if even:
         assert len({len(of_rank) for of_rank in found}) == 1
@@ -52,7 +52,7 @@ def test_every_sequence_is_trained_by_one_rank(
 def test_what_only_fills_up_weighs_nothing_and_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = of_ranks(monkeypatch, 2, rows([4]), tokens=10, even=True)
     (filler,) = first
-    assert not filler.mask.any()
+    assert filler.trained_tokens == 0
     assert not filler.weights.any()
     assert len(filler.sequences) == 1
 

@@ -17,7 +17,7 @@ from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
 from winnow.commands import app
 from winnow.config_file import validate
-from winnow.engines.sampling import choose
+from winnow.engines.sampling import choose, to_host
 from winnow.errors import ConfigError, EngineError
 from winnow.options import bind
 from winnow.records import PolicyOutput, Sampling
@@ -64,7 +64,7 @@ def test_a_term_returns_a_number_per_token():
 
 
 def test_a_loss_gets_no_masked_token():
-    mb = micro_batch([1.0, 0.5, -1.0], mask=torch.tensor([True, False, True]))
+    mb = micro_batch([1.0, 0.5, -1.0], trained=torch.tensor([0, 2]))
     assert Objective(plain)(OUT, mb).total.item() == pytest.approx(1.0 - 3.0)
     with wrong_result("loss", "(3,)", 2):
         Objective(lambda out, mb: (OUT.logprobs, {}))(OUT, mb)
@@ -202,8 +202,9 @@ def test_logits_that_are_not_finite_are_refused(bad, temperature, cut):
     logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, bad, 1.0]])
     if bad < 0:
         logits[1] = bad  # a single -inf is a token that cannot occur
+    sampling = Sampling(max_new_tokens=1, temperature=temperature, **cut)
     with refused(EngineError, key="optimizer.learning_rate", code="engine.diverged"):
-        choose(logits, torch.tensor([0.5, 0.5]).double(), Sampling(max_new_tokens=1, temperature=temperature, **cut))
+        to_host(*choose(logits, torch.tensor([0.5, 0.5]).double(), sampling))
 
 
 @pytest.mark.parametrize(

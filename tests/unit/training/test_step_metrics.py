@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
-from winnow.records import Group, Prompt, Rollout
+from winnow.records import Group, PolicyOutput, Prompt, Rollout
+from winnow.testing import micro_batch
 from winnow.training.metrics import Clock, Parity, Tally, completion_tokens, describe, percentile_999, prompt_tokens
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
@@ -25,8 +26,8 @@ EMPTY = UpdateResult(grad_norm=0.0, learning_rate=0.1, skipped=True)
 
 def add(tally, loss, *, gap):
     """A micro-batch of two tokens, both trained, whose log-probs are off by `gap`."""
-    mb = SimpleNamespace(behaviour_logprobs=torch.zeros(2), mask=torch.tensor([True, True]), sequences=())
-    out = SimpleNamespace(logprobs=torch.full((2,), gap, dtype=torch.float64))
+    mb = micro_batch([0.0, 0.0])
+    out = PolicyOutput(logprobs=torch.full((2,), gap, dtype=torch.float64))
     tally.add(Value(torch.tensor(loss), {}), out, mb)
 
 
@@ -116,7 +117,7 @@ def test_without_an_update_there_is_no_loss():
 
 def parity(policy, engine, *, mean=0.1, tail=0.1, max_outside=0.5):
     found = Parity(Tolerance(mean=mean, tail=tail), max_outside)
-    found.add(torch.tensor(policy, dtype=torch.float64), torch.tensor(engine, dtype=torch.float64))
+    found.add(np.asarray(policy, dtype=np.float64) - np.asarray(engine))
     return found.metrics()
 
 
@@ -206,9 +207,9 @@ def test_a_wrong_engine_raises_the_alarm_in_any_sample(count, share, shift):
 def test_parity_is_over_all_micro_batches():
     gaps = heavy(5000)
     whole, parts = (Parity(Tolerance(mean=1e-3, tail=1e-3), 0.5) for _ in range(2))
-    whole.add(torch.tensor(gaps), torch.zeros(5000))
-    for part in torch.tensor(gaps).split(700):
-        parts.add(part, torch.zeros(len(part)))
+    whole.add(gaps)
+    for part in np.split(gaps, range(700, 5000, 700)):
+        parts.add(part)
     assert parts.metrics() == whole.metrics()
     assert whole.metrics()["policy/logprob_gap_p999"] == np.sort(gaps)[-5]
 
@@ -216,7 +217,7 @@ def test_parity_is_over_all_micro_batches():
 def test_without_a_trained_token_there_are_no_metrics_of_parity():
     found = Parity(Tolerance(mean=0.1, tail=0.1), 0.5)
     assert found.metrics() == {}
-    found.add(torch.zeros(0), torch.zeros(0))
+    found.add(np.zeros(0))
     assert found.metrics() == {}
 
 
@@ -236,7 +237,7 @@ def test_a_clock_measures_seconds_and_memory_of_every_phase():
 
 def of_engines(gaps, sampled_by, **limits):
     found = Parity(Tolerance(mean=0.1, tail=0.1), 0.5)
-    found.add(torch.tensor(gaps, dtype=torch.float64), torch.zeros(len(gaps)), np.array(sampled_by))
+    found.add(np.asarray(gaps, dtype=np.float64), np.array(sampled_by))
     return found.metrics()
 
 
@@ -247,10 +248,10 @@ def test_one_stale_engine_among_many_raises_the_alarm():
     assert "ranks/out_of_parity" not in of_engines(gaps, by)
     gaps[by == 5] = 0.5
     alone = Parity(Tolerance(mean=0.1, tail=1.0), 0.5)
-    alone.add(torch.tensor(gaps), torch.zeros(800))
+    alone.add(np.asarray(gaps))
     assert alone.metrics()["policy/parity_alarm"] == 0
     several = Parity(Tolerance(mean=0.1, tail=1.0), 0.5)
-    several.add(torch.tensor(gaps), torch.zeros(800), by)
+    several.add(np.asarray(gaps), by)
     found = several.metrics()
     assert (found["policy/parity_alarm"], found["ranks/out_of_parity"]) == (1, 5)
     check(found)
@@ -258,13 +259,11 @@ def test_one_stale_engine_among_many_raises_the_alarm():
 
 def tally_of(loss, gaps, *, rank, diagnostics):
     tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
-    mask = torch.tensor([True] * len(gaps))
-    sequences = (SimpleNamespace(rollout=SimpleNamespace(rank=rank)),)
-    index = torch.zeros(len(gaps), dtype=torch.int64)
-    mb = SimpleNamespace(
-        behaviour_logprobs=torch.zeros(len(gaps)), mask=mask, sequences=sequences, sequence_index=index
-    )
-    out = SimpleNamespace(logprobs=torch.tensor(gaps, dtype=torch.float64))
+    mb = micro_batch([0.0] * len(gaps))
+    (sequence,) = mb.sequences
+    sampled = dataclasses.replace(sequence, rollout=dataclasses.replace(sequence.rollout, rank=rank))
+    mb = dataclasses.replace(mb, sequences=(sampled,))
+    out = PolicyOutput(logprobs=torch.tensor(gaps, dtype=torch.float64))
     tally.add(Value(torch.tensor(loss), {"clip_fraction": torch.tensor(diagnostics)}), out, mb)
     tally.close(TAKEN)
     return tally

@@ -8,8 +8,9 @@ import torch
 from winnow.engines.native.decoder import Decoder, Text
 from winnow.engines.native.scheduler import PartialRollout, Scheduler, SharedPrompt, fill_gaps
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.sampling import choose, uniforms
+from winnow.engines.sampling import choose, to_host, uniforms
 from winnow.engines.stopping import StopRule, last_of
+from winnow.models.device import to_device
 from winnow.records import BoolArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
@@ -55,9 +56,10 @@ class RunningRollouts:
         """Sample the next token of every running row; returns the rows (ascending) whose rollouts have ended."""
         rows = np.arange(len(self))
         cells = rows, self._length[: len(self)]
-        token, logprob = choose(self._logits, torch.from_numpy(self._uniforms[cells]), self._sampling)
-        self._tokens[cells], self._logprobs[cells] = token.numpy(force=True), logprob.numpy(force=True)
-        newest = self._tokens[cells]
+        uniform = to_device(self._uniforms[cells], self._logits.device)
+        chosen = choose(self._logits, uniform, self._sampling)
+        newest, logprob = to_host(*chosen)  # the only wait for the device per token: the host decides what ends
+        self._tokens[cells], self._logprobs[cells] = newest, logprob
         self._length[: len(self)] += 1
         return np.flatnonzero(self._ended(newest, rule))
 

@@ -1,0 +1,84 @@
+"""scripts/unreached_lines.py: which statements of a source no process has run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import unreached_lines as lines  # noqa: E402
+
+SOURCE = '''"""A docstring."""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import torch
+
+class Engine:
+    """Another."""
+
+    @property
+    def speed(self):
+        return max(
+            1,
+            2,
+        )
+
+    def run(self, fast):
+        if fast:
+            return 1
+        try:
+            return self.speed
+        except ValueError:
+            return 0
+
+def protocol(): ...
+'''
+
+
+def test_what_no_line_reaches_is_counted_by_function() -> None:
+    """At import: 2, 6, 9, 16 and 24. Two returns and `try` were not run; `max` was, by one of its lines."""
+    assert lines.missed(SOURCE, {2, 6, 9, 16, 24, 12, 17, 18}) == Counter({"Engine.run": 3})
+    assert lines.missed(SOURCE, {2, 6, 9, 16, 24}) == Counter({"Engine.run": 5, "Engine.speed": 1})
+    every = Counter({"(module)": 3, "Engine": 2, "Engine.speed": 1, "Engine.run": 5})
+    assert lines.missed(SOURCE, ()) == every
+
+
+def test_a_process_and_its_child_are_traced(tmp_path: Path) -> None:
+    """Both end without a farewell. The child runs one statement of `winnow.seeds` that the parent does not."""
+    child = "import winnow.seeds, os; winnow.seeds.derive(1); os._exit(0)"
+    parent = f"import subprocess, sys, os, winnow.seeds; subprocess.run([sys.executable, '-c', {child!r}]); os._exit(0)"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys; sys.path.append({str(SCRIPTS)!r}); import unreached_lines as lines; lines.trace()\n"
+    )
+    reached = tmp_path / "reached"
+    path = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent / "src")])
+    environment = {**os.environ, "PYTHONPATH": path, lines.TRACE: str(reached)}
+    subprocess.run([sys.executable, "-c", parent], env=environment, check=True, timeout=120)
+    source = (lines.SOURCE / "seeds.py").read_text(encoding="utf-8")
+    ran = {int(line.rpartition(":")[2]) for line in reached.read_text().splitlines() if line.startswith("seeds.py:")}
+    missing = lines.missed(source, ran)
+    assert "derive" not in missing
+    assert "(module)" not in missing
+    assert missing["uniforms"] > 0
+
+
+def test_every_folder_of_the_table_exists() -> None:
+    assert [path for path in lines.FIRST if not (lines.SOURCE / path).exists()] == []
+    assert lines.first_for("learner/packing.py") != lines.first_for("learner/head.py")
+    assert lines.first_for("view/text.py") == ""
+
+
+def test_the_table_is_written_between_its_marks() -> None:
+    found = {"learner/head.py": Counter({"Chunk.add": 2, "f": 1}), "view/text.py": Counter({"g": 4}), "a.py": Counter()}
+    table = lines.table(found, "scripts/test")
+    assert [row.split("|")[2].strip() for row in table if row.startswith("| `")] == ["3"]
+    text = lines.page(f"above\n{lines.BEGIN}\nold\n{lines.END}\nbelow\n", table)
+    assert (text.splitlines()[0], text.splitlines()[-1], "old" in text) == ("above", "below", False)
+    with pytest.raises(ValueError, match="unpack"):
+        lines.page("no marks", table)
