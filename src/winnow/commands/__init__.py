@@ -34,6 +34,7 @@ DECLARED = {
     "export": "export",
     "compare": "compare",
     "score": "score",
+    "replay": "replay",
     "audit": "audit",
 }
 
