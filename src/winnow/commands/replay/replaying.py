@@ -1,7 +1,7 @@
 """Selects and allocates again among logged rollouts, and counts what would have been trained on.
 
-A replay changes neither policy nor rollouts. It repeats the decisions of a step on what the step sampled, so it is exact
-for one step of a run and hypothetical for a whole run: after one other update, the next rollouts would differ.
+A replay changes neither policy nor rollouts. It repeats the decisions of a step on what the step sampled. So it is
+exact for one step of a run, and hypothetical for a whole run: after one other update, the next rollouts would differ.
 """
 
 from __future__ import annotations

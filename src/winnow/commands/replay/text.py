@@ -24,8 +24,8 @@ def lines_of(result: Replay) -> Iterator[str]:
     """The report, line by line."""
     first, last = result.steps[0], result.steps[-1]
     yield (
-        f"{one_line(str(result.path))}: a run of {result.program}, {len(result.steps)} logged steps ({first} to {last}), "
-        f"{result.groups:,} groups"
+        f"{one_line(str(result.path))}: a run of {result.program}, {len(result.steps)} logged steps ({first} to "
+        f"{last}), {result.groups:,} groups"
     )
     yield from _table(result)
     yield f"groups whose rewards are all equal: {result.flat:,} ({format_percent(result.flat / result.groups)})"
@@ -75,7 +75,7 @@ def _about_counts(moved: Moved) -> Iterator[str]:
         f"{moved.left_out:,} of {len(moved.counts):,} groups"
     )
     yield wrap(
-        f"{moved.lacking:,} of {moved.budget:,} rollouts ({format_percent(moved.lacking / max(1, moved.budget))}) would "
-        f"go to prompts of which fewer were sampled: the log lacks them, and they are not in the figures above"
+        f"{moved.lacking:,} of {moved.budget:,} rollouts ({format_percent(moved.lacking / max(1, moved.budget))}) "
+        f"would go to prompts of which fewer were sampled: the log lacks them, and they are not in the figures above"
     )
     yield wrap(ALLOCATED)

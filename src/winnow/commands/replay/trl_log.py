@@ -40,6 +40,7 @@ _FILE = re.compile(r"completions_(\d{5,})\.parquet")
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _REWARD = re.compile(r"rewards/(.+)/mean")
 _NEAR = 1e-3  # rewards are float32 there, and means of means here
+_LENGTH = "completions/mean_length"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _weights(state: TrainerState, given: Sequence[float] | None) -> list[float]:
             key="weights",
             code="config.value",
         )
-    for step, row in state.rows.items():
+    for step in state.rows:
         parts = [state.metric(step, f"rewards/{name}/mean") for name in state.rewards]
         total = state.metric(step, "reward")
         expected = float(np.dot(weights, parts))
@@ -180,7 +181,7 @@ def _steps(
         rewards = _rewards(path, table, state.rewards, weights)
         if abs(np.nanmean(rewards) - state.metric(step, "reward")) > _NEAR * max(1.0, abs(float(np.nanmean(rewards)))):
             elsewhere.append(step)
-        yield SampledStep(step=step, groups=tuple(_groups(path, table, rewards, state.metric(step, LENGTH), group)))
+        yield SampledStep(step=step, groups=tuple(_groups(path, table, rewards, state.metric(step, _LENGTH), group)))
     if unread:
         run.notes.append(f"columns that are not rewards of this run, and are not read: {', '.join(unread)}")
     if late:
@@ -201,9 +202,6 @@ def _steps(
         )
 
 
-LENGTH = "completions/mean_length"
-
-
 def _table(path: Path, step: int, state: TrainerState) -> pa.Table:
     """The table of a step. Raises DataError where it is damaged, lacks a column, or is of another step."""
     import pyarrow as pa
@@ -212,9 +210,7 @@ def _table(path: Path, step: int, state: TrainerState) -> pa.Table:
     wrong = (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException)
     with (
         errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"),
-        errors_as(
-            DataError, f"{path}: no table of completions", "restore or remove it", code="data.malformed", of=wrong
-        ),
+        errors_as(DataError, f"{path} is no table", "restore or remove it", code="data.malformed", of=wrong),
     ):
         path.open("rb").close()  # its OSError has a shorter reason than pyarrow's
         table = pq.read_table(path)
