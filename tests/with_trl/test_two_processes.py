@@ -18,7 +18,15 @@ def trained(folder: Path, processes: int):
     folder.mkdir()
     launch = [sys.executable]
     if processes > 1:
-        launch += ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", "0"]
+        launch += [
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            str(processes),
+            "--standalone",
+            "--local_addr",
+            "127.0.0.1",
+        ]
     paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",

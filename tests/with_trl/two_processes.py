@@ -1,6 +1,6 @@
 """One optimizer step of a scripted PODSTrainer on two prompts, as one of any number of processes.
 
-ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 tests/with_trl/two_processes.py FOLDER
+ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 tests/with_trl/two_processes.py FOLDER
 
 Each process writes FOLDER/<rank>.json: what it kept, with advantages, and the norm of each parameter after the step.
 """
