@@ -37,6 +37,7 @@ DECLARED = {
     "export": "export",
     "compare": "compare",
     "score": "score",
+    "replay": "replay",
     "audit": "audit",
 }
 

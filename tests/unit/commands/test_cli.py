@@ -64,6 +64,7 @@ def imports(run, tmp_path_factory):
         ["report", "--help"],
         *(["list", kind] for kind in kinds),
         ["show", str(run)],
+        ["replay", str(run), "--allocate", "gvm"],
         ["plot", str(run), "-o", str(folder / "plot.png")],
         ["export", str(run), "--history"],
         ["compare", str(curves), "-o", str(folder / "compared")],
@@ -77,7 +78,7 @@ def imports(run, tmp_path_factory):
 
 def test_reading_commands_start_without_torch(imports):
     *reading, _ = imports
-    assert len(reading) == 24
+    assert len(reading) == 25
     assert [(arguments, modules) for arguments, modules, _ in reading if modules] == []
 
 

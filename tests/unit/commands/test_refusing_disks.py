@@ -119,13 +119,14 @@ READING: dict[str, list[Callable[[Path], list[Any]]]] = {
     "export": [lambda here: ["export", here / "run", "--history"]],
     "compare": [lambda here: ["compare", here / "curves.csv"]],
     "score": [lambda here: ["score", here / "run", *_REWARD]],
+    "replay": [lambda here: ["replay", here / "run"]],
     "audit": [lambda here: ["audit", "arithmetic", "--reward", "question_only", *_SMALL]],
 }
 _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 
 # Paths among the parameters of commands: READ, or WRITTEN by a call above.
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
-READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file"}
+READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file", "replay.run"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder", "init.folder"}
 

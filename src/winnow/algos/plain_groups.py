@@ -1,0 +1,89 @@
+"""Groups and selectors for rollouts that another program sampled: from arrays of rewards, and from names of members.
+
+winnow's trainer makes its groups of an engine's rollouts and of verdicts. Another trainer, or its log, has rewards,
+perhaps tokens and texts, and no verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from winnow.algos.selection import Selector, chain
+from winnow.errors import ConfigError
+from winnow.families import SELECTOR
+from winnow.options import bind
+from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout
+from winnow.registry import resolve
+
+CORRECT_AT = 1.0  # as for a reward function that returns a bare number
+Use = str | Callable[..., Any] | Mapping[str, Any]  # a name, "file.py:function", a function, or a table with `use`
+
+
+def plain_group(
+    prompt: str,
+    rewards: FloatArray,
+    *,
+    tokens: Sequence[IntArray],
+    texts: Sequence[str] | None = None,
+    finished: Sequence[bool] | None = None,
+    version: int = 0,
+) -> Group:
+    """A verified group of one prompt, `prompt` being its id: rewards [N] (NaN: not judged), tokens N x [L].
+
+    A rollout counts as correct from a reward of `CORRECT_AT` on. `finished` [N] is False where a rollout was cut off at
+    the maximum length; by default none was. Log-probs are NaN.
+    """
+    texts = [""] * len(rewards) if texts is None else texts
+    finished = [True] * len(rewards) if finished is None else finished
+    return Group(
+        prompt=Prompt(id=prompt, tokens=np.zeros(0, np.int64), text="", answer=None, task=""),
+        rollouts=tuple(
+            Rollout(
+                index=index,
+                tokens=own,
+                logprobs=np.full(len(own), np.nan),
+                text=text,
+                finish="stop" if ended else "length",
+                version=version,
+            )
+            for index, (own, text, ended) in enumerate(zip(tokens, texts, finished, strict=True))
+        ),
+        outcomes=tuple(_outcome(reward) for reward in rewards.tolist()),
+    )
+
+
+def _outcome(reward: float) -> Outcome:
+    if np.isnan(reward):
+        return Outcome(reward=reward, correct=None, kind="failed", cause="malformed", detail="no reward was computed")
+    correct = reward >= CORRECT_AT
+    return Outcome(reward=reward, correct=correct, kind="correct" if correct else "wrong")
+
+
+def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None) -> Selector:
+    """One selector from a member, or from several that are applied in their order, with their options set.
+
+    A selector with the option `keep_per_prompt` gets `keep`, unless its table sets the option. A file in a name is
+    relative to `base`. Raises ConfigError for an unknown member or option, and for an empty list.
+    """
+    single = isinstance(use, (str, Mapping)) or callable(use)
+    links: Sequence[Any] = [use] if single else use  # type: ignore[list-item]
+    if not links:
+        raise ConfigError(
+            "the list of selectors is empty", remedy="name one, such as 'all'", key="select", code="config.value"
+        )
+    return chain([_bound(link, keep, base) for link in links])
+
+
+def _bound(use: Use, keep: int, base: Path | None) -> Selector:
+    table = dict(use) if isinstance(use, Mapping) else {"use": use}
+    if "use" not in table:
+        raise ConfigError(
+            f"select = {table!r} names no selector", remedy="add `use`", key="select.use", code="config.missing_key"
+        )
+    entry = resolve(SELECTOR, table.pop("use"), base=base)
+    given = {"keep_per_prompt": keep} if "keep_per_prompt" in entry.options else {}
+    return bind(entry, {**given, **table}, key="select")

@@ -1,0 +1,205 @@
+"""Selects and allocates again among logged rollouts, and counts what would have been trained on.
+
+A replay changes neither policy nor rollouts. It repeats the decisions of a step on what the step sampled. So it is
+exact for one step of a run, and hypothetical for a whole run: after one other update, the next rollouts would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from winnow.algos.advantage import is_flat
+from winnow.algos.plain_groups import Use, selector_of
+from winnow.algos.selection import Selector
+from winnow.commands.replay.logged import LoggedRun, SampledGroup, SampledStep
+from winnow.commands.replay.trl_log import is_trl, read_trl
+from winnow.commands.replay.winnow_log import read_winnow
+from winnow.errors import ConfigError, DataError
+from winnow.families import ALLOCATOR, AllocatorTraits
+from winnow.options import Bound, bind
+from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
+from winnow.registry import resolve
+from winnow.seeds import Rng
+from winnow.state.manifest import MANIFEST
+
+
+@dataclass
+class Share:
+    """Rollouts of a run: all that were sampled, those that the run kept, or those that the replay keeps."""
+
+    rollouts: int = 0
+    tokens: float = 0.0  # of completions
+    variances: list[float] = field(default_factory=list)  # of the rewards of each prompt with at least one (ddof 0)
+
+    def add(self, rewards: FloatArray, tokens: FloatArray, mask: BoolArray) -> None:
+        """Add the rollouts of one prompt that the mask selects. A rollout without a reward counts in the first two."""
+        self.rollouts += int(mask.sum())
+        self.tokens += float(tokens[mask].sum())
+        judged = rewards[mask & ~np.isnan(rewards)]
+        if len(judged):
+            self.variances.append(float(np.var(judged)))
+
+    @property
+    def variance(self) -> float:
+        """The mean over prompts; NaN without any."""
+        return float(np.mean(self.variances)) if self.variances else float("nan")
+
+
+@dataclass
+class Moved:
+    """What an allocator would have changed."""
+
+    name: str
+    budget: int = 0  # rollouts
+    lacking: int = 0  # rollouts that it adds to some prompts, which the log therefore lacks
+    left_out: int = 0  # groups that get none
+    counts: list[int] = field(default_factory=list)  # of each group
+
+
+@dataclass
+class Replay:
+    """The result for a run."""
+
+    path: Path
+    program: str
+    select: str  # the names of the selectors
+    keep: int
+    steps: list[int] = field(default_factory=list)
+    groups: int = 0
+    flat: int = 0  # groups whose rewards are all equal, so that a baseline over the group leaves no gradient
+    not_judged: int = 0  # rollouts without a reward
+    sampled: Share = field(default_factory=Share)
+    kept_by_run: Share = field(default_factory=Share)
+    kept: Share = field(default_factory=Share)
+    moved: Moved | None = None
+    estimated: bool = False  # tokens
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def tokens_saved(self) -> float:
+        """Tokens of updates: those that the run kept, less those that the replay keeps."""
+        return self.kept_by_run.tokens - self.kept.tokens
+
+
+def replay(
+    path: Path,
+    *,
+    select: Use | Sequence[Use] = "max_variance",
+    keep: int = 4,
+    allocate: Use | None = None,
+    weights: Sequence[float] | None = None,
+    group: int | None = None,
+) -> Replay:
+    """Replay a run folder of winnow, or an output folder of TRL (`weights` and `group` are for that, see `read_trl`).
+
+    A selector gets the rewards, verdicts, lengths and, of winnow's runs, how rollouts ended; neither tokens nor texts.
+    With winnow's own runs it draws the numbers that the run drew. An allocator with statistics of a probe gets those of
+    the very step that it allocates, one with a history those of earlier logged steps; gradient norms are not logged,
+    and count as equal. Raises DataError, RunFolderError or ConfigError.
+    """
+    chosen = selector_of(select, keep=keep, base=Path.cwd())
+    names = select if isinstance(select, Sequence) and not isinstance(select, str) else [select]
+    allocator = None if allocate is None else _allocator(allocate)
+    run = _read(path, weights, group)
+    if run.program == "TRL" and "finished" in names:
+        raise ConfigError(
+            f"{path}: TRL does not log which completions were cut off, and the selector 'finished' reads that",
+            remedy="choose another selector",
+            key="select",
+            code="config.unsupported",
+        )
+    result = Replay(path, run.program, " then ".join(map(_name, names)), keep, estimated=run.estimated)
+    result.moved = None if allocator is None else Moved(allocator.name)
+    visits: dict[str, tuple[int, int]] = {}
+    for step in run.steps:
+        counts = [len(one.kept) for one in step.groups]
+        if allocator is not None and result.moved is not None:
+            counts = _allocated(step, allocator, visits, result.moved)
+        _add(result, step, counts, chosen, run)
+    if not result.groups:
+        raise DataError(f"{path} has no logged rollouts", remedy="name another run", code="data.empty")
+    result.notes += run.notes
+    return result
+
+
+def _read(path: Path, weights: Sequence[float] | None, group: int | None) -> LoggedRun:
+    if not path.exists():
+        raise DataError(
+            f"cannot read {path}: there is no such folder", remedy="name the folder of a run", code="data.missing"
+        )
+    if path.is_dir() and not (path / MANIFEST).exists() and is_trl(path):
+        return read_trl(path, weights=weights, group=group)
+    if weights is not None or group is not None:
+        raise ConfigError(
+            f"{path} is no output folder of TRL, and weights and group are for these",
+            remedy="omit them",
+            key="weights" if weights is not None else "group",
+            code="config.no_effect",
+        )
+    return read_winnow(path)
+
+
+def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selector, run: LoggedRun) -> None:
+    """Select among the first `counts` rollouts of each group (of the logged ones), and add the step to the result."""
+    rng = Rng((run.seed, "select", step.step))
+    result.steps.append(step.step)
+    for one, count in zip(step.groups, counts, strict=True):
+        rewards, valid = one.group.rewards, one.group.valid
+        keep = np.zeros(len(rewards), dtype=np.bool_)
+        available = np.flatnonzero(valid)[: max(0, count)]
+        if len(available):
+            keep[available] = select(one.group.take(available), rng)
+        result.groups += 1
+        result.flat += is_flat(rewards[valid])
+        result.not_judged += int((~valid).sum())
+        result.sampled.add(rewards, one.tokens, np.ones(len(rewards), dtype=np.bool_))
+        result.kept_by_run.add(rewards, one.tokens, one.kept)
+        result.kept.add(rewards, one.tokens, keep)
+
+
+def _allocator(use: Use) -> Bound[AllocatorTraits]:
+    """The allocator, with the minimum of 2 that a group baseline needs, as in training."""
+    table = dict(use) if isinstance(use, Mapping) else {"use": use}
+    entry = resolve(ALLOCATOR, table.pop("use"), base=Path.cwd())
+    given = {"minimum": 2} if "minimum" in entry.options else {}
+    return bind(entry, {**given, **table}, key="allocate")
+
+
+def _allocated(
+    step: SampledStep, allocator: Bound[AllocatorTraits], visits: dict[str, tuple[int, int]], moved: Moved
+) -> list[int]:
+    """[G] counts of the step's budget; `visits` is prompt id -> (correct, judged) of earlier steps, and is updated."""
+    own = {one.group.prompt.id: _results(one) for one in step.groups}
+    ids = tuple(one.group.prompt.id for one in step.groups)
+    none: dict[str, tuple[int, int]] = {}
+    source = {"probe": own, "history": visits, "none": none}[allocator.traits.source]
+    known = np.array([source.get(name, (0, 0)) for name in ids], dtype=np.float64)
+    correct, trials = known[:, 0], known[:, 1]
+    with np.errstate(invalid="ignore"):
+        rates = np.where(trials > 0, correct / trials, np.nan)
+    logged = np.array([len(one.kept) for one in step.groups])
+    stats = PromptStats(
+        ids=ids, pass_rate=rates, gradient_norm=np.full(len(ids), np.nan), trials=trials, correct=correct
+    )
+    counts: IntArray = np.asarray(allocator(stats, int(logged.sum())))
+    for name, (right, judged) in own.items():
+        before = visits.get(name, (0, 0))
+        visits[name] = before[0] + right, before[1] + judged
+    moved.budget += int(logged.sum())
+    moved.lacking += int(np.maximum(counts - logged, 0).sum())
+    moved.left_out += int((counts == 0).sum())
+    moved.counts += counts.tolist()
+    return [int(count) for count in counts]
+
+
+def _results(one: SampledGroup) -> tuple[int, int]:
+    return int(one.group.correct.sum()), int(one.group.valid.sum())
+
+
+def _name(use: Use) -> str:
+    named = use["use"] if isinstance(use, Mapping) else use
+    return named if isinstance(named, str) else str(getattr(named, "__name__", named))

@@ -1,0 +1,265 @@
+"""winnow replay over the output folder of TRL: tests/fixtures/trl_run was made by TRL 1.16.0, with
+tests/with_trl/make_log.py, and is damaged here in ways that are each refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from refusals import check_printed_error, refused
+from winnow.commands import app
+from winnow.commands.replay.replaying import replay
+from winnow.commands.replay.text import lines_of
+from winnow.commands.replay.trl_log import parse_weights
+from winnow.errors import ConfigError, DataError
+
+REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
+WEIGHTS = [1.0, 0.5]
+THIRD = "completions/completions_00003.parquet"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Path(shutil.copytree(REAL, tmp_path / "run"))
+
+
+def test_a_real_run_is_replayed():
+    """5 steps of 4 prompts with 8 rollouts; rewards are right + short / 2, and TRL trains on all of them."""
+    found = replay(REAL, keep=2, weights=WEIGHTS)
+    assert (found.program, found.steps, found.groups) == ("TRL", [1, 2, 3, 4, 5], 20)
+    assert (found.sampled.rollouts, found.kept_by_run.rollouts, found.kept.rollouts) == (160, 160, 40)
+    expected, rewards_of = [], []
+    for step in range(1, 6):
+        table = pq.read_table(REAL / "completions" / f"completions_{step:05d}.parquet").to_pydict()
+        rewards = np.array(table["right"]) + 0.5 * np.array(table["short"])
+        rewards_of.append(rewards)
+        for group in rewards.reshape(4, 8):
+            low = np.sort(group)
+            expected.append(max(np.var([*low[:1], *low[7:]]), np.var(low[:2]), np.var(low[6:])))
+    assert found.kept.variance == pytest.approx(np.mean(expected))
+    assert found.sampled.variance == pytest.approx(np.mean([np.var(r.reshape(4, 8), axis=1) for r in rewards_of]))
+    history = json.loads((REAL / "trainer_state.json").read_text())["log_history"]
+    tokens = [32 * row["completions/mean_length"] for row in history if "reward" in row]
+    assert found.sampled.tokens == pytest.approx(sum(tokens))
+    assert found.estimated
+    assert 0 < found.kept.tokens < found.sampled.tokens
+
+
+def test_columns_of_the_user_are_named_and_not_read():
+    (note,) = replay(REAL, weights=WEIGHTS).notes
+    assert "letters" in note
+    assert "right" not in note.split()
+
+
+def test_the_text_says_that_tokens_are_estimated():
+    text = "\n".join(lines_of(replay(REAL, weights=WEIGHTS)))
+    assert "160" in text
+    assert "estimated" in text
+
+
+def test_an_allocator_over_trl():
+    found = replay(REAL, weights=WEIGHTS, allocate="gvm")
+    assert found.moved is not None
+    assert sum(found.moved.counts) == found.moved.budget == 160
+
+
+def test_the_command_takes_weights_and_the_size_of_a_group():
+    result = CliRunner().invoke(app, ["replay", str(REAL), "--weights", "1,0.5", "--group", "4", "--keep", "2"])
+    assert result.exit_code == 0, result.output
+    expected = lines_of(replay(REAL, weights=WEIGHTS, group=4, keep=2))
+    assert result.output.splitlines() == "\n".join(expected).splitlines()
+
+
+def test_weights_are_numbers():
+    assert parse_weights("1,0.5") == [1.0, 0.5]
+    with refused(ConfigError, "one", key="weights", code="config.value"):
+        parse_weights("one")
+
+
+def test_a_smaller_group_is_a_group_of_its_own():
+    assert replay(REAL, weights=WEIGHTS, group=4).groups == 40
+
+
+def test_a_column_kept_is_what_the_run_trained_on(run):
+    change(run, THIRD, lambda table: table.append_column("kept", pa.array([i % 4 == 0 for i in range(32)])))
+    assert replay(run, weights=WEIGHTS).kept_by_run.rollouts == 160 - 32 + 8
+
+
+def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
+    def none(table):
+        for name in ("right", "short"):
+            values = table[name].to_pylist()
+            table = with_column(table, name, pa.array([None, *values[1:]], pa.float64()))
+        return table
+
+    change(run, THIRD, none)
+    found = replay(run, weights=WEIGHTS)
+    assert found.not_judged == 1
+    assert found.kept.rollouts == 80
+
+
+def test_steps_after_the_newest_state_are_omitted_with_a_note(run):
+    state(run, lambda data: {**data, "log_history": [row for row in data["log_history"] if row["step"] < 4]})
+    found = replay(run, weights=WEIGHTS)
+    assert found.steps == [1, 2, 3]
+    assert any("2 steps" in note for note in found.notes)
+
+
+def test_the_newest_state_is_read(run):
+    (run / "checkpoint-5").mkdir()
+    (run / "trainer_state.json").rename(run / "checkpoint-5" / "trainer_state.json")
+    (run / "checkpoint-2").mkdir()
+    old = json.loads((run / "checkpoint-5" / "trainer_state.json").read_text())
+    old["log_history"] = old["log_history"][:2]
+    (run / "checkpoint-2" / "trainer_state.json").write_text(json.dumps(old))
+    assert replay(run, weights=WEIGHTS).steps == [1, 2, 3, 4, 5]
+
+
+def test_a_mean_of_more_rollouts_than_the_table_has_is_noted(run):
+    change(run, THIRD, lambda table: table.slice(0, 16))
+    assert any("in 1 steps" in note for note in replay(run, weights=WEIGHTS).notes)
+
+
+def test_texts_are_completions_too(run):
+    """Prompts and completions that are no conversations; the longest text gets the most tokens."""
+
+    def plain(table):
+        prompts = [f"prompt {i // 8}" for i in range(32)]
+        texts = ["x" * (1 + i % 8) for i in range(32)]
+        return with_column(with_column(table, "prompt", pa.array(prompts)), "completion", pa.array(texts))
+
+    change(run, THIRD, plain)
+    found = replay(run, select=lambda group, rng: np.arange(8) == 7, weights=WEIGHTS)
+    assert found.groups == 20
+    whole = replay(run, weights=WEIGHTS).sampled.tokens
+    assert found.sampled.tokens == pytest.approx(whole)
+
+
+def test_finished_cannot_be_replayed():
+    with refused(ConfigError, "finished", key="select", code="config.unsupported"):
+        replay(REAL, select=["finished", "max_variance"], weights=WEIGHTS)
+
+
+def with_column(table, name, column):
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def change(run, name, of):
+    table = pq.read_table(run / name)
+    pq.write_table(of(table), run / name)
+
+
+def state(run, of):
+    path = run / "trainer_state.json"
+    path.write_text(json.dumps(of(json.loads(path.read_text()))))
+
+
+def write(run, name, data):
+    (run / name).write_bytes(data)
+
+
+def infinite(table):
+    return with_column(table, "short", pa.array([np.inf, *table["short"].to_pylist()[1:]]))
+
+
+DAMAGES = {  # a damage, the file or the name in the message, and the code
+    "no tables": (lambda run: shutil.rmtree(run / "completions"), "completions", "data.missing"),
+    "an empty folder of tables": (
+        lambda run: [path.unlink() for path in (run / "completions").iterdir()],
+        "completions",
+        "data.missing",
+    ),
+    "no state": (lambda run: (run / "trainer_state.json").unlink(), "trainer_state.json", "data.missing"),
+    "a state that is no JSON": (
+        lambda run: write(run, "trainer_state.json", b"{"),
+        "trainer_state.json",
+        "data.malformed",
+    ),
+    "a state without metrics": (
+        lambda run: state(run, lambda data: {"global_step": 5}),
+        "log_history",
+        "data.malformed",
+    ),
+    "the state of another trainer": (
+        lambda run: state(run, lambda data: {"log_history": [{"step": 1, "loss": 0.5}]}),
+        "GRPOTrainer",
+        "data.malformed",
+    ),
+    "the state of another run": (
+        lambda run: state(
+            run, lambda data: {"log_history": [{**row, "step": row["step"] + 100} for row in data["log_history"]]}
+        ),
+        "trainer_state.json",
+        "data.mismatch",
+    ),
+    "a file that is cut": (lambda run: write(run, THIRD, (run / THIRD).read_bytes()[:500]), THIRD, "data.malformed"),
+    "a file that is no table": (lambda run: write(run, THIRD, b"step,prompt\n"), THIRD, "data.malformed"),
+    "no column of advantages": (
+        lambda run: change(run, THIRD, lambda table: table.drop_columns(["advantage"])),
+        "advantage",
+        "data.malformed",
+    ),
+    "no column of a reward": (
+        lambda run: change(run, THIRD, lambda table: table.drop_columns(["short"])),
+        "short",
+        "data.malformed",
+    ),
+    "a reward as text": (
+        lambda run: change(run, THIRD, lambda table: with_column(table, "right", pa.array(["1"] * 32))),
+        "right",
+        "data.malformed",
+    ),
+    "an infinite reward": (lambda run: change(run, THIRD, infinite), THIRD, "data.malformed"),
+    "rows of another step": (
+        lambda run: change(run, THIRD, lambda table: with_column(table, "step", pa.array([4] * 32))),
+        THIRD,
+        "data.malformed",
+    ),
+    "no rows": (lambda run: change(run, THIRD, lambda table: table.slice(0, 0)), THIRD, "data.malformed"),
+    "a group that is cut": (lambda run: change(run, THIRD, lambda table: table.slice(0, 30)), THIRD, "data.incomplete"),
+    "two files of one step": (
+        lambda run: shutil.copy(run / THIRD, run / "completions" / "completions_000003.parquet"),
+        "completions_000003.parquet",
+        "data.malformed",
+    ),
+    "kept as numbers": (
+        lambda run: change(run, THIRD, lambda table: table.append_column("kept", pa.array([1] * 32))),
+        "kept",
+        "data.malformed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_runs_are_refused_by_name(run, damage):
+    do, named, code = DAMAGES[damage]
+    do(run)
+    with refused(DataError, named, code=code):
+        replay(run, weights=WEIGHTS)
+
+
+def test_weights_that_contradict_the_log_are_refused():
+    with refused(DataError, "right", "short", key="weights", code="data.mismatch"):
+        replay(REAL)
+    with refused(ConfigError, 1, 2, key="weights", code="config.value"):
+        replay(REAL, weights=[1.0])
+
+
+def test_a_group_that_is_no_group_is_refused():
+    with refused(DataError, 12, key="group", code="data.malformed"):
+        replay(REAL, weights=WEIGHTS, group=12)
+
+
+def test_the_command_names_the_damage(run):
+    (run / THIRD).write_bytes(b"PAR1")
+    check_printed_error(
+        CliRunner().invoke(app, ["replay", str(run), "--weights", "1,0.5"]), THIRD, code="data.malformed"
+    )

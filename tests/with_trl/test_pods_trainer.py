@@ -1,0 +1,267 @@
+"""PODSTrainer on the real TRL: it keeps what a step of winnow keeps, and gives it the same advantages."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from peft import LoraConfig
+from scripted import EOS, LETTERS, SEED, batch_of, completion, is_cut, reward, rollouts_of, scripted_reward, trainer_of
+
+from refusals import refused
+from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.registry import members
+from winnow.training.resolve import resolve_members
+from winnow.training.step import fill_advantages, fill_keep
+from winnow_trl import trainer as module
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL and of what it imports
+
+N = 16
+OPTIONS: dict[str, dict[str, Any]] = {"threshold": {"low": 0.25}}
+SELECTORS: dict[str, Any] = {
+    name: {"use": name, **OPTIONS.get(name, {})}
+    for name, entry in members("selector").items()
+    if entry.origin == "winnow"
+}
+CASES = [*SELECTORS.values(), ["finished", "max_variance"]]
+
+
+def table(link, m):
+    """A selector as winnow's configuration names it; the shim gives `keep_per_prompt` the value of m."""
+    link = {"use": link} if isinstance(link, str) else link
+    sized = members("selector")[link["use"]].traits.size == "exact"
+    return {**link, **({"keep_per_prompt": m} if sized else {})}
+
+
+def groups_of_winnow(prompts):
+    """The scripted rollouts as an engine and a verifier of winnow return them."""
+    return [
+        Group(
+            prompt=Prompt(id=f"p{p}", tokens=np.zeros(1, np.int64), text="?", answer="", task="t"),
+            rollouts=tuple(rollout(p, i) for i in range(N)),
+            outcomes=tuple(outcome(reward(p, i)) for i in range(N)),
+        )
+        for p in range(prompts)
+    ]
+
+
+def rollout(prompt, index):
+    cut = is_cut(prompt, index)
+    tokens = np.array(completion(prompt, index, cut=cut))
+    finish = "length" if cut else "stop"
+    return Rollout(index=index, tokens=tokens, logprobs=np.zeros(len(tokens)), text="", finish=finish, version=0)
+
+
+def outcome(value):
+    return Outcome(reward=value, correct=value >= 1, kind="correct" if value >= 1 else "wrong")
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+@pytest.mark.parametrize("select", CASES, ids=str)
+def test_equal_rewards_are_selected_and_weighed_as_in_a_step_of_winnow(tmp_path, select, scale):
+    links = select if isinstance(select, list) else [select]
+    exact = all(members("selector")[table(link, 4)["use"]].traits.size == "exact" for link in links)
+    m = 4 if exact or len(links) > 1 else N
+    advantage = {"group": "grpo", "none": "dr_grpo"}[scale]
+    config = validate({"select": [table(link, m) for link in links], "advantage": advantage, "seed": SEED})
+    ours = resolve_members(config, base=tmp_path)
+    expected = fill_advantages(ours.advantage, [fill_keep(ours, group, step=0) for group in groups_of_winnow(3)])
+
+    settings = {"num_generations": m, "per_device_train_batch_size": 3 * m, "scale_rewards": scale}
+    batch = batch_of(trainer_of(tmp_path, n=N, select=select, count=3, **settings))
+
+    kept = [(p, i) for p, group in enumerate(expected) for i in np.flatnonzero(group.keep)]
+    assert rollouts_of(batch) == kept
+    assert 0 < len(kept) <= 3 * m
+    trained = batch["completion_mask"].any(dim=1).numpy()
+    advantages = batch["advantages"].numpy()
+    weighed = np.concatenate([group.advantages[group.keep] for group in expected])
+    np.testing.assert_allclose(advantages[trained], weighed, atol=1e-6)
+    assert np.abs(weighed).max() > 0
+    assert not advantages[~trained].any()
+    tokens = sum(len(completion(p, i, cut=is_cut(p, i))) for p, i in kept)
+    assert int(batch["num_items_in_batch"]) == tokens
+
+
+def test_the_scale_of_the_batch_is_that_of_the_kept_rewards(tmp_path):
+    batch = batch_of(trainer_of(tmp_path, n=N, count=2, scale_rewards="batch"))
+    rewards = np.array([reward(p, i) for p, i in rollouts_of(batch)]).reshape(2, 4)
+    by_hand = (rewards - rewards.mean(axis=1, keepdims=True)) / (rewards.std(ddof=1) + 1e-4)
+    np.testing.assert_allclose(batch["advantages"].numpy(), by_hand.ravel(), atol=1e-6)
+
+
+def test_n_equal_to_m_without_selection_is_plain_grpo(tmp_path):
+    """TRL's own advantages, rows and count of tokens are unchanged."""
+    trainer = trainer_of(tmp_path, n=4, select="all")
+    ours = batch_of(trainer)
+    rows = [dict(row) for row in trainer.train_dataset for _ in range(4)]
+    theirs = super(module.PODSTrainer, trainer)._generate_and_score_completions(rows)
+    assert set(ours) == set(theirs)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_every_value_of_a_batch_is_of_the_kept_rows(tmp_path, lora):
+    """Old and reference log-probs of a row are those of its own tokens: computed again from the rows alone."""
+    trainer = trainer_of(
+        tmp_path,
+        n=8,
+        beta=0.05,
+        steps_per_generation=2,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=1,
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]) if lora else None,
+    )
+    batch = batch_of(trainer)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    with torch.no_grad():
+        again, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, batch["completion_ids"].size(1), batch_size=8
+        )
+    real = batch["completion_mask"].bool()
+    assert real.any(dim=1).sum() == 8
+    for name in ("old_per_token_logps", "ref_per_token_logps"):  # before an update, the policy is the reference
+        torch.testing.assert_close(batch[name][real], again[real], atol=1e-5, rtol=1e-4)
+
+
+class FakeVLLM:
+    """In place of TRL's VLLMGeneration: scripted completions with log-probs that identify them."""
+
+    def sync_weights(self):
+        self.synced = True
+
+    def generate(self, prompts, images, num_generations, profiler):
+        self.n = num_generations
+        found = [completion(row // num_generations, row % num_generations, cut=False) for row in range(len(prompts))]
+        return None, found, [[[-0.01 * ids[0]] for _ in ids] for ids in found], None
+
+
+def test_the_path_through_vllm_cuts_importance_ratios_too(tmp_path):
+    trainer = trainer_of(tmp_path, n=8)
+    trainer._generate_single_turn = super(type(trainer), trainer)._generate_single_turn  # TRL's own
+    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, FakeVLLM(), -1
+    batch = batch_of(trainer)
+    assert trainer.vllm_generation.n == 8
+    assert trainer.vllm_generation.synced
+    assert len(batch["importance_sampling_ratio"]) == 8
+    for ids, mask, logprobs in zip(
+        batch["completion_ids"], batch["completion_mask"], batch["sampling_per_token_logps"], strict=True
+    ):
+        expected = torch.full_like(logprobs[mask.bool()], -0.01 * int(ids[0]))
+        torch.testing.assert_close(logprobs[mask.bool()], expected)
+
+
+def test_rollouts_without_a_reward_are_never_kept(tmp_path):
+    """Of prompt 0 only rollouts 1, 3 and 5 have a reward: one place stays free, and its tokens are masked."""
+
+    def few(prompts, completion_ids, **columns):
+        found = scripted_reward(prompts, completion_ids)
+        pairs = zip(prompts, completion_ids, strict=True)
+        odd = [(ids[0] - LETTERS) in (1, 3, 5) or not text.startswith("0") for text, ids in pairs]
+        return [value if judged else None for value, judged in zip(found, odd, strict=True)]
+
+    batch = batch_of(trainer_of(tmp_path, n=8, reward_funcs=few))
+    assert [i for p, i in rollouts_of(batch) if p == 0] == [1, 3, 5]
+    assert len(rollouts_of(batch)) == 7
+    empty = ~batch["completion_mask"].any(dim=1)
+    assert batch["advantages"][empty].tolist() == [0.0]
+
+
+def test_a_step_logs_its_budget_and_the_table_of_all_rollouts(tmp_path):
+    trainer = trainer_of(tmp_path, n=8, log_completions=True, num_completions_to_print=1)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    table = pq.read_table(tmp_path / "completions" / "completions_00001.parquet").to_pydict()
+    kept = np.array(table["kept"])
+    rewards, advantages = np.array(table["scripted_reward"]), np.array(table["advantage"])
+    assert len(kept) == 16
+    assert kept.reshape(2, 8).sum(axis=1).tolist() == [4, 4]
+    assert not advantages[~kept].any()
+    lengths = np.array([len(completion(p, i, cut=is_cut(p, i))) for p in range(2) for i in range(8)])
+    order = [int(text.split()[0]) for text in table["prompt"]][::8]
+    lengths = lengths.reshape(2, 8)[order].ravel()
+    assert log["budget/generated_tokens"] == lengths.sum()
+    assert log["budget/trained_tokens"] == lengths[kept].sum()
+    assert log["budget/share_kept"] == 0.5
+    by_hand = np.mean([np.var(part[mask]) for part, mask in zip(np.split(rewards, 2), np.split(kept, 2), strict=True)])
+    assert log["budget/kept_reward_variance"] == pytest.approx(by_hand)
+    assert log["completions/mean_length"] == pytest.approx(lengths.mean())
+    assert math.isfinite(log["loss"])
+
+
+def test_evaluation_selects_nothing(tmp_path):
+    trainer = trainer_of(tmp_path, n=8)
+    trainer.model.eval()
+    rows = [dict(row) for row in trainer.train_dataset for _ in range(4)]
+    assert len(trainer._generate_and_score_completions(rows)["completion_ids"]) == 8
+
+
+def test_a_conversation_is_selected_by_the_text_of_its_prompt(tmp_path):
+    """Without a column `id`; the completions are messages, and the selector of the user reads their text."""
+    seen = []
+
+    def select(group, rng):
+        seen.append((group.prompt.id, [rollout.text for rollout in group.rollouts]))
+        return np.arange(len(group.rollouts)) < 4
+
+    trainer = trainer_of(tmp_path, n=8, select=select)
+    rows = [{"prompt": [{"role": "user", "content": f"{p}"}]} for p in range(2) for _ in range(4)]
+    trainer.reward_funcs = [lambda completions, **columns: [float(len(c[0]["content"])) for c in completions]]
+    trainer._generate_single_turn = lambda prompt_ids, *rest: ([[30 + i % 8, EOS] for i in range(16)], None)
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = trainer._generate_and_score_completions(rows)
+    assert batch["completion_ids"][:, 0].tolist() == [30, 31, 32, 33] * 2
+    assert [json.loads(name)[0]["content"] for name, _ in seen] == ["0", "1"]
+    assert all(text for _, texts in seen for text in texts)
+
+
+def test_fewer_rollouts_than_are_trained_on_are_refused(tmp_path):
+    with refused(ConfigError, "rollouts_per_prompt", 3, key="rollouts_per_prompt", code="config.value"):
+        trainer_of(tmp_path, n=3)
+
+
+def test_a_selector_that_keeps_too_many_is_refused(tmp_path):
+    trainer = trainer_of(tmp_path, n=8, select="all")
+    with refused(ConfigError, 8, "num_generations", key="select", code="config.combination"):
+        batch_of(trainer)
+
+
+def test_a_sum_of_normalised_rewards_is_refused(tmp_path):
+    with refused(ConfigError, "normalize_then_sum", code="config.unsupported"):
+        trainer_of(tmp_path, n=8, multi_objective_aggregation="normalize_then_sum")
+
+
+def test_rows_of_a_process_that_split_a_group_are_refused():
+    args = SimpleNamespace(per_device_train_batch_size=2, steps_per_generation=3)
+    trainer = SimpleNamespace(num_generations=4, rollouts_per_prompt=8, args=args)
+    with refused(ConfigError, 6, 4, key="per_device_train_batch_size", code="config.combination"):
+        module._check_settings(trainer)
+
+
+def test_a_batch_that_is_not_in_groups_is_refused(tmp_path):
+    trainer = trainer_of(tmp_path, n=8)
+    trainer.model.train()
+    with refused(ConfigError, 8, key="num_generations", code="config.combination"):
+        trainer._generate_and_score_completions([{"prompt": f"{i % 2} + 1 ="} for i in range(8)])
+
+
+def test_images_are_refused():
+    with refused(ConfigError, "pixel_values", code="config.unsupported"):
+        module.cut({"pixel_values": torch.zeros(2, 3)}, torch.tensor([0]), total=2)
+
+
+def test_a_value_that_is_not_per_row_is_refused():
+    with refused(ConfigError, "strange", code="config.unsupported"):
+        module.cut({"strange": torch.zeros(3)}, torch.tensor([0]), total=2)
