@@ -52,7 +52,11 @@ def test_events_are_in_order(smallest):
 
 def test_every_phase_that_is_timed_is_announced_as_it_begins(plain):
     _, events = plain
-    story = [e.phase if isinstance(e, PhaseBegan) else type(e) for e in events if not isinstance(e, Notice | RolloutsFinished)]
+    story = [
+        e.phase if isinstance(e, PhaseBegan) else type(e)
+        for e in events
+        if not isinstance(e, Notice | RolloutsFinished)
+    ]
     step = ["generate", "verify", "select", "select", "logprobs", "save", "update", "sync", StepReport]
     measured = ["evaluate", Evaluated]
     assert story == ["load", Started, *measured, *step, *step, "checkpoint", *measured, Ended]

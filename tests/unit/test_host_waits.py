@@ -24,8 +24,8 @@ from winnow.learner.learner import Learner, make_learner
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.testing import tiny
-from winnow.training.build import load_model
 from winnow.training.critic import CriticTally
+from winnow.training.load import load_model
 from winnow.training.members import Members
 from winnow.training.metrics import Parity, Tally
 from winnow.training.resolve import resolve_members

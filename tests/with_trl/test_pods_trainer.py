@@ -19,8 +19,9 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.registry import members
+from winnow.training.keep import fill_keep
 from winnow.training.resolve import resolve_members
-from winnow.training.step import fill_advantages, fill_keep
+from winnow.training.step import fill_advantages
 from winnow_trl import trainer as module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL and of what it imports

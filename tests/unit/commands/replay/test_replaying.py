@@ -14,8 +14,9 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook, read_rows
+from winnow.training.keep import fill_keep
 from winnow.training.resolve import resolve_members
-from winnow.training.step import fill_advantages, fill_keep
+from winnow.training.step import fill_advantages
 
 SEED = 5
 LENGTHS = (2, 3, 4, 5)
