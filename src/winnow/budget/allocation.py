@@ -12,8 +12,8 @@ and of statistics such as its pass rate. The members of both are:
     GVM, CurES      variance s       MEAN       -s / n                         a mean of n independent terms
     ours            pass rate p      kept_variance(m), of the m rewards kept   r - mean after max_variance
 
-For GVM s is `gvm_weights(...) ** 2`, for CurES `cures_variance(...)`. Counts in proportion to sqrt(s) maximise the
-fourth value among real numbers; `allocate_greedily` does so among integers.
+For GVM s is `gvm_weights(...) ** 2`, for CurES `cures_variance(...)`. Counts in proportion to sqrt(s) maximise MEAN
+among real numbers; `allocate_greedily` does so among integers.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def kept_variance(keep: int) -> PromptValue:
     """Statistics: pass rates p. The expected variance of the 0/1 rewards that `selection.max_variance` keeps of n, for
     n >= `keep`. Ours, for selection with PODS after the allocation.
 
-    Take VIP's assumptions (see RLOO), and the advantage r - mean over the kept rollouts. Then this number is the
-    variance of a prompt's gradient, up to a factor, and p (1 - p) times the share of the slope of p in its mean. With a
-    slope in proportion to p (1 - p) it is also the squared ratio of signal to noise. So it is maximised, where VIP,
-    whose estimator is unbiased, minimises the variance. Of c right and w wrong rollouts, the kept ones have the
+    Take VIP's assumptions (see RLOO), and the advantage r - mean over the kept rollouts. Then the variance of a prompt's
+    gradient is this number, up to a factor, and its mean is this number over p (1 - p), times the slope of p. If that
+    slope is in proportion to p (1 - p), the number is also the squared ratio of signal to noise. So it is maximised,
+    where VIP, whose estimator is unbiased, minimises the variance. Of c right and w wrong rollouts, the kept ones have the
     variance h(c) + h(w) - h(`keep`), where h(x) is that of x rewards of one kind and the rest of the other, at most
     half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep` below 2.
     """
