@@ -49,6 +49,7 @@ RENAMED_VALUES = {
     "model.gradient_checkpointing=full": ("selective", "true")
 }  # the new word, and the older tree's value
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
+ADDED_METRICS = ("plan/brier",)  # an older tree does not have them
 CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 
 COMMON = (
@@ -378,7 +379,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
-        elif not name.startswith(CLOCK):
+        elif not name.startswith(CLOCK) and name not in ADDED_METRICS:
             yield name, value
 
 

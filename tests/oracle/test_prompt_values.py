@@ -22,7 +22,9 @@ from winnow.budget.allocation import (
     cures_variance,
     divide_evenly,
     gvm_weights,
+    kept_variance,
 )
+from winnow.budget.selection import max_variance
 from winnow.errors import ConfigError
 from winnow.records import PromptStats
 from winnow.testing import group_of
@@ -145,6 +147,33 @@ def test_knapsack_s_probability_of_a_gradient_by_enumeration(n):
     p = 0.3
     mixed = sum(comb(n, right) * p**right * (1 - p) ** (n - right) for right in range(1, n))
     assert KNAPSACK.total(np.array([n]), np.array([p]))[0] == pytest.approx(mixed * p * (1 - p) ** 2)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.8])
+@pytest.mark.parametrize(("n", "keep"), [(4, 2), (7, 3), (4, 4), (9, 4), (8, 5)])
+def test_the_variance_of_kept_rewards_by_enumeration(n, keep, p):
+    """Over all numbers of right rollouts, of which max_variance selects."""
+    expected = 0.0
+    for right in range(n + 1):
+        rewards = np.array([1.0] * right + [0.0] * (n - right))
+        kept = rewards[max_variance(rewards, np.arange(n) / n, keep=keep)]
+        expected += comb(n, right) * p**right * (1 - p) ** (n - right) * float(kept.var())
+    value = kept_variance(keep)
+    assert value.total(np.array([n]), np.array([p]))[0] == pytest.approx(expected)
+    assert value.added(np.array([n]), np.array([p]))[0] == pytest.approx(
+        (value.total(np.array([n + 1]), np.array([p])) - value.total(np.array([n]), np.array([p])))[0]
+    )
+
+
+@pytest.mark.parametrize("keep", [2, 3, 4, 7])
+def test_the_variance_of_kept_rewards_is_concave_and_best_allocated_by_single_steps(keep):
+    value, rates = kept_variance(keep), np.array([0.03, 0.2, 0.5, 0.9, 1.0])
+    gains = np.array([value.added(np.full(5, n), rates) for n in range(keep, 60)])
+    assert np.all(np.diff(gains, axis=0) <= 1e-15)
+    counts = allocate_greedily(value, rates, 80, minimum=keep)
+    assert counts.tolist() == one_by_one(value, rates, 80, keep, 0).tolist()
+    with pytest.raises(ValueError, match=r"."):
+        kept_variance(1)
 
 
 def test_cures_s_variance_by_enumeration():

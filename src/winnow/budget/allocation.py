@@ -10,9 +10,10 @@ and of statistics such as its pass rate. The members of both are:
     VIP             pass rate p      RLOO       -p (1-p) / (n - 1)             the advantage r - mean of the others
     VIP             pass rate p      DR_GRPO    -p (1-p) (n - 1) / n^2         the advantage r - mean
     GVM, CurES      variance s       MEAN       -s / n                         a mean of n independent terms
+    ours            pass rate p      kept_variance(m), of the m rewards kept   r - mean after max_variance
 
-For GVM s is `gvm_weights(...) ** 2`, for CurES `cures_variance(...)`. Counts in proportion to sqrt(s) maximise the
-fourth value among real numbers; `allocate_greedily` does so among integers.
+For GVM s is `gvm_weights(...) ** 2`, for CurES `cures_variance(...)`. Counts in proportion to sqrt(s) maximise MEAN
+among real numbers; `allocate_greedily` does so among integers.
 """
 
 from __future__ import annotations
@@ -106,6 +107,45 @@ MEAN = PromptValue(
 """Statistics: variances s. Minus the variance of a mean of n independent terms. A prompt of variance 0 needs no
 rollout, any other at least one.
 """
+
+
+def kept_variance(keep: int) -> PromptValue:
+    """Statistics: pass rates p. The expected variance of the 0/1 rewards that `selection.max_variance` keeps of n, for
+    n >= `keep`. Ours, for selection with PODS after the allocation.
+
+    Take VIP's assumptions (see RLOO), and the advantage r - mean over the kept rollouts. Then the variance of a prompt's
+    gradient is this number, up to a factor, and its mean is this number over p (1 - p), times the slope of p. If that
+    slope is in proportion to p (1 - p), the number is also the squared ratio of signal to noise. So it is maximised,
+    where VIP, whose estimator is unbiased, minimises the variance. Of c right and w wrong rollouts, the kept ones have the
+    variance h(c) + h(w) - h(`keep`), where h(x) is that of x rewards of one kind and the rest of the other, at most
+    half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep` below 2.
+    """
+    if keep < 2:
+        raise ValueError(f"keep = {keep}: of fewer than 2 rewards the variance is 0")
+    few = np.arange(keep // 2 + 1)
+    heights = few * (keep - few) / keep**2
+
+    def total(n: IntArray, p: FloatArray) -> FloatArray:
+        missing = heights[-1] - heights[:-1]
+        lost = sum(m * (_binomial(n, c, p) + _binomial(n, c, 1 - p)) for c, m in enumerate(missing))
+        return np.asarray(heights[-1] - lost, dtype=np.float64)
+
+    def gain(n: IntArray, p: FloatArray) -> FloatArray:
+        steps = enumerate(np.diff(heights))
+        return np.asarray(
+            sum(step * (p * _binomial(n, c, p) + (1 - p) * _binomial(n, c, 1 - p)) for c, step in steps),
+            dtype=np.float64,
+        )
+
+    return PromptValue(total=total, gain=gain, least=keep)
+
+
+def _binomial(n: IntArray, c: int, p: FloatArray) -> FloatArray:
+    """[K] the probability of `c` successes in n trials."""
+    ways = np.ones(len(n), dtype=np.float64)
+    for taken in range(c):
+        ways *= (n - taken) / (taken + 1)
+    return np.asarray(ways * p**c * (1 - p) ** (n - c), dtype=np.float64)
 
 
 def allocate_greedily(
