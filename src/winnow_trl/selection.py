@@ -22,14 +22,15 @@ Scale = Literal["group", "batch", "none"]  # TRL's scale_rewards
 
 
 def prompt_id(row: Mapping[str, Any]) -> str:
-    """The id of a row's prompt, on which the random numbers of a selector depend: its column `id`, else its prompt.
+    """The id of a row's prompt, on which the random numbers of a selector depend: its column `id`, else its prompt, and
+    of a row without a prompt (an environment's) all its columns.
 
     It is the same on every process and in every run.
     """
     own = row.get("id")
     if isinstance(own, (str, int)):
         return str(own)
-    prompt = row.get("prompt")
+    prompt = row.get("prompt", row)
     return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=repr)
 
 

@@ -63,6 +63,10 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
     where n is below m, and for settings that are not supported.
     """
 
+    num_generations: int  # m; n while TRL samples and scores
+    _logs: dict[str, Any]
+    _scored: Scored | None
+
     def __init__(
         self, *args: Any, rollouts_per_prompt: int, select: Use | Sequence[Use] = "max_variance", **kwargs: Any
     ) -> None:
@@ -70,7 +74,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         check_instance(self)
         self.rollouts_per_prompt = rollouts_per_prompt
         self._select = selector_of(select, keep=self.num_generations, base=Path.cwd())
-        self._scored: Scored | None = None
+        self._scored = None
         _check_settings(self)
         size = self.args.generation_batch_size // self.num_generations * rollouts_per_prompt
         self._logs = {name: _resized(log, size) for name, log in self._logs.items()}
@@ -86,9 +90,14 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
             output: dict[str, Any] = super()._generate_and_score_completions(rows)
         finally:
             self.num_generations = m
+        return self._selected(output, self._take_scored())
+
+    def _take_scored(self) -> Scored:
+        """What `_calculate_rewards` was called with in this generation batch."""
         if self._scored is None:
             raise _unsupported("this GRPOTrainer did not compute rewards through _calculate_rewards")
-        return self._selected(output, self._scored)
+        scored, self._scored = self._scored, None
+        return scored
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
@@ -143,7 +152,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         own = (
             sum(map(len, scored.tokens)),
             len(scored.rows),
-            sum(int(np.sum(group.keep)) for group in groups),
+            sum(int(np.asarray(group.keep).sum()) for group in groups),
             kept_variances(groups),
         )
         parts = gather_object([own])

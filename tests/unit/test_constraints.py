@@ -25,6 +25,7 @@ ELSEWHERE = {
         "packaging<27",
         "typing-extensions<5,>=4.0.0",
     ],
+    "trl 1.16.0": ["accelerate>=1.10.1", "huggingface_hub>=0.34.0", "packaging>20.0", "pyarrow>=21.0.0"],
     "graphene 3.4.3, of mlflow": ["python-dateutil<3,>=2.7.0"],
 }
 

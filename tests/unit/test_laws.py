@@ -149,6 +149,31 @@ def test_every_command_is_declared_in_its_own_file():
     assert {command_of(name) for name in MODULES} - {None} == set(DECLARED)
 
 
+def test_winnow_imports_nothing_that_needs_another_trainer():
+    others = {"winnow_trl", "trl", "accelerate"}
+    named = {
+        name.partition(".")[0]
+        for path in FILES
+        for node in nodes(path)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "numpy" in named
+    assert not named & others
+
+
+def test_the_shims_build_on_functions_of_arrays():
+    """winnow_trl imports no package above the algorithms, whose imports would need a configuration or a run."""
+    shims = sorted((SOURCE.parent / "winnow_trl").rglob("*.py"))
+    assert shims
+    assert {name for path in shims for name in imports(path)} <= set().union(*FLOORS[: floor_of("algos") + 1])
+
+
 def test_nothing_imports_the_api():
     assert [name for name, path in MODULES.items() if "winnow" in imported_modules(path)] == []
 

@@ -1,4 +1,4 @@
-"""Real runs of TRL on the bundled policy: the example as it stands, and the log that the fixtures have a copy of."""
+"""Real runs of TRL on the bundled policy: the example as it stands, and the log of which a copy is a fixture."""
 
 from __future__ import annotations
 

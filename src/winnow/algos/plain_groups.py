@@ -69,8 +69,7 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
     A selector with the option `keep_per_prompt` gets `keep`, unless its table sets the option. A file in a name is
     relative to `base`. Raises ConfigError for an unknown member or option, and for an empty list.
     """
-    single = isinstance(use, (str, Mapping)) or callable(use)
-    links: Sequence[Any] = [use] if single else use  # type: ignore[list-item]
+    links: Sequence[Any] = [use] if isinstance(use, (str, Mapping)) or callable(use) else use
     if not links:
         raise ConfigError(
             "the list of selectors is empty", remedy="name one, such as 'all'", key="select", code="config.value"

@@ -19,6 +19,7 @@ def test_the_id_of_a_prompt_is_its_column_or_its_text():
     assert prompt_id({"id": "a", "prompt": "?"}) == "a"
     assert prompt_id({"id": 7, "prompt": "?"}) == "7"
     assert prompt_id({"prompt": "?"}) == "?"
+    assert prompt_id({"level": 1}) != prompt_id({"level": 2})
     conversation = [{"role": "user", "content": "?"}]
     assert prompt_id({"prompt": conversation}) == prompt_id({"prompt": [{"content": "?", "role": "user"}]})
 

@@ -82,8 +82,9 @@ def read_trl(path: Path, *, weights: Sequence[float] | None = None, group: int |
     Steps after the newest saved state are omitted, with a note. Raises DataError where a file is missing, damaged or
     does not fit the others, also while the steps are read; ConfigError for a wrong number of weights.
     """
-    files = _files(path / COMPLETIONS)
-    state = _newest_state(path)
+    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
+        files = _files(path / COMPLETIONS)
+        state = _newest_state(path)
     used = _weights(state, weights)
     run = LoggedRun(program="TRL", seed=0, steps=iter(()), estimated=True, notes=[])
     run.steps = _steps(run, files, state, used, group)
@@ -126,10 +127,8 @@ def _newest_state(path: Path) -> TrainerState:
 
 
 def _state(path: Path) -> TrainerState:
-    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
-        text = path.read_bytes()
     try:
-        data = json.loads(text)
+        data = json.loads(path.read_bytes())
     except ValueError as error:
         raise _malformed(path, f"is no JSON ({error})") from error
     history = data.get("log_history") if isinstance(data, dict) else None
@@ -179,7 +178,7 @@ def _steps(
         table = _table(path, step, state)
         unread |= dict.fromkeys(name for name in table.column_names if name not in (*OWN, KEPT, *state.rewards))
         rewards = _rewards(path, table, state.rewards, weights)
-        if abs(np.nanmean(rewards) - state.metric(step, "reward")) > _NEAR * max(1.0, abs(float(np.nanmean(rewards)))):
+        if not _is_mean(state.metric(step, "reward"), rewards[~np.isnan(rewards)]):
             elsewhere.append(step)
         yield SampledStep(step=step, groups=tuple(_groups(path, table, rewards, state.metric(step, _LENGTH), group)))
     if unread:
@@ -200,6 +199,12 @@ def _steps(
             remedy="name the output_dir of one run",
             code="data.mismatch",
         )
+
+
+def _is_mean(logged: float, rewards: FloatArray) -> bool:
+    """Whether a logged mean is that of these rewards; True where there is none of either."""
+    mean = float(rewards.mean()) if len(rewards) else math.nan
+    return not abs(mean - logged) > _NEAR * max(1.0, abs(mean))
 
 
 def _table(path: Path, step: int, state: TrainerState) -> pa.Table:

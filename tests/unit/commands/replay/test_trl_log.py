@@ -106,6 +106,15 @@ def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
     assert found.kept.rollouts == 80
 
 
+def test_a_step_without_any_reward_keeps_nothing(run):
+    nothing = pa.array([None] * 32, pa.float64())
+    change(run, THIRD, lambda table: with_column(with_column(table, "right", nothing), "short", nothing))
+    found = replay(run, weights=WEIGHTS)
+    assert found.not_judged == 32
+    assert found.kept.rollouts == 64
+    assert len(found.kept.variances) == 16
+
+
 def test_steps_after_the_newest_state_are_omitted_with_a_note(run):
     state(run, lambda data: {**data, "log_history": [row for row in data["log_history"] if row["step"] < 4]})
     found = replay(run, weights=WEIGHTS)
