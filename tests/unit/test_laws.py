@@ -38,6 +38,7 @@ ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
 DOOR = {"__main__", "testing", "winnow"}
 FLOORS = [
     set(WORDS),
+    {"budget"},
     {"algos", "rewards"},
     {"models"},
     {"memory"},

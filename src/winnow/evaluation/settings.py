@@ -26,7 +26,10 @@ EVERY = 10**9  # more problems than any task has
 # Defaults that replace the settings that only training reads.
 _UNTRAINED = MappingProxyType(
     {
-        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
+        **{
+            key: getattr(Config(), key)
+            for key in ("sample", "allocate", "probe", "advantage", "weighting", "loss", "optimizer")
+        },
         "track": (),
         "select": (SelectSection(use="all"),),
         "terms": (),

@@ -157,8 +157,9 @@ def _check_presumed(members: Members) -> None:
 def _check_probe(members: Members) -> None:
     """Refuse a key of `probe` that the allocator does not read: it would be ignored silently."""
     config, source = members.config, members.source
+    reads = _PROBE_KEYS[source] | ({"decay"} if members.sample.traits.source == "history" else frozenset())
     for key, field in type(config.probe).model_fields.items():
-        if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
+        if key not in reads and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
                 f"{config.allocate.label!r}, {_SOURCES[source]}",

@@ -41,7 +41,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     """
     clock = Clock(progress.phases.begin)
     tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
-    prompts = run.prompts.take(step)  # [G] depends on (seed, step) alone, so a resumed run repeats it
+    prompts = run.prompts.take(progress.history.drawn(step))  # [G] the sampler ran before the step
     counts = progress.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
     groups = sample(run, progress, prompts, counts, step, clock)  # per group: rollouts [N] and outcomes [N]
     groups += dynamic_sampling(run, progress, groups, step, clock)
@@ -108,7 +108,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         clock.gauge.read_engine(run.engine)
         metrics = {**describe(groups, updates, planned=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
-        metrics |= progress.clock.metrics("time/training_hours")
+        metrics |= {**progress.history.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
         progress.written = step
@@ -145,7 +145,7 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
         with clock("select"):
             carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
-        prompts = run.prompts.take(step, extra=number)
+        prompts = run.prompts.take(progress.history.drawn(step, extra=number))
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)

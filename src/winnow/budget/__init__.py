@@ -1,0 +1,1 @@
+"""The rollout budget as functions of numpy arrays: sampling of prompts."""
