@@ -25,6 +25,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
         "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
+    "budget": ("budget",),
     "algorithms": ("algos", "rewards"),
     "models": ("models",),
     "memory": ("memory",),

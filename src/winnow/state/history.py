@@ -7,6 +7,7 @@ only reads `drawn` and `plan`. This module imports no torch.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -208,7 +209,7 @@ class History:
         prompt's results in a probe are [verified, correct, gradient norm], its plan is [count, rate].
         """
         return {
-            "prompts": _digest(self._ids),
+            "prompts": self._digest,
             "seen": self._packed_table(),
             "sampler": packed_values(self._sampler),
             "drawn": {str(step): [of.tolist() for of in rounds] for step, rounds in self._drawn.items()},
@@ -223,7 +224,7 @@ class History:
         Where the task has other prompts now, which a resume allows only knowingly, results are restored by the ids of
         the prompts. The sampler then starts anew, and what was drawn is drawn again.
         """
-        same = state["prompts"] == _digest(self._ids)
+        same = state["prompts"] == self._digest
         self._load_table(state["seen"], same=same)
         self._sampler = unpacked_values(state["sampler"]) if same else {}
         drawn = state["drawn"] if same else {}
@@ -231,6 +232,11 @@ class History:
         self._counted = {int(step): dict(of) for step, of in state["drawn_metrics"].items()} if same else {}
         self._probed = {name: Probed(*of) for name, of in state["probed"].items()}
         self._plan = {name: Planned(*of) for name, of in state["plan"].items()}
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        """Of the ids of all prompts, in their order."""
+        return hashlib.sha256("\0".join(self._ids).encode(errors="surrogatepass")).hexdigest()
 
     def _packed_table(self) -> dict[str, Any]:
         table = self._table
@@ -240,21 +246,22 @@ class History:
         ids = self._ids if len(known) == len(self._ids) else [self._ids[row] for row in known.tolist()]
         columns = {name: packed(getattr(table, name)[known], dtype) for name, dtype in COLUMNS.items()}
         newest = np.searchsorted(known, table.newest)  # places in `ids`
-        return {"ids": list(ids), **columns, "draws": table.draws, "newest": newest.tolist()}
+        rows = packed(known, "<i4")
+        return {"ids": list(ids), "rows": rows, **columns, "draws": table.draws, "newest": newest.tolist()}
 
     def _load_table(self, saved: Mapping[str, Any], *, same: bool) -> None:
         empty = PromptTable.empty(len(self._ids), self._table.difficulty)
         self._table = empty
         if not saved["ids"] or not self._remember:
             return
-        found = [(place, self._rows[name]) for place, name in enumerate(saved["ids"]) if name in self._rows]
-        places, rows = (_as_rows([pair[side] for pair in found]) for side in (0, 1))
+        rows = unpacked(saved["rows"], "<i4") if same else _as_rows([self._rows.get(name, -1) for name in saved["ids"]])
+        places = np.flatnonzero(rows >= 0)
         columns = {}
         for name, dtype in COLUMNS.items():
             columns[name] = getattr(empty, name).copy()
-            columns[name][rows] = unpacked(saved[name], dtype)[places]
-        row_of = dict(found)
-        newest = _as_rows(sorted(row_of[place] for place in saved["newest"] if place in row_of))
+            columns[name][rows[places]] = unpacked(saved[name], dtype)[places]
+        newest = rows[_as_rows(saved["newest"])]
+        newest = np.sort(newest[newest >= 0])
         self._table = PromptTable(
             difficulty=empty.difficulty, draws=saved["draws"] if same else 0, newest=newest, **columns
         )
@@ -267,10 +274,6 @@ class History:
 
 def _as_rows(rows: Sequence[int]) -> IntArray:
     return np.array(rows, dtype=np.int64)
-
-
-def _digest(ids: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(ids).encode(errors="surrogatepass")).hexdigest()
 
 
 def _probed_of(group: Group, gradient_norm: float) -> Probed:
