@@ -14,17 +14,19 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
+from winnow.budget.sampling import PromptTable
 from winnow.commands import app
 from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.recipes import find_config, recipe_paths
-from winnow.testing import check_engine
+from winnow.testing import check_engine, check_sampler
 from winnow.training.resolve import resolve_members
 
 COMMANDS = typer.main.get_command(app).commands
@@ -56,6 +58,7 @@ PYTHON = {
     "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
+    "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
@@ -178,6 +181,16 @@ def every_test() -> str:
 def python(page, first):
     (block,) = (block for block in blocks(page) if block.language == "python" and block.first == first)
     return block.text
+
+
+def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():
+    names = {}
+    exec(python("docs/samplers.md", "import numpy as np"), names)
+    table = PromptTable.empty(4).observed(np.array([0, 1, 3]), np.array([4, 4, 4]), np.array([4, 1, 2]))
+    rows, state = names["hardest_first"](table, {}, lambda name, number: np.random.default_rng(number), 3)
+    assert (rows.tolist(), state) == ([2, 1, 3], {})
+    with pytest.raises(AssertionError):
+        check_sampler(names["hardest_first"])
 
 
 def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):
