@@ -140,7 +140,7 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
         )
         peaks.append({k.split("/")[1]: round(v) for k, v in metrics.items() if k.endswith("cpu/peak_resident")})
     grown = held("VmHWM") - before
-    longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
+    longest = max(len(p.tokens) for p in run.prompts.prompts)
     planned = plan_devices(members, torch.device("cpu"), longest_prompt=longest)
     built.close()
     parts = {f"{part.phase}: {part.name}": part.bytes for part in planned.parts if part.device == "cpu"}

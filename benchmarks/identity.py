@@ -16,6 +16,7 @@ benchmarks/results/<date>_identity.json.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
 import os
@@ -335,12 +336,29 @@ def _facts(folder: Path) -> dict[str, Any]:
         facts |= {f"{path.relative_to(folder)}: {name}": tensor for name, tensor in load_file(path).items()}
     for path in sorted(folder.glob("checkpoints/*/trainer.json")):
         state = json.loads(path.read_text(encoding="utf-8"))["state"]
+        state["history"] = _history(state["history"])
         facts |= {f"{path.relative_to(folder)}: {name}": value for name, value in _flat(state)}
     for number, line in enumerate((folder / "metrics.jsonl").read_bytes().splitlines(), start=1):
         facts |= {f"metrics.jsonl: line {number}: {_renamed(name)}": value for name, value in _flat(json.loads(line))}
     for number, row in enumerate(_rollouts(folder), start=1):
         facts |= {f"rollouts: row {number}: {name}": value for name, value in _flat(row)}
     return facts
+
+
+def _history(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a history as an older tree wrote it: results by prompt, [verified, correct, gradient norm]. Prompts
+    without a verdict are left out, and so is what an older tree does not have: the sampler's state and its draws.
+    """
+    seen = state["seen"]
+    if "ids" in seen:
+        columns = [
+            np.frombuffer(base64.b64decode(seen.get(name, "")), dtype="<f8").tolist()
+            for name in ("trials", "correct", "gradient_norm")
+        ]
+        rows = zip(seen["ids"], *columns, strict=True)
+        seen = {name: [verified, right, None if np.isnan(norm) else norm] for name, verified, right, norm in rows}
+    judged = {name: of for name, of in sorted(seen.items()) if of[0] > 0}
+    return {"seen": judged, "probed": state["probed"], "plan": state["plan"]}
 
 
 def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:

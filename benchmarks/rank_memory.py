@@ -97,7 +97,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
                 metrics = train_step(run, progress, step).metrics
             peaks.append({k.split("/")[1]: round(v) for k, v in metrics.items() if k.endswith("cpu/peak_resident")})
         grown = held("VmHWM") - before
-        longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
+        longest = max(len(p.tokens) for p in run.prompts.prompts)
         planned = plan_devices(members, torch.device("cpu"), longest_prompt=longest)
         own = ranks.rank()
         need = planned.need("cpu") + (planned.writer_bytes("cpu") if own == 0 else 0)

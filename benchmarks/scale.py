@@ -42,6 +42,7 @@ from winnow.models.load import load_tokenizer, stop_tokens
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
+from winnow.testing import group_of
 from winnow.training.metrics import Parity, describe
 from winnow.verify import Verifiers
 
@@ -188,16 +189,17 @@ def per_token(steps: list[Recorded], work: Callable[[Recorded], None], rounds: i
 
 
 def history(prompts: int) -> dict[str, float]:
-    """The history of prompts, as an allocator reads it."""
+    """The history of prompts, as samplers and allocators read it."""
     names = [f"gsm8k/train/{i}" for i in range(prompts)]
-    saved = {name: (0.1 * i, 0.05 * i, 1 / (i + 1)) for i, name in enumerate(names)}
-    made = History()
+    rows = np.arange(prompts)
     tracemalloc.start()
-    made.load_state_dict({"seen": saved, "probed": {}, "plan": {}})
+    made = History(names)
+    made.record_draw([0], [rows], [[]], {}, {})
+    made.observe([group_of([1.0, 0.0], prompt=name) for name in names], 1 / (rows + 1.0))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     state, seconds = frame.timed(made.state_dict)
-    encoded, more = frame.timed(lambda: json.dumps(state))
+    encoded, more = frame.timed(lambda: json.dumps({**state, "drawn": {}}))
     return {
         "prompts": prompts,
         "bytes_in_memory": round(held / prompts),

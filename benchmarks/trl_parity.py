@@ -61,7 +61,7 @@ def _batch(ours: Ours) -> Batch:
     """The sequences of the first step, as in train_step."""
     run, progress = ours.run, ours.built.progress
     plan(run, progress, 0)
-    prompts = run.prompts.take(0)
+    prompts = run.prompts.take(progress.history.drawn(0))
     groups = sample(run, progress, prompts, progress.history.plan(prompts, 0), 0, Clock())
     groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
     (batch,) = make_batches(

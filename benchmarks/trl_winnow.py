@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from trl_sides import Measured, Setting, hash_reward
 
+from winnow.budget.sampling import PromptTable, uniform
 from winnow.config_file import validate
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
@@ -58,7 +59,12 @@ class Ours:
 
     def prompts(self, steps: int = 1) -> list[Prompt]:
         """The prompts of the first steps, in order of sampling."""
-        return [prompt for step in range(steps) for prompt in self.run.prompts.take(step)]
+        run, state, drawn = self.run, dict[str, Any](), list[Prompt]()
+        for _ in range(steps):
+            table = PromptTable.empty(len(run.prompts.prompts))
+            rows, state, *_ = uniform(table, state, run.prompts.stream, run.config.rollout.prompts_per_step)
+            drawn += run.prompts.take(rows)
+        return drawn
 
     def epoch(self) -> list[Prompt]:
         """The prompts of every step of the first epoch."""

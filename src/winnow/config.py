@@ -240,7 +240,7 @@ class ProbeSection(Section):
     outer_reset: Literal["none", "optimizer", "reference", "both"] = "none"
     """The state that is reset at each window: the optimizer, the KL term's reference, or both."""
     decay: float = Field(0.9, gt=0, le=1)
-    """Weight of a prompt's earlier visits at its next one; without a probe."""
+    """Weight of a prompt's earlier visits at its next one; for members that read the results of training."""
 
 
 class UpdateSection(Section):
@@ -521,6 +521,8 @@ class Config(Section):
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection = RewardSection(use="r1_zero")
     """The reward of an answer."""
+    sample: Member = Member(use="uniform")
+    """The sampler: it draws the prompts of each step."""
     allocate: Member = Member(use="uniform")
     """The allocator: it sets the number of rollouts of each prompt."""
     rounds: Member = Member(use="single")

@@ -25,7 +25,7 @@ Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
 Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
 
-OPTION_TRAITS = ("own_limit", "may_change")  # each names one of the member's options, or several
+OPTION_TRAITS = ("own_limit", "may_change", "label")  # each names one of the member's options, or several
 
 
 def unfit(problem: str, *, remedy: str) -> ConfigError:
@@ -61,6 +61,14 @@ class RewardTraits(Traits):
     correct_at: float = 1.0  # a bare number of at least this is correct
     reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerTraits(Traits):
+    """Whether a sampler reads the results of training, and the labels of the data."""
+
+    source: Literal["none", "history"] = "history"
+    label: str | None = None  # the option that names the field of a problem's meta with its difficulty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +214,14 @@ REWARD = Family(
     RewardTraits,
     "winnow.rewards.contract:check_reward",
 )
+SAMPLER = Family(
+    "sampler",
+    ("table", "state", "rng", "count"),
+    "sample",
+    ("winnow.algos.sampling",),
+    SamplerTraits,
+    "winnow.testing:check_sampler",
+)
 ALLOCATOR = Family(
     "allocator",
     ("stats", "budget"),
@@ -249,6 +265,19 @@ TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTrai
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {
         family.name: family
-        for family in (TASK, REWARD, ALLOCATOR, ROUND, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE, TRACKER)
+        for family in (
+            TASK,
+            REWARD,
+            SAMPLER,
+            ALLOCATOR,
+            ROUND,
+            SELECTOR,
+            ADVANTAGE,
+            WEIGHTING,
+            LOSS,
+            TERM,
+            ENGINE,
+            TRACKER,
+        )
     }
 )

@@ -112,6 +112,8 @@ METRICS: dict[str, str] = {
     "budget/tokens_generated",
     "budget/evaluation_prompt_tokens": "tokens of its prompts, once for sampled and once for greedy rollouts; in "
     "addition to budget/prompt_tokens",
+    "sampler/skipped": "prompts that the sampler considered and did not draw; in the row of the first step of a draw",
+    "sampler/overdue": "prompts that were drawn because they had waited longer than the sampler's `patience`",
     "plan/count_min": "fewest rollouts of a prompt in the probed plan",
     "plan/count_max": "most rollouts of a prompt in the probed plan",
     "plan/unsolved": "prompts of the probed plan that no probe rollout solved",

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from torch import Tensor
 from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Objective, Term
 from winnow.budget.rounds import Counts
+from winnow.budget.sampling import PromptTable
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.installed import is_installed
 from winnow.models.architecture import architecture
@@ -48,6 +50,7 @@ from winnow.records import (
 )
 from winnow.registry import Entry
 from winnow.seeds import Rng, generator
+from winnow.state.arrays import packed_values, unpacked_values
 from winnow.trackers.interface import ROLLOUT, TrackedRun
 
 RNG = Rng(("contract",))
@@ -300,6 +303,39 @@ def check_round(rule: Callable[..., Any]) -> None:
                 assert np.ptp(more) == 0, f"equal prompts got {more}"
                 sampled = sampled + more
             assert not more.any(), "a prompt ends when all its planned rollouts are sampled, or before"
+
+
+def check_sampler(sampler: Callable[..., Any], *, wait: int = 64) -> None:
+    """Different rows of the table; a draw depends on its arguments alone; its state survives JSON; nothing starves.
+
+    Over 200 steps of 8 out of 40 prompts, each prompt is drawn at least once in `wait` steps. A third of the prompts is
+    always right, a third never. The default of `wait` is the bound of winnow's samplers, whose `patience` is 10 epochs
+    of 5 steps: 12 epochs and two draws.
+    """
+    prompts, count, steps, rates = 40, 8, 200, np.resize([0.0, 0.5, 1.0], 40)
+    table, state = PromptTable.empty(prompts, difficulty=np.linspace(0.0, 100.0, prompts)), dict[str, Any]()
+    last = np.full(prompts, -1)
+    for step in range(steps):
+        rows, next_state, *_ = sampler(table, state, _contract_stream, count)
+        rows = np.asarray(rows)
+        assert rows.shape == (count,), f"{count} rows, got shape {rows.shape}"
+        assert np.issubdtype(rows.dtype, np.integer), f"rows are integers, got {rows.dtype}"
+        assert rows.min() >= 0, f"a row is a place in the table, got {rows}"
+        assert rows.max() < prompts, f"a row is a place in the table, got {rows}"
+        assert len(set(rows.tolist())) == count, f"a prompt is drawn twice: {rows}"
+        restored = unpacked_values(json.loads(json.dumps(packed_values(state), allow_nan=False)))
+        again = np.asarray(sampler(table, restored, _contract_stream, count)[0])
+        assert np.array_equal(rows, again), f"step {step}: the same table and restored state gave another draw"
+        last[rows] = step
+        waited = step - last
+        assert waited.max() < wait, f"row {int(waited.argmax())} was not drawn in {wait} steps"
+        right = generator("contract verdicts", step).random((count, 4)) < rates[rows, None]
+        table = table.drawn(rows).observed(rows, np.full(count, 4), right.sum(axis=1))
+        state = dict(next_state)
+
+
+def _contract_stream(name: str, number: int) -> np.random.Generator:
+    return generator("contract draws", name, number)
 
 
 def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:

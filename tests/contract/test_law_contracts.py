@@ -18,6 +18,7 @@ from winnow.testing import (
     check_engine,
     check_loss,
     check_member,
+    check_sampler,
     check_selector,
     check_task,
     check_term,
@@ -25,7 +26,7 @@ from winnow.testing import (
     group_of,
 )
 
-LAWS = ("allocator", "round", "selector", "advantage", "weighting", "loss", "term")
+LAWS = ("sampler", "allocator", "round", "selector", "advantage", "weighting", "loss", "term")
 ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 
 
@@ -126,6 +127,18 @@ def overspends(stats, budget):
     return np.full(len(stats.ids), budget)
 
 
+def starves(table, state, rng, count):
+    return np.arange(count), state
+
+
+def draws_anew(table, state, rng, count):
+    return np.random.default_rng().permutation(len(table))[:count], state
+
+
+def repeats(table, state, rng, count):
+    return rng("draw", table.draws).integers(len(table), size=count), state
+
+
 def one_number(out, mb):
     return out.logprobs.sum()
 
@@ -152,6 +165,9 @@ def forgets_the_version(context):
         (functools.partial(check_weighting, total="one"), half),
         (functools.partial(check_loss, policy_gradient=True), wrong_sign),
         (check_allocator, overspends),
+        (check_sampler, starves),
+        (check_sampler, draws_anew),
+        (check_sampler, repeats),
         (check_term, one_number),
         (check_task, same_problems),
         (check_engine, forgets_the_version),

@@ -20,12 +20,13 @@ import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
+from winnow.budget.sampling import PromptTable
 from winnow.commands import app
 from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.recipes import find_config, recipe_paths
-from winnow.testing import check_engine
+from winnow.testing import check_engine, check_sampler
 from winnow.training.resolve import resolve_members
 
 COMMANDS = typer.main.get_command(app).commands
@@ -62,6 +63,7 @@ PYTHON = {
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
+    "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
@@ -195,6 +197,16 @@ def test_the_library_of_budgets_returns_what_the_page_has():
         if "keep" in names:
             assert names["keep"].sum() == 4
             assert np.all(names["keep"][names["rewards"] == 1])
+
+
+def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():
+    names = {}
+    exec(python("docs/samplers.md", "import numpy as np"), names)
+    table = PromptTable.empty(4).observed(np.array([0, 1, 3]), np.array([4, 4, 4]), np.array([4, 1, 2]))
+    rows, state = names["hardest_first"](table, {}, lambda name, number: np.random.default_rng(number), 3)
+    assert (rows.tolist(), state) == ([2, 1, 3], {})
+    with pytest.raises(AssertionError):
+        check_sampler(names["hardest_first"])
 
 
 def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):

@@ -268,6 +268,7 @@ def test_toml_that_is_not(refusal):
 MEMBERS = {
     "task": ("task", "split"),
     "reward": ("reward", "prompt, rollout"),
+    "sample": ("sampler", "table, state, rng, count"),
     "allocate": ("allocator", "stats, budget"),
     "select": ("selector", "group, rng"),
     "advantage": ("advantage", "groups"),

@@ -93,6 +93,21 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path
             assert rows(folder / log) == rows(tmp_path / "whole" / log), (moment, log)
 
 
+def test_a_killed_run_with_a_sampler_resumes_to_the_same_bits(smallest, tmp_path):
+    """Killed between two checkpoints, after the prompts were drawn: they are drawn again, from the same state."""
+    sample = {"use": "replay", "cooldown": 1, "low": 0.0, "high": 1.0}
+    config = smallest(steps=6, sample=sample, checkpoint={"every": 2})
+    whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
+    killed = write_config(tmp_path / "killed.toml", {**config, "output": str(tmp_path / "killed")})
+    assert winnow("train", whole).returncode == 0
+    assert python(KILLED, "generate", killed).returncode == -9
+    resumed = winnow("train", killed, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
+    for log in ("metrics.jsonl", "rollouts"):
+        assert rows(tmp_path / "killed" / log) == rows(tmp_path / "whole" / log), log
+
+
 def test_the_written_configuration_is_the_one_meant(smallest, tmp_path):
     from winnow.config_file import load
 

@@ -130,6 +130,11 @@ def windows(folder: Path) -> dict[str, Any]:
     return {"steps": 3, "allocate": {"use": "gvm"}, "probe": probe, "terms": KL}
 
 
+def sampled_prompts(folder: Path) -> dict[str, Any]:
+    """Prompts that depend on the results of earlier steps: 12 problems, of which each step compares all."""
+    return {"steps": 3, "sample": {"use": "mopps", "candidates": 2}, "task": {"size": 12}}
+
+
 def adapted_windows(folder: Path) -> dict[str, Any]:
     """An adapter, whose reference becomes a second adapter."""
     return {**windows(folder), "model": {"lora": {"rank": 4}}}
@@ -144,6 +149,7 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
         pytest.param(refill, "sharded", id="refill-sharded", marks=SLOW),
         pytest.param(windows, "replicated", id="windows-replicated", marks=SLOW),
         pytest.param(windows, "sharded", id="windows-sharded"),
+        pytest.param(sampled_prompts, "replicated", id="sampled prompts-replicated"),
         pytest.param(adapted_windows, "replicated", id="adapted windows-replicated", marks=SLOW),
         pytest.param(adapted_windows, "sharded", id="adapted windows-sharded", marks=SLOW),
     ],

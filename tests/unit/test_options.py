@@ -8,6 +8,7 @@ from winnow.registry import members
 FAMILIES = (
     "task",
     "reward",
+    "sampler",
     "allocator",
     "round",
     "selector",

@@ -34,6 +34,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[str]:
     rollouts, prompts = (at(config, "rollout", key) for key in ("rollouts_per_prompt", "prompts_per_step"))
     if rollouts and prompts:
         yield f"{rollouts} -> {_kept(config, rollouts)} rollouts of {prompts} prompt{'s' * (prompts != 1)} per step"
+    if (sample := at(config, "sample", "use")) not in (None, "uniform"):
+        yield f"prompts by {_name(sample)}"
     if (allocate := at(config, "allocate", "use")) not in (None, "uniform"):
         yield f"{_name(allocate)} allocation"
 

@@ -1,42 +1,43 @@
-"""The results of a run's prompts so far, and the plan: how many rollouts each prompt gets next.
+"""The results of a run's prompts so far, and the plan: which prompts the next steps take, and how many rollouts each.
 
-The allocator reads `stats`, and `record_plan` stores its result. A training step only reads `plan`. This module imports
-no torch.
+A sampler reads `table` and an allocator `stats`; `record_draw` and `record_plan` store their results. A training step
+only reads `drawn` and `plan`. This module imports no torch.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from winnow.budget.sampling import PromptTable
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
+from winnow.state.arrays import packed, packed_values, unpacked, unpacked_values
+
+# The columns of the table in a checkpoint, with the type of their numbers there.
+COLUMNS = {
+    "trials": "<f8",
+    "correct": "<f8",
+    "gradient_norm": "<f8",
+    "latest_trials": "<i4",
+    "latest_correct": "<i4",
+    "all_right": "<i4",
+    "all_wrong": "<i4",
+    "drawn_at": "<i8",
+}
 
 
-class Seen(NamedTuple):
-    """The results of one prompt. At each visit the earlier ones are multiplied by `decay`, so that rollouts of older
-    policies count for less.
-    """
+class Probed(NamedTuple):
+    """The results of one prompt in a probe."""
 
     verified: float = 0.0  # rollouts with a verdict
     correct: float = 0.0  # of these, correct
-    gradient_norm: float | None = None  # at the last visit with a correct rollout; None if never measured
-
-    @property
-    def pass_rate(self) -> float:
-        return self.correct / self.verified if self.verified else math.nan
-
-    def then(self, group: Group, gradient_norm: float, decay: float) -> Seen:
-        """The results after one more visit."""
-        measured = not math.isnan(gradient_norm) and bool(group.correct.any())
-        return Seen(
-            verified=decay * self.verified + int(group.valid.sum()),
-            correct=decay * self.correct + int(group.correct.sum()),
-            gradient_norm=float(gradient_norm) if measured else self.gradient_norm,
-        )
+    gradient_norm: float | None = None  # None where no rollout was correct, or none was measured
 
 
 class Planned(NamedTuple):
@@ -47,54 +48,128 @@ class Planned(NamedTuple):
 
 
 class History:
-    """The results of every prompt and the current plan; both are restored at a resume through `state_dict`.
+    """The results of every prompt, the draws and the current plan; a resume restores all of them from `state_dict`.
+
+    `ids` are those of the run's prompts, in the order of the task. A prompt is a row of the table of results, which has
+    this order. The table is stored only with `remember`, for a member that reads it; see docs/allocation.md for the
+    number of bytes in a checkpoint.
 
     The results of a probe are separate from those of training. They were measured with the same weights for all prompts
     of a plan, and the next probe replaces them.
-
-    The results of training are stored for every prompt that was ever sampled, also in the checkpoints; see
-    docs/allocation.md for the number of bytes. They are stored only with `remember`, for an allocator or a weighting
-    that reads them.
     """
 
-    def __init__(self, *, decay: float = 1.0, remember: bool = True) -> None:
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        decay: float = 1.0,
+        remember: bool = True,
+        difficulty: FloatArray | None = None,
+    ) -> None:
+        self._ids = tuple(ids)
+        self._rows = {name: row for row, name in enumerate(self._ids)}
         self._decay = decay
         self._remember = remember
-        self._seen: dict[str, Seen] = {}
-        self._probed: dict[str, Seen] = {}
+        self._table = PromptTable.empty(len(self._ids), difficulty)
+        self._sampler: Mapping[str, Any] = {}
+        self._drawn: Mapping[int, tuple[IntArray, ...]] = {}  # of each planned step: its prompts, then further rounds
+        self._counted: Mapping[int, Mapping[str, float]] = {}  # of the first step of a draw: its metrics
+        self._probed: dict[str, Probed] = {}
         self._plan: dict[str, Planned] = {}
+
+    @property
+    def table(self) -> PromptTable:
+        """The results of training, which a sampler reads."""
+        return self._table
+
+    @property
+    def sampler(self) -> Mapping[str, Any]:
+        """The sampler's state; {} before the first draw."""
+        return self._sampler
 
     def stats(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of training for G prompts: NaN and 0 trials for a prompt that was never verified."""
-        return _stats(prompts, self._seen)
+        rows = self._rows_of(prompts)
+        trials, correct = self._table.trials[rows], self._table.correct[rows]
+        rate = np.divide(correct, trials, out=np.full(len(rows), np.nan), where=trials > 0)
+        return _stats(prompts, trials, correct, rate, self._table.gradient_norm[rows])
 
     def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of the last probe for G prompts."""
-        return _stats(prompts, self._probed)
+        known = [self._probed.get(prompt.id, Probed()) for prompt in prompts]
+        rates = [p.correct / p.verified if p.verified else math.nan for p in known]
+        norms = [math.nan if p.gradient_norm is None else p.gradient_norm for p in known]
+        trials, correct, rate, norm = (
+            np.array(column, dtype=np.float64)
+            for column in ([p.verified for p in known], [p.correct for p in known], rates, norms)
+        )
+        return _stats(prompts, trials, correct, rate, norm)
 
     def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Add the verdicts of a step (without failed ones), and [G] gradient norms where they were measured."""
-        if self._remember:
-            self._seen = self._seen | self._after(self._seen, groups, gradient_norms, self._decay)
+        if not self._remember:
+            return
+        norms = np.full(len(groups), np.nan) if gradient_norms is None else np.asarray(gradient_norms)
+        sampled = [place for place, group in enumerate(groups) if group.rollouts]
+        self._table = self._table.observed(
+            self._rows_of([groups[place].prompt for place in sampled]),
+            np.array([groups[place].valid.sum() for place in sampled], dtype=np.int64),
+            np.array([groups[place].correct.sum() for place in sampled], dtype=np.int64),
+            norms[sampled],
+            decay=self._decay,
+        )
 
     def snapshot(self) -> History:
-        """A copy that later observations and plans do not change."""
-        return copy.copy(self)  # shallow is enough: the tables are replaced, never modified
+        """A copy that later observations, draws and plans do not change."""
+        return copy.copy(self)  # shallow is enough: tables and arrays are replaced, never modified
 
     def record_probe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Replace the results of the last probe."""
-        self._probed = self._after({}, groups, gradient_norms, 1.0)
-
-    @staticmethod
-    def _after(
-        before: Mapping[str, Seen], groups: Sequence[Group], norms: FloatArray | None, decay: float
-    ) -> dict[str, Seen]:
-        measured = np.full(len(groups), np.nan) if norms is None else norms
-        return {
-            group.prompt.id: before.get(group.prompt.id, Seen()).then(group, norm, decay)
-            for group, norm in zip(groups, measured.tolist(), strict=True)
+        norms = np.full(len(groups), np.nan) if gradient_norms is None else np.asarray(gradient_norms)
+        self._probed = {
+            group.prompt.id: _probed_of(group, norm)
+            for group, norm in zip(groups, norms.tolist(), strict=True)
             if group.rollouts
         }
+
+    def record_draw(
+        self,
+        steps: Sequence[int],
+        rows: Sequence[IntArray],
+        further: Sequence[Sequence[IntArray]],
+        state: Mapping[str, Any],
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Replace the draws: for each of the steps its `rows` of the table, and the rows of `further` rounds, which
+        dynamic sampling may add. `state` is the sampler's next state, and `metrics` are those of the draw.
+
+        Raises ValueError where a prompt is drawn twice.
+        """
+        drawn = np.concatenate([np.asarray(of_step, dtype=np.int64) for of_step in rows])
+        if len(np.unique(drawn)) < len(drawn):
+            raise ValueError(f"the draw for the steps {list(steps)} has a prompt twice")
+        self._drawn = {step: (of_step, *rounds) for step, of_step, rounds in zip(steps, rows, further, strict=True)}
+        self._counted = {steps[0]: dict(metrics)} if metrics else {}
+        self._sampler = dict(state)
+        if self._remember:
+            self._table = self._table.drawn(drawn)
+
+    def has_draw(self, step: int, count: int) -> bool:
+        """Whether `count` prompts are drawn for a step."""
+        return step in self._drawn and len(self._drawn[step][0]) == count
+
+    def drawn(self, step: int, *, extra: int = 0) -> IntArray:
+        """[G] rows of the prompts of a step; with `extra` = n those of its n-th round of dynamic sampling, which may be
+        fewer or none. Raises ValueError for a step without a draw.
+        """
+        if step not in self._drawn:
+            raise ValueError(f"step {step}: its prompts are not drawn; record a draw first")
+        rounds = self._drawn[step]
+        return rounds[extra] if extra < len(rounds) else rounds[0][:0]
+
+    def draw_metrics(self, step: int) -> Mapping[str, float]:
+        """The metrics of the draw that begins with a step; none for another step."""
+        return self._counted.get(step, {})
 
     def record_plan(self, prompts: Sequence[Prompt], counts: IntArray, pass_rates: FloatArray) -> None:
         """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) that they are based on.
@@ -130,22 +205,86 @@ class History:
         return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as JSON: a prompt's results as [verified, correct, gradient norm], its plan as [count, rate]."""
-        return {"seen": dict(self._seen), "probed": dict(self._probed), "plan": dict(self._plan)}
+        """The state as JSON. The table has the rows of the prompts that were drawn or visited, column by column. A
+        prompt's results in a probe are [verified, correct, gradient norm], its plan is [count, rate].
+        """
+        return {
+            "prompts": self._digest,
+            "seen": self._packed_table(),
+            "sampler": packed_values(self._sampler),
+            "drawn": {str(step): [of.tolist() for of in rounds] for step, rounds in self._drawn.items()},
+            "drawn_metrics": {str(step): dict(of) for step, of in self._counted.items()},
+            "probed": dict(self._probed),
+            "plan": dict(self._plan),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._seen, self._probed = ({name: Seen(*of) for name, of in state[key].items()} for key in ("seen", "probed"))
+        """Restore what `state_dict` returned.
+
+        Where the task has other prompts now, which a resume allows only knowingly, results are restored by the ids of
+        the prompts. The sampler then starts anew, and what was drawn is drawn again.
+        """
+        same = state["prompts"] == self._digest
+        self._load_table(state["seen"], same=same)
+        self._sampler = unpacked_values(state["sampler"]) if same else {}
+        drawn = state["drawn"] if same else {}
+        self._drawn = {int(step): tuple(_as_rows(of) for of in rounds) for step, rounds in drawn.items()}
+        self._counted = {int(step): dict(of) for step, of in state["drawn_metrics"].items()} if same else {}
+        self._probed = {name: Probed(*of) for name, of in state["probed"].items()}
         self._plan = {name: Planned(*of) for name, of in state["plan"].items()}
 
+    @functools.cached_property
+    def _digest(self) -> str:
+        """Of the ids of all prompts, in their order."""
+        return hashlib.sha256("\0".join(self._ids).encode(errors="surrogatepass")).hexdigest()
 
-def _stats(prompts: Sequence[Prompt], known: Mapping[str, Seen]) -> PromptStats:
-    seen = [known.get(prompt.id, Seen()) for prompt in prompts]
-    norms = [math.nan if s.gradient_norm is None else s.gradient_norm for s in seen]
+    def _packed_table(self) -> dict[str, Any]:
+        table = self._table
+        known = np.flatnonzero((table.drawn_at >= 0) | (table.trials > 0) | (table.latest_trials > 0))
+        if not len(known):
+            return {"ids": []}
+        ids = self._ids if len(known) == len(self._ids) else [self._ids[row] for row in known.tolist()]
+        columns = {name: packed(getattr(table, name)[known], dtype) for name, dtype in COLUMNS.items()}
+        newest = np.searchsorted(known, table.newest)  # places in `ids`
+        rows = packed(known, "<i4")
+        return {"ids": list(ids), "rows": rows, **columns, "draws": table.draws, "newest": newest.tolist()}
+
+    def _load_table(self, saved: Mapping[str, Any], *, same: bool) -> None:
+        empty = PromptTable.empty(len(self._ids), self._table.difficulty)
+        self._table = empty
+        if not saved["ids"] or not self._remember:
+            return
+        rows = unpacked(saved["rows"], "<i4") if same else _as_rows([self._rows.get(name, -1) for name in saved["ids"]])
+        places = np.flatnonzero(rows >= 0)
+        columns = {}
+        for name, dtype in COLUMNS.items():
+            columns[name] = getattr(empty, name).copy()
+            columns[name][rows[places]] = unpacked(saved[name], dtype)[places]
+        newest = rows[_as_rows(saved["newest"])]
+        newest = np.sort(newest[newest >= 0])
+        self._table = PromptTable(
+            difficulty=empty.difficulty, draws=saved["draws"] if same else 0, newest=newest, **columns
+        )
+        if not same:  # the clock of the draws starts anew
+            self._table.drawn_at[:] = -1
+
+    def _rows_of(self, prompts: Sequence[Prompt]) -> IntArray:
+        return _as_rows([self._rows[prompt.id] for prompt in prompts])
+
+
+def _as_rows(rows: Sequence[int]) -> IntArray:
+    return np.array(rows, dtype=np.int64)
+
+
+def _probed_of(group: Group, gradient_norm: float) -> Probed:
+    correct = int(group.correct.sum())
+    measured = correct > 0 and not math.isnan(gradient_norm)
+    return Probed(float(group.valid.sum()), float(correct), float(gradient_norm) if measured else None)
+
+
+def _stats(
+    prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, rate: FloatArray, norm: FloatArray
+) -> PromptStats:
     return PromptStats(
-        ids=tuple(prompt.id for prompt in prompts),
-        pass_rate=np.array([s.pass_rate for s in seen], dtype=np.float64),
-        gradient_norm=np.array(norms, dtype=np.float64),
-        trials=np.array([s.verified for s in seen], dtype=np.float64),
-        correct=np.array([s.correct for s in seen], dtype=np.float64),
+        ids=tuple(prompt.id for prompt in prompts), pass_rate=rate, gradient_norm=norm, trials=trials, correct=correct
     )

@@ -27,17 +27,17 @@ from winnow.learner.value_model import shard_critic
 from winnow.models.device import keeps_masters
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
-from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
-from winnow.tasks.problems import PromptStream, digest_of
+from winnow.tasks.problems import digest_of
 from winnow.training.advice import before_training
 from winnow.training.budget import plan_devices
 from winnow.training.checks import check_start, check_value_model
+from winnow.training.draw import make_history
 from winnow.training.load import engine_context, load_model, load_start, make_separate_critic, restore
 from winnow.training.members import Members
 from winnow.training.progress import TrainingClock
-from winnow.training.prompts import run_prompts, training_sampling
+from winnow.training.prompts import PromptPool, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
@@ -99,7 +99,8 @@ def _build(
     check_installed(members)
     rendered = run_prompts(members)
     train, held_out, tokenizer = rendered
-    prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    prompts = PromptPool(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    history = make_history(members, prompts)
     check_value_model(config, tokenizer)
     if saved is None:
         check_start(config)
@@ -149,7 +150,7 @@ def _build(
             files=loaded.files,
         )
         progress = Progress(
-            history=History(decay=config.probe.decay, remember=members.remember),
+            history=history,
             clock=clock,
             alarms=Alarms(dump(config)),
             saved=saved,

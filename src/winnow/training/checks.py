@@ -159,9 +159,10 @@ def _check_presumed(members: Members) -> None:
 def _check_probe(members: Members) -> None:
     """Refuse a key of `probe` that the allocator does not read: it would be ignored silently."""
     config, source = members.config, members.source
-    read = _PROBE_KEYS[source] - (set[str]() if members.allocate.traits.gradient_norms else {"gradient_norm"})
+    reads = _PROBE_KEYS[source] | ({"decay"} if members.sample.traits.source == "history" else set[str]())
+    reads -= set[str]() if members.allocate.traits.gradient_norms else {"gradient_norm"}
     for key, field in type(config.probe).model_fields.items():
-        if key not in read and getattr(config.probe, key) != field.default:
+        if key not in reads and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
                 f"{config.allocate.label!r}, {_SOURCES[source]}",

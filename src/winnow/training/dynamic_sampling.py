@@ -26,7 +26,7 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
         with clock("select"):
             carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
-        prompts = run.prompts.take(step, extra=number)
+        prompts = run.prompts.take(progress.history.drawn(step, extra=number))
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)

@@ -17,6 +17,7 @@ from winnow.families import (
     LossTraits,
     RewardTraits,
     RoundTraits,
+    SamplerTraits,
     SelectorTraits,
     Source,
     TaskTraits,
@@ -41,6 +42,7 @@ class Members:
     further_tasks: tuple[Bound[TaskTraits], ...]  # to evaluate on
     reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward
     rewards: tuple[Bound[RewardTraits], ...]  # the parts of the reward, bound in this process
+    sample: Bound[SamplerTraits]
     allocate: Bound[AllocatorTraits]
     rounds: Bound[RoundTraits]
     selectors: tuple[Bound[SelectorTraits], ...]
@@ -90,18 +92,22 @@ class Members:
 
     @property
     def remember(self) -> bool:
-        """Whether allocator or weighting reads the results of a prompt's earlier visits.
+        """Whether sampler, allocator or weighting reads the results of a prompt's earlier visits.
 
         A weighting gets the pass rates of the plan. These come from the history unless the allocator probes.
         """
         weighs_by_history = "pass_rates" in self.weighting.traits.needs
-        return self.source == "history" or (self.source == "none" and weighs_by_history)
+        reads = "history" in (self.sample.traits.source, self.source)
+        return reads or (self.source == "none" and weighs_by_history)
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
-        laws = (self.allocate, self.rounds, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
+        laws = (
+            *(self.sample, self.allocate, self.rounds, *self.selectors),
+            *(self.advantage, self.weighting, self.loss, *self.terms),
+        )
         packages = {member.entry.package for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
         return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))

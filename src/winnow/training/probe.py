@@ -1,9 +1,10 @@
-"""The plan: how many rollouts each of the next prompts gets. `fit` makes it between steps, and a step only reads it.
+"""The plan: the next prompts, and how many rollouts each gets. `fit` makes it between steps, and a step only reads it.
 
-An allocator declares the source of its pass rates. With "none" and "history" it plans one step at a time, from the
-results of training. With "probe" it plans a window of steps at once: all prompts of the window are sampled N' times
-with the present weights and verified, and their gradient norms are computed. Then the budget of the whole window is
-allocated in one call (GVM, Yao et al. 2025, arXiv 2505.02391, Algorithm 2).
+The sampler draws the prompts first (draw.py), once for all steps of a plan. An allocator declares the source of its
+pass rates. With "none" and "history" it plans one step at a time, from the results of training. With "probe" it plans a
+window of steps at once: all prompts of the window are sampled N' times with the present weights and verified, and their
+gradient norms are computed. Then the budget of the whole window is allocated in one call (GVM, Yao et al. 2025, arXiv
+2505.02391, Algorithm 2).
 """
 
 from __future__ import annotations
@@ -22,19 +23,29 @@ from winnow.learner.model_input import PromptAndRollout
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats, as_array
 from winnow.state.history import History
 from winnow.training.collect import collect
+from winnow.training.draw import draw
 from winnow.training.members import Members
 from winnow.training.metrics import Clock, Metrics, completion_tokens, prompt_tokens
 from winnow.training.run import Progress, Run
 
 
 def plan(run: Run, progress: Progress, step: int) -> None:
-    """Make sure that there is a plan for the prompts of a step."""
-    prompts = run.prompts.take(step)
-    if run.members.source != "probe":
-        allocate(run.members, progress.history, prompts, progress.history.stats(prompts), steps=1)
-    elif starts_window(run, step) or not progress.history.has_plan(prompts):
-        # No plan inside a window: a resume was allowed to change a key on which the windows depend
-        run.logbook.write_between(step, probe(run, progress, step))
+    """Make sure that there is a plan for a step: its prompts, and the number of rollouts of each."""
+    history, probes = progress.history, run.members.source == "probe"
+    if probes and not starts_window(run, step) and _is_planned(run, history, step):
+        return  # no plan inside a window: a resume was allowed to change a key on which the windows depend
+    steps = window(run, step) if probes else range(step, step + 1)
+    draw(run.members, history, run.prompts, steps)
+    prompts = [prompt for s in steps for prompt in run.prompts.take(history.drawn(s))]
+    if probes:
+        run.logbook.write_between(step, probe(run, progress, steps, prompts))
+    else:
+        allocate(run.members, history, prompts, history.stats(prompts), steps=1)
+
+
+def _is_planned(run: Run, history: History, step: int) -> bool:
+    drawn = history.has_draw(step, run.config.rollout.prompts_per_step)
+    return drawn and history.has_plan(run.prompts.take(history.drawn(step)))
 
 
 def starts_window(run: Run, step: int) -> bool:
@@ -50,17 +61,17 @@ def window(run: Run, step: int) -> range:
     return range(step, step + min(run.config.probe.every, left_in_epoch))
 
 
-def probe(run: Run, progress: Progress, step: int) -> Metrics:
-    """Sample and verify the window's prompts, and plan it; returns metrics. No rollout of a probe is trained on."""
-    if step > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart the trainer each window
+def probe(run: Run, progress: Progress, steps: range, prompts: Sequence[Prompt]) -> Metrics:
+    """Sample and verify the prompts of a window of steps, and plan it; returns metrics. No rollout of a probe is
+    trained on.
+    """
+    if steps.start > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart each window
         progress.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
         run.learner.reset(run.config.probe.outer_reset)
     clock = Clock(progress.phases.begin)
     with clock("probe"):
-        steps = window(run, step)
-        prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
-        seed, counter = (run.seed, "probe", step), progress.phases.rollout_counter(sum(counts))
+        seed, counter = (run.seed, "probe", steps.start), progress.phases.rollout_counter(sum(counts))
         groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, on_rollout=counter)
         run.verifiers.check_step(groups)
         of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens

@@ -1,20 +1,27 @@
-"""The prompts of training and evaluation, rendered from problems, and the sampling settings of both.
+"""The prompts of training and evaluation, rendered from problems, the pool that a sampler draws from, and the sampling
+settings of both.
 
 The first prompt is also described: what ends its rollouts, and the tags in the policy's vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from winnow.config import Config
 from winnow.engines.stopping import split_stops
+from winnow.errors import ConfigError
 from winnow.metrics import distinct
 from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padding
-from winnow.records import Problem, Prompt, Sampling
+from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
+from winnow.seeds import SeedName, generator
+from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.members import Members
 
@@ -37,6 +44,55 @@ class RunPrompts(NamedTuple):
     def longest(self) -> int:
         """Tokens of the longest prompt."""
         return max(longest(rendered.prompts) for rendered in (self.training, *(task.prompts for task in self.held_out)))
+
+
+class PromptPool:
+    """The prompts that a run is trained on, which a sampler draws from. A prompt is its row: its place in the task."""
+
+    def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
+        if per_step > len(prompts):
+            raise ConfigError(
+                f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on",
+                remedy=f"lower it to at most {len(prompts)} or enlarge the task",
+                key="rollout.prompts_per_step",
+                code="config.combination",
+            )
+        self.prompts = tuple(prompts)
+        self._per_step = per_step
+        self._seed = seed
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole steps in as many draws as there are prompts."""
+        return len(self.prompts) // self._per_step
+
+    def digest(self) -> str:
+        """The digest of all prompts, in the order of the task."""
+        return digest_of(self.prompts)
+
+    def take(self, rows: IntArray) -> list[Prompt]:
+        """[G] the prompts of these rows."""
+        return [self.prompts[row] for row in rows.tolist()]
+
+    def stream(self, name: str, number: int) -> np.random.Generator:
+        """The random numbers of a sampler: a generator that depends on the run's seed and these two alone."""
+        return generator(*self._seed, name, number)
+
+    def difficulty(self, field: str) -> FloatArray:
+        """[P] the number in `field` of each prompt's meta. Raises ConfigError for a prompt without one."""
+        labels = [prompt.meta.get(field) for prompt in self.prompts]
+        numbers = [isinstance(label, int | float) and math.isfinite(label) for label in labels]
+        if not all(numbers):
+            first = self.prompts[numbers.index(False)]
+            raise ConfigError(
+                f"sample: prompt {first.id!r} has no number in the field {field!r} of its meta (its fields: "
+                f"{', '.join(map(repr, first.meta)) or 'none'})",
+                remedy="set the sampler's option to a field of every problem that is a number, or choose another "
+                "sampler",
+                key="sample",
+                code="config.combination",
+            )
+        return np.array(labels, dtype=np.float64)
 
 
 def run_prompts(members: Members) -> RunPrompts:

@@ -15,10 +15,9 @@ from winnow.records import Sampling
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.tasks.problems import PromptStream
 from winnow.training.members import Members
 from winnow.training.progress import Phases, Saving, TrainingClock
-from winnow.training.prompts import HeldOut
+from winnow.training.prompts import HeldOut, PromptPool
 from winnow.verify import Verifiers
 
 
@@ -29,7 +28,7 @@ class Run:
     members: Members
     folder: Path
     sampling: Sampling
-    prompts: PromptStream
+    prompts: PromptPool
     held_out: tuple[HeldOut, ...]
     engine: Engine
     verifiers: Verifiers
@@ -56,7 +55,7 @@ class Run:
 class Progress:
     """What moves with the steps of a run, apart from tensors."""
 
-    history: History  # results of the prompts, and the plan
+    history: History  # results of the prompts, and the plan: which prompts are next, and their rollouts
     clock: TrainingClock
     alarms: Alarms
     phases: Phases = field(default_factory=Phases)  # events about the current phase

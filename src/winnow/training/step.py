@@ -42,7 +42,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     """
     clock = Clock(progress.phases.begin)
     tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
-    prompts = run.prompts.take(step)  # [G] depends on (seed, step) alone, so a resumed run repeats it
+    prompts = run.prompts.take(progress.history.drawn(step))  # [G] the sampler ran before the step
     counts = progress.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
     groups = sample_in_rounds(run, progress, prompts, counts, step, clock)  # per group: rollouts [N], outcomes [N]
     groups += dynamic_sampling(run, progress, groups, step, clock)
@@ -111,7 +111,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
         metrics = {**of_step, **rounds_metrics(run, counts, groups), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
-        metrics |= progress.clock.metrics("time/training_hours")
+        metrics |= {**progress.history.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
         progress.written = step

@@ -93,6 +93,7 @@ def test_the_settings_of_an_adapter_list_its_targets_sorted(tmp_path, targets):
         ({}, 0),
         ({"weighting": "unbiased"}, 16),
         ({"allocate": "gvm_online"}, 16),
+        ({"sample": "retire"}, 16),
         ({"allocate": "gvm", "weighting": "unbiased", "probe": {"every": 1, "gradient_norm": "none"}}, 0),
     ],
 )
@@ -100,5 +101,5 @@ def test_results_of_prompts_are_stored_only_where_a_member_reads_them(smallest, 
     """16 problems in four steps of four: each was sampled once."""
     model = winnow.train(**smallest(steps=4, **keys)).model
     history = json.loads((model / "trainer.json").read_text())["state"]["history"]
-    assert len(history["seen"]) == remembered
+    assert len(history["seen"]["ids"]) == remembered
     assert len(history["plan"]) == 4

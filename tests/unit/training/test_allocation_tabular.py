@@ -18,16 +18,19 @@ import pytest
 from winnow.algos.allocation import gvm, gvm_online
 from winnow.budget.allocation import gvm_weights
 from winnow.config_file import validate
+from winnow.options import bind
 from winnow.records import Prompt
+from winnow.registry import resolve
 from winnow.seeds import generator
 from winnow.state.history import History
-from winnow.tasks.problems import PromptStream
 from winnow.testing import group_of
 from winnow.training.probe import plan, prompt_gradient_norms
 from winnow.training.progress import Phases
+from winnow.training.prompts import PromptPool
 
 REPOSITORY = Path(__file__).parents[3]
 G, PER_STEP, N = 16, 8, 16
+SAMPLE = bind(resolve("sampler", "uniform"), {}, key="sample")
 DRAW = np.random.default_rng(0)
 RATES = DRAW.permutation(np.linspace(0.1, 1.0, G))
 NORMS = DRAW.permutation(np.geomspace(0.5, 4.0, G))
@@ -69,9 +72,13 @@ def run_of(table, allocate, source, seed=0):
         seed=seed,
         sampling=None,
         members=SimpleNamespace(
-            config=config, source=source, allocate=allocate, gradient_norm=config.probe.gradient_norm
+            config=config,
+            source=source,
+            allocate=allocate,
+            sample=SAMPLE,
+            gradient_norm=config.probe.gradient_norm,
         ),
-        prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
+        prompts=PromptPool(table.prompts, per_step=PER_STEP, seed=("table",)),
         engine=table,
         learner=table,
         verifiers=SimpleNamespace(  # the table's groups are judged already
@@ -79,7 +86,9 @@ def run_of(table, allocate, source, seed=0):
         ),
         logbook=SimpleNamespace(rows=rows, write_between=lambda step, metrics: rows.append((step, metrics))),
     )
-    return run, SimpleNamespace(history=History(decay=config.probe.decay), phases=Phases())
+    return run, SimpleNamespace(
+        history=History([prompt.id for prompt in table.prompts], decay=config.probe.decay), phases=Phases()
+    )
 
 
 def walk(run, progress, steps):
@@ -87,7 +96,7 @@ def walk(run, progress, steps):
     found = []
     for step in steps:
         plan(run, progress, step)
-        prompts = run.prompts.take(step)
+        prompts = run.prompts.take(progress.history.drawn(step))
         counts = progress.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
         norms = prompt_gradient_norms(run.learner, groups, of="embedding") if run.members.source == "history" else None

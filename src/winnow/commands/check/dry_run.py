@@ -15,12 +15,12 @@ from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_devic
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
-from winnow.tasks.problems import PromptStream
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.budget import Budget, budget, per_update, plan_devices
 from winnow.training.checks import check_ranks, check_start, check_value_model
+from winnow.training.draw import make_history
 from winnow.training.members import Members
-from winnow.training.prompts import FirstPrompt, run_prompts
+from winnow.training.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
@@ -106,8 +106,9 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]
     if config.critic is not None and values:
         check_value_model(config, tokenizer)
         check_start(config)
-    # Made only for its check: it refuses fewer prompts than a step needs.
-    PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    # Made only for their checks: they refuse fewer prompts than a step needs, and prompts without a label.
+    pool = PromptPool(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    make_history(members, pool)
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
     return first, prompts.longest
 

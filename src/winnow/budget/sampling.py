@@ -1,0 +1,443 @@
+"""Which prompts a step takes: (table of P prompts, state, rng, count) -> `count` different rows, and the next state.
+
+A rule reads the results so far from a `PromptTable`, and what it needs besides from `state`: a mapping of texts to
+numbers or arrays, {} before the first draw. `rng(name, number)` returns a numpy generator that depends on its arguments
+alone, so equal arguments give an equal draw. Nothing is changed in place. P is the number of prompts.
+
+Candidates come from one permutation of all prompts after another, each an epoch; a rule continues where its last draw
+ended. A rule computes scores for at most `MOST_CANDIDATES` candidates of a draw.
+
+**Nothing starves.** Every rule but `uniform` first takes prompts whose last draw is more than `patience` epochs ago:
+the oldest, at most half of a draw. An epoch is as many draws of single prompts as there are prompts, whichever they
+are. So a prompt waits at most `patience` + 2 epochs and two draws. This is ours; no cited paper has such a bound.
+`uniform` visits each prompt in each epoch, except for those that are left over where P is no multiple of `count`: a
+prompt is left over in k successive epochs with the probability ((P mod count) / P)^k.
+
+Two further differences are common to all rules. "Right" and "wrong" are verdicts, where several of the papers compare
+rewards with thresholds. A prompt without a verdict has no result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from winnow.records import BoolArray, FloatArray, IntArray
+
+MOST_CANDIDATES = 2_048  # per draw, unless a draw takes more prompts
+
+State = Mapping[str, Any]
+Streams = Callable[[str, int], np.random.Generator]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptTable:
+    """The results of P prompts so far, a row each. A visit is a step that judged at least one of its rollouts.
+
+    >>> table = PromptTable.empty(3).drawn(np.array([2, 0])).observed(np.array([2]), np.array([4]), np.array([1]))
+    >>> table.pass_rate
+    array([ nan,  nan, 0.25])
+    >>> table.drawn_at, table.draws
+    (array([ 0, -1,  0]), 2)
+    """
+
+    difficulty: FloatArray  # [P] a label of the data, NaN without one
+    trials: FloatArray  # [P] rollouts with a verdict; those of earlier visits may count for less
+    correct: FloatArray  # [P] of these, the right ones
+    gradient_norm: FloatArray  # [P] at the last visit with a right rollout; NaN if never measured
+    latest_trials: IntArray  # [P] rollouts with a verdict at the last visit
+    latest_correct: IntArray  # [P]
+    all_right: IntArray  # [P] visits in a row, up to the last, at which every rollout was right
+    all_wrong: IntArray  # [P]
+    drawn_at: IntArray  # [P] the value of `draws` before the last draw of this prompt; -1: never drawn
+    draws: int = 0  # prompts drawn so far, repetitions included
+    newest: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # visited since the draw
+
+    @classmethod
+    def empty(cls, prompts: int, difficulty: FloatArray | None = None) -> Self:
+        """Without results."""
+        unknown, zeros, none = np.full(prompts, np.nan), np.zeros(prompts), np.zeros(prompts, dtype=np.int64)
+        return cls(
+            difficulty=unknown if difficulty is None else difficulty,
+            trials=zeros,
+            correct=zeros,
+            gradient_norm=unknown,
+            latest_trials=none,
+            latest_correct=none,
+            all_right=none,
+            all_wrong=none,
+            drawn_at=none - 1,
+        )
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    @property
+    def pass_rate(self) -> FloatArray:
+        """[P] at the last visit; NaN before the first."""
+        return _ratio(self.latest_correct, self.latest_trials)
+
+    def drawn(self, rows: IntArray) -> Self:
+        """After one more draw."""
+        drawn_at = self.drawn_at.copy()
+        drawn_at[rows] = self.draws
+        return dataclasses.replace(self, drawn_at=drawn_at, draws=self.draws + len(rows), newest=self.newest[:0])
+
+    def observed(
+        self,
+        rows: IntArray,
+        trials: IntArray,
+        correct: IntArray,
+        gradient_norm: FloatArray | None = None,
+        *,
+        decay: float = 1.0,
+    ) -> Self:
+        """After a visit of each of these rows, with their [K] verdicts and, where measured, gradient norms (else NaN).
+
+        The sums of earlier visits are multiplied by `decay`.
+        """
+        norms = np.full(len(rows), np.nan) if gradient_norm is None else gradient_norm
+        judged, right, wrong = trials > 0, (trials > 0) & (correct == trials), (trials > 0) & (correct == 0)
+
+        def changed(column: Any, new: Any, where: BoolArray) -> Any:
+            column = column.copy()
+            column[rows[where]] = new[where]
+            return column
+
+        every = np.ones(len(rows), dtype=np.bool_)
+        return dataclasses.replace(
+            self,
+            trials=changed(self.trials, decay * self.trials[rows] + trials, every),
+            correct=changed(self.correct, decay * self.correct[rows] + correct, every),
+            gradient_norm=changed(self.gradient_norm, norms, ~np.isnan(norms) & (correct > 0)),
+            latest_trials=changed(self.latest_trials, trials, judged),
+            latest_correct=changed(self.latest_correct, correct, judged),
+            all_right=changed(self.all_right, np.where(right, self.all_right[rows] + 1, 0), judged),
+            all_wrong=changed(self.all_wrong, np.where(wrong, self.all_wrong[rows] + 1, 0), judged),
+            newest=np.union1d(self.newest, rows[judged]),
+        )
+
+
+class Drawn(NamedTuple):
+    """What a rule returns."""
+
+    rows: IntArray  # [count] different rows of the table
+    state: State  # for the next draw
+    skipped: int = 0  # candidates that the rule considered and did not take
+    overdue: int = 0  # of the rows, those that were taken because they had waited too long
+
+
+def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn:
+    """The next prompts of the epoch's permutation. What is left of an epoch and too few for a draw is not used."""
+    epoch, place = state.get("epoch", 0), state.get("place", 0)
+    if place + _checked(count, table) > len(table):
+        epoch, place = epoch + 1, 0
+    rows = rng("epoch", epoch).permutation(len(table))[place : place + count]
+    return Drawn(rows, {**state, "epoch": epoch, "place": place + count})
+
+
+def greso(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    start: float = 0.5,
+    target: float = 0.25,
+    change: float = 0.01,
+    least: float = 0.01,
+    patience: int = 10,
+) -> Drawn:
+    """Skip a prompt whose last z visits were all flat with the probability 1 - max(p^z, least).
+
+    GRESO (Zheng et al. 2025, arXiv 2506.02177). z counts visits in a row at which every rollout was right (p = p_easy),
+    or every rollout was wrong (p = p_hard). Both p begin at `start`. From the second epoch on each moves by `change` at
+    every draw: down where the share of such groups since the last draw is at least its target, else up, within [0.05,
+    0.95]. The targets are target / 3 for all-right groups and 2 target / 3 for all-wrong ones.
+
+    Checked against the authors' code (Infini-AI-Lab/GRESO, verl/trainer/ttis/presampling_selector.py and
+    ppo/ray_trainer.py). It differs in three ways. Its shares are of groups of exactly 8 rollouts, whatever their
+    configured number. Candidates beyond a full batch are lost to it until the next epoch; here the next draw begins
+    with them. And a skipped prompt may be skipped for ever. Where too few candidates pass, the first skipped ones are
+    taken.
+    """
+    easy, hard = state.get("p_easy", start), state.get("p_hard", start)
+    visited = table.newest
+    if state.get("epoch", 0) > 0 and len(visited):
+        easy = _moved(easy, change, float(np.mean(table.all_right[visited] > 0)), target / 3)
+        hard = _moved(hard, change, float(np.mean(table.all_wrong[visited] > 0)), 2 * target / 3)
+
+    def passes(rows: IntArray) -> BoolArray:
+        probability = np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least)
+        return rng("draw", table.draws).random(len(rows)) < probability
+
+    return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience)
+
+
+def mopps(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    target: float = 0.5,
+    candidates: int = 8,
+    prior: float = 1.0,
+    patience: int = 10,
+) -> Drawn:
+    """Of `candidates` times as many, the prompts whose sampled success rates are nearest to `target`.
+
+    MoPPS (Qu et al. 2025, arXiv 2507.04632): r ~ Beta(prior + right, prior + wrong) for each candidate, and those of
+    the smallest (r - target)^2 are taken. The paper's discount of earlier visits is that of the table: with a = prior +
+    S, its update a' = decay a + (1 - decay) prior + right is S' = decay S + right.
+
+    Checked against the authors' code (thu-rllab/MoPPS, recipe/ours/mopps.py, strategy "topk"). There the precedence of
+    a conditional expression replaces both parameters by 8 where a prompt has one rollout. The discount is 1 by default
+    and 0.5 in the scripts. At most 2,048 candidates are drawn.
+    """
+
+    def distance(rows: IntArray) -> FloatArray:
+        right, trials = table.correct[rows], table.trials[rows]
+        rates = rng("draw", table.draws).beta(prior + right, prior + np.maximum(trials - right, 0.0))
+        return np.asarray((rates - target) ** 2, dtype=np.float64)
+
+    return _nearest(table, state, rng, count, distance, candidates, patience)
+
+
+def adarft(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    target: float = 0.5,
+    sensitivity: float = 2.0,
+    step_size: float = 50.0,
+    start: float = 0.0,
+    lowest: float = 0.0,
+    highest: float = 100.0,
+    candidates: int = 0,
+    patience: int = 10,
+) -> Drawn:
+    """The prompts whose labelled difficulty is nearest to a level that follows the share of right rollouts.
+
+    AdaRFT (Shi et al. 2025, arXiv 2504.05520, Algorithm 1): level <- clip(level + step_size tanh(sensitivity (mean
+    reward - target)), lowest, highest). The mean is over the rollouts since the last draw; here it is the share of
+    right ones.
+
+    Checked against the authors' code (uscnlp-lime/verl, verl/trainer/ppo/custom_sampler.py and ray_trainer.py). There
+    8 loader processes fetch batches ahead, so a batch has an old level, and equal distances are ordered by position. So
+    a constant level gives the same batch in every step. Here ties are in the order of the epoch, and `candidates` times
+    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError where a prompt
+    has no difficulty.
+    """
+    if np.isnan(table.difficulty).any():
+        raise ValueError(f"{int(np.isnan(table.difficulty).sum())} of {len(table)} prompts have no difficulty")
+    level, visited = state.get("level", start), table.newest
+    if len(visited):
+        mean = table.latest_correct[visited].sum() / table.latest_trials[visited].sum()
+        level = float(np.clip(level + step_size * np.tanh(sensitivity * (mean - target)), lowest, highest))
+
+    def distance(rows: IntArray) -> FloatArray:
+        return np.abs(table.difficulty[rows] - level)
+
+    return _nearest(table, {**state, "level": level}, rng, count, distance, candidates, patience)
+
+
+def cures(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    temperature: float = 0.1,
+    prior: float = 1.0,
+    candidates: int = 0,
+    patience: int = 10,
+) -> Drawn:
+    """Prompts without replacement, with probabilities in proportion to exp(sqrt(p (1 - p)) / temperature).
+
+    The prompt distribution of CurES (Zeng et al. 2025, arXiv 2510.01037). p is the mean of Beta(prior + right, prior +
+    wrong). Drawing one by one and normalising again, as numpy's `choice` does, is the same as taking the largest of
+    log-weight + Gumbel noise, which is done here.
+
+    The form was checked against the authors' code (ZexuSun/CurES, epic/epic_sampler.py). There the temperature is 100
+    (right + 1) for every prompt, and the configured one is not read. So no two weights differ by more than 0.5%, and
+    the draw is uniform in effect. The paper's text was not at hand, so its temperature is not known to us: 0.1 is the
+    unread default of the code.
+    """
+
+    def disadvantage(rows: IntArray) -> FloatArray:
+        rate = _posterior_mean(table, rows, prior)
+        log_weight = np.sqrt(rate * (1 - rate)) / temperature
+        return np.asarray(-log_weight - rng("draw", table.draws).gumbel(size=len(rows)), dtype=np.float64)
+
+    return _nearest(table, state, rng, count, disadvantage, candidates, patience)
+
+
+def replay(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    share: float = 0.5,
+    low: float = 0.24,
+    high: float = 0.7,
+    cooldown: int = 5,
+    reuses: int = 5,
+    patience: int = 10,
+) -> Drawn:
+    """Up to `share` of a draw are earlier prompts whose pass rate was nearest to one half; the others are the epoch's.
+
+    Prompt Replay (Baroian and Berger 2026, arXiv 2603.21177). A prompt can be replayed where the pass rate of its last
+    visit was above 0 and within [low, high], its last draw is at least `cooldown` draws ago, and it was replayed fewer
+    than `reuses` times (0: no limit). Equal distances are ordered by the lower pass rate, then by fewer replays.
+
+    Checked against the authors' code (baroian/GRPO_prompt_replay, open_instruct/grpo_fast.py). There a cooldown that
+    depends on the pass rate and has a random offset is computed and only logged: the fixed one decides. Its
+    documentation gives ties to the higher pass rate, and its heap to the lower one. Its defaults of `reuses` are 5 and
+    20; the share is at most one half there. A draw is a step here, or a whole window under a probe.
+    """
+    due = _overdue(table, _checked(count, table), patience)
+    needed = count - len(due)
+    replayed = state.get("replayed", np.zeros(len(table), dtype=np.int64))
+    rate = table.pass_rate
+    cool = (table.drawn_at < 0) | (table.draws - table.drawn_at >= cooldown * count)
+    fit = (rate > 0) & (rate >= low) & (rate <= high) & cool  # False for NaN
+    fit &= (replayed < reuses) if reuses else True
+    fit[due] = False
+    buffer = np.flatnonzero(fit)
+    if len(buffer) > MOST_CANDIDATES:
+        buffer = np.sort(rng("draw", table.draws).choice(buffer, MOST_CANDIDATES, replace=False))
+    order = np.lexsort((replayed[buffer], rate[buffer], np.abs(rate[buffer] - 0.5)))
+    again = buffer[order][: min(int(share * count), needed)]
+    walk = _walk(table, state, rng, needed - len(again), without=np.concatenate([due, again]))
+    counted = replayed.copy()
+    counted[again] += 1
+    rows = np.concatenate([due, again, walk.rows])
+    next_state = {**walk.after(len(walk.rows), state), "replayed": counted}
+    return Drawn(rows, next_state, skipped=len(buffer) - len(again), overdue=len(due))
+
+
+def retire(
+    table: PromptTable, state: State, rng: Streams, count: int, *, above: float = 0.9, patience: int = 10
+) -> Drawn:
+    """The next prompts of the epoch's permutation whose last pass rate is below `above`.
+
+    "No-Positive-Resampling" of ScaleRL (Khatri et al. 2025, arXiv 2510.13786): a prompt is removed once its pass rate
+    is 0.9 or more. This is from summaries, as neither the paper's text nor its code was at hand. There the removal is
+    permanent; here a retired prompt is visited again after `patience` epochs, and that visit decides anew. If all
+    candidates are retired, the first ones are taken.
+    """
+
+    def passes(rows: IntArray) -> BoolArray:
+        return ~(_ratio(table.latest_correct[rows], table.latest_trials[rows]) >= above)
+
+    return _sieve(table, state, rng, count, passes, patience)
+
+
+class _Walk(NamedTuple):
+    """Candidates in the order of the epoch, each once, and the places behind them."""
+
+    rows: IntArray  # [C]
+    epochs: IntArray  # [C]
+    places: IntArray  # [C] where the next draw begins if this is the last candidate considered
+
+    def after(self, considered: int, state: State) -> State:
+        """The state after the first `considered` candidates."""
+        if not considered:
+            return state
+        return {**state, "epoch": int(self.epochs[considered - 1]), "place": int(self.places[considered - 1])}
+
+
+def _walk(table: PromptTable, state: State, rng: Streams, most: int, without: IntArray) -> _Walk:
+    """Up to `most` candidates: the rest of this epoch and, where that is too little, those of the next one."""
+    size, epoch, place = len(table), state.get("epoch", 0), state.get("place", 0)
+    wanted = most + len(without)
+    rest = rng("epoch", epoch).permutation(size)[place : place + wanted]
+    following = rng("epoch", epoch + 1).permutation(size) if len(rest) < wanted else rest[:0]
+    rows = np.concatenate([rest, following])
+    taken = np.isin(rows, without)
+    taken[len(rest) :] |= np.isin(following, rest)
+    chosen = np.flatnonzero(~taken)[:most]
+    epochs = np.repeat([epoch, epoch + 1], [len(rest), len(following)])
+    places = np.concatenate([place + 1 + np.arange(len(rest)), 1 + np.arange(len(following))])
+    return _Walk(rows[chosen], epochs[chosen], places[chosen])
+
+
+def _sieve(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    passes: Callable[[IntArray], BoolArray],
+    patience: int,
+) -> Drawn:
+    """The first candidates that pass; the next draw begins behind the last of them."""
+    due = _overdue(table, _checked(count, table), patience)
+    needed = count - len(due)
+    walk = _walk(table, state, rng, max(MOST_CANDIDATES, needed), without=due)
+    passed = passes(walk.rows)
+    places = np.flatnonzero(passed)[:needed]
+    considered = int(places[-1]) + 1 if len(places) else 0
+    if len(places) < needed:
+        places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[: needed - len(places)]]))
+        considered = len(walk.rows)
+    rows = np.concatenate([due, walk.rows[places]])
+    return Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+
+
+def _nearest(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    distance: Callable[[IntArray], FloatArray],
+    candidates: int,
+    patience: int,
+) -> Drawn:
+    """The candidates of the smallest distances. All candidates count as considered."""
+    due = _overdue(table, _checked(count, table), patience)
+    needed = count - len(due)
+    most = min(MOST_CANDIDATES, candidates * count) if candidates else MOST_CANDIDATES
+    walk = _walk(table, state, rng, max(most, needed), without=due)
+    places = np.argsort(distance(walk.rows), kind="stable")[:needed]
+    rows = np.concatenate([due, walk.rows[places]])
+    return Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+
+
+def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
+    """Prompts whose last draw is more than `patience` epochs ago: at most half of a draw (rounded up), oldest first."""
+    due = np.flatnonzero(table.draws - table.drawn_at > patience * len(table))
+    most = (count + 1) // 2
+    if len(due) <= most:
+        return due
+    ages = table.drawn_at[due]
+    cut = np.partition(ages, most - 1)[most - 1]  # a sort of all would take milliseconds
+    older = due[ages < cut]
+    return np.concatenate([older, due[ages == cut][: most - len(older)]])
+
+
+def _checked(count: int, table: PromptTable) -> int:
+    if not 1 <= count <= len(table):
+        raise ValueError(f"a draw of {count} prompts from {len(table)}")
+    return count
+
+
+def _moved(probability: float, change: float, share: float, target: float) -> float:
+    """GRESO's base probability after a draw: lower where too many groups were flat, so that more are skipped."""
+    return max(probability - change, 0.05) if share >= target else min(probability + change, 0.95)
+
+
+def _posterior_mean(table: PromptTable, rows: IntArray, prior: float) -> FloatArray:
+    return np.asarray((prior + table.correct[rows]) / (2 * prior + table.trials[rows]), dtype=np.float64)
+
+
+def _ratio(correct: IntArray, trials: IntArray) -> FloatArray:
+    """NaN where there are no trials."""
+    return np.where(trials > 0, correct / np.maximum(trials, 1), np.nan)

@@ -1,0 +1,83 @@
+"""Draws the prompts of the next steps: the sampler's rows, checked, and the prompts that dynamic sampling may add.
+
+`training/probe.py` calls this between steps, once for each step or window. The draw is stored in the history, and
+everything else reads it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow import ranks
+from winnow.budget.sampling import Drawn
+from winnow.config import RolloutSection
+from winnow.errors import ConfigError
+from winnow.records import IntArray, as_array
+from winnow.state.history import History
+from winnow.training.members import Members
+from winnow.training.prompts import PromptPool
+
+
+def make_history(members: Members, pool: PromptPool) -> History:
+    """An empty history of the pool's prompts, with their labels where the sampler reads them. Raises ConfigError."""
+    label = members.sample.traits.label
+    return History(
+        [prompt.id for prompt in pool.prompts],
+        decay=members.config.probe.decay,
+        remember=members.remember,
+        difficulty=None if label is None else pool.difficulty(members.sample.options[label]),
+    )
+
+
+def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[int]) -> None:
+    """Draw the prompts of these steps, all different, and record them in the history.
+
+    Raises ConfigError where the sampler returns anything but that number of different prompts.
+    """
+    rollout = members.config.rollout
+    count = len(steps) * rollout.prompts_per_step
+    answer = members.sample(history.table, history.sampler, pool.stream, count)
+    drawn = check_drawn(answer, len(pool.prompts), count)
+    ranks.check_same("draw of prompts", lambda: str(drawn.rows.tolist()), ranks.SAME_RESULTS)
+    reads = members.sample.traits.source == "history"
+    metrics = {"sampler/skipped": float(drawn.skipped), "sampler/overdue": float(drawn.overdue)} if reads else {}
+    rows = np.split(drawn.rows, len(steps))
+    further = [_further(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
+    history.record_draw(steps, rows, further, drawn.state, metrics)
+
+
+def check_drawn(answer: object, prompts: int, count: int) -> Drawn:
+    """The result of a sampler, with int64 rows. A pair of rows and state is enough. Raises ConfigError."""
+    if isinstance(answer, tuple) and 2 <= len(answer) <= 4:
+        rows = as_array(answer[0])
+        if rows.shape != (count,) or not np.issubdtype(rows.dtype, np.integer):
+            returned = f"{rows.dtype} of shape {rows.shape}"
+        elif rows.min() < 0 or rows.max() >= prompts:
+            returned = f"rows from {rows.min()} to {rows.max()}"
+        elif len(np.unique(rows)) < count:
+            returned = f"{len(np.unique(rows))} different rows"
+        else:
+            return Drawn(rows.astype(np.int64), *answer[1:])
+    else:
+        returned = f"a {type(answer).__name__}"
+    raise ConfigError(
+        f"the sampler returned {returned} for a draw of {count} prompts from {prompts}",
+        remedy="return that many different rows of the table, and the state for the next draw",
+        key="sample",
+        code="config.member_result",
+    )
+
+
+def _further(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:
+    """The prompts of each round of dynamic sampling: in random order, those that the step does not have. A round is
+    shorter, or missing, where the task has too few prompts.
+    """
+    if not rollout.dynamic_sampling_rounds:
+        return []
+    others = np.setdiff1d(np.arange(len(pool.prompts)), drawn)
+    pool.stream("refill", step).shuffle(others)  # the name seeds the order, so it must not change
+    size = rollout.prompts_per_step
+    last = min(len(others), rollout.dynamic_sampling_rounds * size)
+    return [others[place : min(place + size, last)] for place in range(0, last, size)]
