@@ -100,7 +100,7 @@ def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
     peak = {"held": 0, "ideal": 0}
     begin_step = KVCache.begin_step
 
-    def watched(cache: KVCache, shape: Any, arrays: Any) -> None:
+    def watched(cache: KVCache, *step: Any) -> None:
         pool = cache.pool
         held = pool.own.tokens + pool.prompts.tokens
         if held > peak["held"]:
@@ -109,7 +109,7 @@ def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
             texts = [len(shared.prompt.tokens) for shared in running._prompts]
             ideal = sum(-(-int(length) // 64) * 64 for length in (*written, *texts))
             peak.update(held=held, ideal=ideal)
-        begin_step(cache, shape, arrays)
+        begin_step(cache, *step)
 
     if bound is not None:
         engine._tokens = bound  # type: ignore[attr-defined]

@@ -159,14 +159,14 @@ def test_the_cache_holds_only_written_tokens_in_whole_blocks(monkeypatch: pytest
     ratios: list[float] = []
     begin_step = KVCache.begin_step
 
-    def watched(cache: KVCache, shape: object, arrays: dict[str, torch.Tensor]) -> None:
+    def watched(cache: KVCache, shape: object, arrays: dict[str, torch.Tensor], together: int | None) -> None:
         running = cache.pool.own.sequences
         positions = arrays["position"][:running]
         tokens = arrays["block"].new_tensor(cache.pool.own.held[:running]) * 64
         assert (positions < 200 + 70).all()
         assert (tokens >= arrays["column"][:running] + 1).all()
         ratios.append(shape.blocks * 64 / int(tokens.sum()))  # type: ignore[attr-defined]
-        begin_step(cache, shape, arrays)  # type: ignore[arg-type]
+        begin_step(cache, shape, arrays, together)  # type: ignore[arg-type]
 
     monkeypatch.setattr(KVCache, "begin_step", watched)
     engine = native(context(at_once=24))

@@ -86,10 +86,10 @@ def test_no_key_or_value_table_is_reallocated_from_step_to_step(engine: Callable
     """`hf` shows that the counter works: its cache copies keys and values of every layer at every step. A rollout's
     second block begins within these 70 steps.
     """
-    sampler, wanted = engine(context(stop=())), prompts(40)
+    sampler, wanted = engine(context(stop=())), prompts(60)
     sampling = Sampling(max_new_tokens=71)
     sampler.generate(wanted, [4], sampling, seed=(0,))
-    with Allocations(large=4 * 40 * 2 * 8 * 4) as allocations:  # one layer's keys of four copies of the prompt
+    with Allocations(large=4 * 60 * 2 * 8 * 4) as allocations:  # one layer's keys of four copies of the prompt
         sampler.generate(wanted, [4], sampling, seed=(0,))
     assert allocations.count >= expected
     assert expected or allocations.count == 0

@@ -180,36 +180,52 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
             section.values[:, end, :, :columns] = section.values[:, begin, :, :columns]
             section.mask[end] = section.mask[begin]
 
-    def begin_step(self, shape: Shape, arrays: dict[str, Tensor]) -> None:
-        """Set the shape and index arrays (see decoder.py) of the next forward pass, which writes one token per row."""
-        self.shape, self._index, self._written = shape, arrays, shape.columns
+    def begin_step(self, shape: Shape, arrays: dict[str, Tensor], together: int | None) -> None:
+        """Set the shape and index arrays (see decoder.py) of the next forward pass, which writes one token per row.
+
+        `together` is the column that all rows write, where row r has block r and no other; None elsewhere.
+        """
+        self.shape, self._index, self._together, self._written = shape, arrays, together, shape.columns
+        if together is not None:
+            self.own.mask[: shape.rows, together] = 0
+            return
         with distinct_places():
             self.own.mask[arrays["block"], arrays["column"]] = 0
-        columns = arrays["column"]
-        # Padding rows have no block, and on a GPU comparing the columns would wait for the device
-        apart = self._recorded or columns.is_cuda
-        self._together = None if apart or not shape.in_order else _common_column(columns)
 
     def begin_pass(self) -> None:
-        """Compute the mask that all layers share where every text has one block; this is part of a recorded step."""
-        shape, index = self.shape, self._index
+        """Make what all layers share: the pieces of the cache that they read, and where every text has one block the
+        mask. This is part of a recorded step.
+        """
+        shape, index, own, prompts = self.shape, self._index, self.own, self.prompts
+        piece = prompts.piece(0, shape.prompt_blocks)
+        self._prompt_pieces = list(zip(prompts.keys[:, piece].unbind(), prompts.values[:, piece].unbind(), strict=True))
+        keys = own.keys[:, : shape.blocks, ..., : shape.columns].unbind()
+        self._own_pieces = list(zip(keys, own.values[:, : shape.blocks, :, : shape.columns].unbind(), strict=True))
+        self._masks = prompts.mask[piece], own.mask[: shape.blocks, : shape.columns]
+        if self._together is not None:
+            keys = own.keys[:, : shape.rows, ..., self._together].unbind()
+            self._targets = list(zip(keys, own.values[:, : shape.rows, :, self._together].unbind(), strict=True))
         if shape.single:
-            prompt = self.prompts.mask[self.prompts.piece(0, shape.prompt_blocks)]
-            own = self.own.mask[: shape.blocks, : shape.columns]
-            own = own if shape.in_order else own.index_select(0, index["own_table"][:, 0])
-            self._row_mask = torch.cat([prompt.index_select(0, index["prompt_block"]), own], dim=1)[:, None, None]
+            of_prompts, of_own = self._masks
+            self._prompt_mask = of_prompts.index_select(0, index["prompt_block"])[:, None, None]
+            # Rows that write one column have written all columns before it
+            self._own_mask = None if self._together is not None else self._own_rows(of_own)[:, None, None]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one token per row [R, heads, 1, D]. The returned values are not used, because `attend` reads blocks."""
-        keys, values, rows = key_states[:, :, 0], value_states[:, :, 0], self.shape.rows
-        if self._together is None:
-            self.own.write(layer_idx, self._index["block"], self._index["column"], keys, values)
-        else:  # all rollouts have the same length, and one slice is several times as fast
-            self.own.keys[layer_idx, :rows, ..., self._together] = keys
-            self.own.values[layer_idx, :rows, :, self._together] = values
+        self.write(layer_idx, key_states[:, :, 0], value_states[:, :, 0])
         return key_states, value_states
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Write keys and values [R, heads, D] of one token per row."""
+        if self._together is None:
+            self.own.write(layer, self._index["block"], self._index["column"], keys, values)
+        else:  # a slice is several times as fast
+            target_keys, target_values = self._targets[layer]
+            target_keys.copy_(keys)
+            target_values.copy_(values)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """0: models use this only without explicit position ids, which decoding always passes."""
@@ -221,34 +237,42 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         The queries of all rows of a prompt form one matrix, so its keys and values are read once.
         """
         self.attended.add(layer)
-        grouped = queries.view(self.shape.rows, self.spec.heads, -1, self.spec.width)  # [R, heads, queries per head, D]
+        grouped = queries.view(self.shape.rows * self.spec.heads, -1, self.spec.width)  # [R x heads, queries each, D]
         attended = self._attend_single(layer, grouped) if self.shape.single else self._attend_many(layer, grouped)
         return attended.to(queries.dtype).view(queries.shape)
 
     def _attend_single(self, layer: int, grouped: Tensor) -> Tensor:
         """Attention where no text has more than one block: one softmax over prompt and own tokens."""
-        keys, values, _ = self._prompt_piece(layer)
-        own_keys, own_values, _ = self._own_piece(layer)
+        shape, heads = self.shape, self.spec.heads
+        keys, values = (states.flatten(0, 1) for states in self._prompt_pieces[layer])
+        own_keys, own_values = (states.flatten(0, 1) for states in self._own_pieces[layer])
         width = keys.shape[-1]
-        scores = self._row_mask.new_empty(*grouped.shape[:3], width + self.shape.columns)
-        scores[..., :width] = self._by_row(self._by_prompt(grouped) @ keys)
-        scores[..., width:] = self._own_rows(self._by_owner(grouped) @ own_keys)
-        shares = scores.add_(self._row_mask).softmax(dim=-1)
-        on_prompt, on_own = shares[..., :width].to(keys.dtype), shares[..., width:].to(keys.dtype)
-        output = self._by_row(self._by_prompt(on_prompt) @ values)
-        return output.add_(self._own_rows(self._by_owner(on_own) @ own_values))
+        scores = self._prompt_mask.new_empty(shape.rows, heads, grouped.shape[1], width + shape.columns)
+        on_prompt = self._by_row(torch.bmm(self._by_prompt(grouped), keys))
+        torch.add(on_prompt.view(*scores.shape[:3], width), self._prompt_mask, out=scores[..., :width])
+        on_own = self._own_rows(torch.bmm(self._by_owner(grouped), own_keys))
+        scores[..., width:] = on_own.view(*scores.shape[:3], shape.columns)
+        if self._own_mask is not None:
+            scores[..., width:].add_(self._own_mask)
+        shares = scores.softmax(dim=-1).to(keys.dtype).flatten(0, 1)
+        output = self._by_row(torch.bmm(self._by_prompt(shares[..., :width]), values))
+        return output.add_(self._own_rows(torch.bmm(self._by_owner(shares[..., width:]), own_values)))
 
     def _attend_many(self, layer: int, grouped: Tensor) -> Tensor:
         """Attention per block; then the blocks of each text are combined, and last prompt and own tokens."""
-        shape = self.shape
-        output, total = attend_per_block(self._by_prompt(grouped), *self._prompt_piece(layer))
+        shape, heads = self.shape, self.spec.heads
+        prompt_mask, own_mask = self._masks
+        queries = self._by_prompt(grouped).unflatten(0, (shape.prompt_blocks, heads))
+        output, total = attend_per_block(queries, *self._prompt_pieces[layer], prompt_mask)
         if shape.prompt_longest > 1:
             output, total = combine_blocks(output, total, **self._combine_arguments("prompt"))
-        output, total = self._by_row(output), self._by_row(total[..., None])
-        own, own_total = attend_per_block(self._by_owner(grouped), *self._own_piece(layer))
+        output, total = (self._by_row(each.flatten(0, 1)) for each in (output, total[..., None]))
+        queries = self._by_owner(grouped).unflatten(0, (shape.blocks, heads))
+        own, own_total = attend_per_block(queries, *self._own_pieces[layer], own_mask)
         if shape.longest > 1:
             own, own_total = combine_blocks(own, own_total, **self._combine_arguments("own"))
-        else:
+        own, own_total = own.flatten(0, 1), own_total.flatten(0, 1)
+        if shape.longest == 1:
             own, own_total = self._own_rows(own), self._own_rows(own_total)
         # sigmoid(a - b) = exp(a) / (exp(a) + exp(b)): the prompt's share of the softmax over both
         return torch.lerp(own.to(total.dtype), output.to(total.dtype), (total - own_total[..., None]).sigmoid_())
@@ -257,36 +281,29 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """The index arguments of `combine_blocks`."""
         return {name: self._index[f"{kind}_{name}"] for name in ("table", "held", "place", "order", "starts")}
 
-    def _prompt_piece(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values and mask of the prompts in use."""
-        piece = self.prompts.piece(0, self.shape.prompt_blocks)
-        return self.prompts.keys[layer, piece], self.prompts.values[layer, piece], self.prompts.mask[piece]
-
-    def _own_piece(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values and mask of the rollouts' own blocks in use."""
-        own, blocks, columns = self.own, self.shape.blocks, self.shape.columns
-        keys, values = own.keys[layer, :blocks, ..., :columns], own.values[layer, :blocks, :, :columns]
-        return keys, values, own.mask[:blocks, :columns]
-
     def _by_prompt(self, of_rows: Tensor) -> Tensor:
-        """Gather [R, heads, q, X] into one matrix per block of prompts: [M, heads, readers x q, X]."""
-        entries = of_rows.flatten(0, 1).index_select(0, self._index["reader"].flatten())
-        return entries.view(self.shape.prompt_blocks, self.spec.heads, -1, of_rows.shape[-1])
+        """Gather [R x heads, q, X] into one matrix per block of prompts and head: [M x heads, readers x q, X]."""
+        entries = of_rows.index_select(0, self._index["reader"])
+        return entries.view(self.shape.prompt_blocks * self.spec.heads, -1, of_rows.shape[-1])
 
     def _by_row(self, of_prompts: Tensor) -> Tensor:
-        """Gather products of `_by_prompt` matrices back into the order of rows: [R, heads, q, Y]."""
-        blocks, heads, places, last = of_prompts.shape
-        entries = of_prompts.reshape(blocks * heads * self.shape.readers, -1)
-        per_row = entries.index_select(0, self._index["entry"].flatten())
-        return per_row.view(self.shape.rows, heads, places // self.shape.readers, last)
+        """Gather products of `_by_prompt` matrices back into the order of rows: [R x heads, q, Y]."""
+        entries = of_prompts.reshape(len(of_prompts) * self.shape.readers, -1, of_prompts.shape[-1])
+        return entries.index_select(0, self._index["entry"])
 
     def _by_owner(self, of_rows: Tensor) -> Tensor:
-        """Gather [R, ...] into the order of own blocks: [N, ...]."""
-        return of_rows if self.shape.in_order else of_rows.index_select(0, self._index["own_owner"])
+        """Gather [R x heads, ...] into the order of own blocks: [N x heads, ...]."""
+        if self.shape.in_order:
+            return of_rows
+        each = of_rows.unflatten(0, (self.shape.rows, self.spec.heads))
+        return each.index_select(0, self._index["own_owner"]).flatten(0, 1)
 
     def _own_rows(self, of_blocks: Tensor) -> Tensor:
-        """Gather [N, ...] of rows with one block each into the order of rows: [R, ...]."""
-        return of_blocks if self.shape.in_order else of_blocks.index_select(0, self._index["own_table"][:, 0])
+        """Gather [N or N x heads, ...] of rows with one block each into the order of rows: [R or R x heads, ...]."""
+        if self.shape.in_order:
+            return of_blocks
+        each = of_blocks.unflatten(0, (self.shape.blocks, -1))
+        return each.index_select(0, self._index["own_table"][:, 0]).flatten(0, 1)
 
     def _section(self, width: int, *, reverse: bool) -> BlockSection:
         layers, heads, head = self.spec.layers, self.spec.heads, self.spec.width
@@ -296,9 +313,3 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         keys = self._keys[:, begin:end].view(layers, most, heads, head, width)
         values = self._values[:, begin:end].view(layers, most, heads, width, head)
         return BlockSection(keys, values, self._mask[first : first + most * width].view(most, width), reverse)
-
-
-def _common_column(columns: Tensor) -> int | None:
-    """The column that all rows share; None where they differ."""
-    first = int(columns[0])
-    return first if bool((columns == first).all()) else None

@@ -162,6 +162,8 @@ class Uploads:
         """The arrays as tensors, which are valid until the next call."""
         if not self._memory.is_cuda:
             return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        if not arrays:
+            return {}
         flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays.values()]))
         if len(flat) > len(self._memory):
             self._memory = torch.zeros(2 * len(flat), dtype=torch.int64, device=self._memory.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from winnow.engines.native import memory
 from winnow.engines.native.cache import BlockSection, KVCache
 from winnow.engines.native.cuda import CudaGraphs, Shape, Uploads, exact_shape, rounded_shape
 from winnow.engines.native.memory import KVCacheSpec
+from winnow.engines.native.plain import PlainWeights, decode, is_plain, plain_weights
 from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler
 from winnow.models.backbone import register
 from winnow.records import IntArray
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
 def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
     """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] blocks per
-    row.
+    row. Where row r has block r and no other, nothing is gathered, so there are none.
 
     Padding repeats row 0 or block 0, and its products are not used.
     """
+    if shape.in_order:
+        return {}
     own, rows, width = pool.own, pool.own.sequences, shape.longest
     owner = _padded(own.owner[: own.used], shape.blocks)
     table = np.zeros((shape.rows, width), dtype=np.int64)
@@ -48,20 +51,20 @@ def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
 
 
 def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
-    """For blocks of prompts: [M] and [S, K] as for rollouts; [M, heads, readers] the row and head of each query of a
-    block; [R, heads] the index of a row's result among them; [R] the first block of a row's prompt.
+    """For blocks of prompts: [M x heads x readers] the row and head of each query of a block; [R x heads] the index of
+    a row's result among them; [R] the first block of a row's prompt. Where a prompt has several blocks also [M] and
+    [S, K], as for rollouts.
 
     Prompts are at the end of the cache in reverse order, so the arrays are reversed.
     """
     prompts, blocks, readers = pool.prompts, shape.prompt_blocks, shape.readers
-    owner = _padded(prompts.owner[: prompts.used], blocks)[::-1].copy()
-    place = (owner * shape.prompt_longest + _padded(prompts.ordinal[: prompts.used], blocks)[::-1]).copy()
     held = _padded(prompts.held[: prompts.sequences], shape.prompts)
     table = np.zeros((shape.prompts, shape.prompt_longest), dtype=np.int64)
     known = prompts.table[: prompts.sequences, : shape.prompt_longest]
     table[: prompts.sequences, : known.shape[1]] = known
     table[np.arange(shape.prompt_longest) >= held[:, None]] = 0
     table = blocks - 1 - table
+    owner = _padded(prompts.owner[: prompts.used], blocks)[::-1]
 
     rows, order = np.arange(len(prompt_of_row)), np.argsort(prompt_of_row, kind="stable")
     counts = np.bincount(prompt_of_row)
@@ -75,15 +78,12 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
     block_of_row = table[prompt_of_row, 0]
     base = block_of_row if shape.prompt_longest == 1 else prompt_of_row
     entry = (base[:, None] * heads + head) * readers + among[:, None]
-    return {
-        "prompt_place": place,
-        "prompt_table": table,
-        "prompt_held": held,
-        "prompt_block": block_of_row,
-        "reader": reader,
-        "entry": entry,
-        **_in_turn("prompt", table, held, blocks),
-    }
+    arrays = {"prompt_block": block_of_row, "reader": reader.ravel(), "entry": entry.ravel()}
+    if shape.prompt_longest == 1:
+        return arrays
+    place = owner * shape.prompt_longest + _padded(prompts.ordinal[: prompts.used], blocks)[::-1]
+    arrays |= {"prompt_place": place, "prompt_table": table, "prompt_held": held}
+    return {**arrays, **_in_turn("prompt", table, held, blocks)}
 
 
 def _in_turn(kind: str, table: IntArray, held: IntArray, blocks: int) -> Mapping[str, IntArray]:
@@ -218,9 +218,15 @@ class Decoder:
     that earlier requests reserved: a resumed run must compute the same bits.
     """
 
-    def __init__(self, model: PreTrainedModel, tokens: int, rows: int, graphs: CudaGraphs | None = None) -> None:
-        """`tokens` is the size of the cache, `rows` the most rows of a step; with `graphs`, steps are recorded."""
+    def __init__(
+        self, model: PreTrainedModel, tokens: int, rows: int, graphs: CudaGraphs | None = None, *, modules: bool = False
+    ) -> None:
+        """`tokens` is the size of the cache, `rows` the most rows of a step; with `graphs`, steps are recorded. With
+        `modules`, a plain model is decoded by its modules like any other.
+        """
         self.rows = rows
+        self._modules = modules
+        self._weights: PlainWeights | None = None  # of a plain model while it samples
         self.cache = KVCache(KVCacheSpec.of(model), tokens, recorded=graphs is not None)
         self._model, self._graphs = model, graphs
         self._own, self._prompts, self._newest = (Uploads(model.device) for _ in range(3))
@@ -233,6 +239,7 @@ class Decoder:
         self._scheduler, self._pool = scheduler, scheduler.pool
         self.cache.begin(scheduler.pool)
         self._shape: Shape | None = None
+        self._changes: tuple[int, ...] = ()  # of blocks and rows, for which the shape was made
         self._own_key: tuple[int, ...] = ()  # the state for which the index arrays were made
         self._prompts_key: tuple[int, ...] = ()
         self._placements = 0  # calls of `set_prompts`
@@ -240,8 +247,11 @@ class Decoder:
         self._model.eval()
         try:
             with shared_attention(self._model), torch.inference_mode():
+                if not self._modules and is_plain(self._model):
+                    self._weights = plain_weights(self._model)
                 yield
         finally:
+            self._weights = None  # frees the copies, so they are never older than the model's weights
             self._model.train(training)
 
     def read(self, texts: Sequence[Text]) -> Tensor:
@@ -257,19 +267,29 @@ class Decoder:
         """Logits [R, V] after the newest tokens [R] at these positions of the text; `written` [R] is the number of
         tokens that each rollout has before its newest one.
         """
-        running = len(tokens)
-        self._arrange(int(written.max()) + 1)
-        assert self._shape is not None
-        self._step = self._newest.put(self._newest_arrays(tokens, positions, written, self._shape.rows))
-        self.cache.begin_step(self._shape, {**self._own_index, **self._prompt_index, **self._step})
+        running, most = len(tokens), int(written.max())
+        shape = self._arrange(most + 1)
+        arrays = self._newest_arrays(tokens, positions, written, shape)
+        # Padding rows have no block, and neither may a recorded step depend on a column
+        aligned = self._graphs is None and shape.in_order and int(written.min()) == most
+        self._step = self._newest.put(arrays)
+        self.cache.begin_step(shape, {**self._own_index, **self._prompt_index, **self._step}, most if aligned else None)
         if self._graphs is None:
             return self._forward()
         addresses = (self._own.address, self._prompts.address, self._newest.address)
-        return self._graphs.run((self._shape, *addresses), self._forward)[:running]
+        return self._graphs.run((shape, *addresses), self._forward)[:running]
 
-    def _arrange(self, columns: int) -> None:
-        """Rebuild the index arrays of rollouts and of prompts where blocks or rows have changed."""
+    def _arrange(self, columns: int) -> Shape:
+        """The shape of a step; rebuilds the index arrays of rollouts and of prompts where blocks or rows have changed.
+
+        `columns` is the most columns that a row has written.
+        """
         pool, prompts = self._pool, self._prompt_of_row
+        changes = (pool.own.changes, pool.prompts.changes, self._placements)
+        if self._shape is not None and changes == self._changes:
+            if self._shape.longest == 1 and self._graphs is None:
+                self._shape = replace(self._shape, columns=columns)
+            return self._shape
         recorded = self._graphs is not None
         shape = rounded_shape(self._scheduler, before=self._shape) if recorded else exact_shape(pool, prompts, columns)
         of_own = (shape.rows, shape.blocks, shape.longest, pool.own.changes)
@@ -280,25 +300,30 @@ class Decoder:
         if of_prompts != self._prompts_key:
             arrays = prompt_arrays(pool, shape, prompts, self.cache.spec.heads)
             self._prompt_index, self._prompts_key = self._prompts.put(arrays), of_prompts
-        self._shape = shape
+        self._shape, self._changes = shape, changes
+        return shape
 
     def _newest_arrays(
-        self, tokens: IntArray, positions: IntArray, written: IntArray, rows: int
+        self, tokens: IntArray, positions: IntArray, written: IntArray, shape: Shape
     ) -> Mapping[str, IntArray]:
         """[rows] tokens, their positions, and the block and column for their keys and values; padding rows write behind
         the cache.
         """
         own, running = self._pool.own, len(tokens)
-        arrays = {name: np.zeros(rows, dtype=np.int64) for name in ("token", "position", "block", "column")}
-        arrays["block"][:] = -(-self.cache.tokens // own.width)
-        arrays["token"][:running], arrays["position"][:running] = tokens, positions
-        arrays["block"][:running] = own.table[np.arange(running), written // own.width]
-        arrays["column"][:running] = written % own.width
+        ordinal, column = np.divmod(written, own.width)
+        block = own.table[np.arange(running), ordinal]
+        arrays = {"token": tokens, "position": positions, "block": block, "column": column}
+        if shape.rows > running:
+            arrays = {name: _padded(array, shape.rows) for name, array in arrays.items()}
+            arrays["block"][running:] = -(-self.cache.tokens // own.width)
         return arrays
 
     def _forward(self) -> Tensor:
         self.cache.begin_pass()
         rows = self.cache.shape.rows
+        if self._weights is not None:
+            logits = decode(self._weights, self.cache, self._step["token"], self._step["position"])
+            return logits if self._logits is None else self._logits[:rows].copy_(logits)
         out = self._model(
             input_ids=self._step["token"][:, None],
             attention_mask=self.cache.no_mask,  # `attend` has a mask; without this one the model would make another

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from winnow.engines.native.linear import packable, packed_bytes
+from winnow.engines.native.linear import joined_bytes, packable, packed_bytes
 from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
 from winnow.errors import ConfigError
 from winnow.memory import footprint
@@ -96,6 +96,8 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     packed = [packed_bytes(model, each) for each, _ in decoded if packable(device, each)]
     if options["packed"] and packed:
         yield MemoryPart("packed weights", max(packed), "generate", device, UNPACKED)
+    if device == "cpu" and (joined := max(joined_bytes(model, each) for each, _ in decoded)):
+        yield MemoryPart("joined weights", joined, "generate", device)
     rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand, demand.requests)
     fixed = device.startswith("cuda") and options["graphs"]
     if fixed:

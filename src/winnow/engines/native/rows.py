@@ -32,6 +32,8 @@ class RunningRollouts:
         self._tokens = np.zeros((scheduler.rows, sampling.max_new_tokens), dtype=np.int64)
         self._logprobs = np.zeros(self._tokens.shape, dtype=np.float64)
         self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
+        self._prompt_length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each row's prompt
+        self._prompt_number = np.zeros(scheduler.rows, dtype=np.int64)  # [R] index of the prompt in the cache
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,6 +51,8 @@ class RunningRollouts:
                 self._tokens[row, :length], self._logprobs[row, :length] = rollout.tokens, rollout.logprobs
             pending = [rollout.pending for rollout in admitted]
             self._uniforms[rows] = uniforms(self._seed, pending, self._sampling.max_new_tokens)
+            self._prompt_length[rows] = [len(rollout.shared.prompt.tokens) for rollout in admitted]
+            self._prompt_number[rows] = [rollout.shared.number for rollout in admitted]
             self._place_rows()
         return len(self) > 0
 
@@ -81,7 +85,8 @@ class RunningRollouts:
         self._make_room()
         rows = np.arange(len(self))
         written = self._length[: len(self)] - 1  # tokens of each row before the newest
-        self._logits = self._decoder.decode(self._tokens[rows, written], self._prompt_lengths + written, written)
+        positions = self._prompt_length[: len(self)] + written
+        self._logits = self._decoder.decode(self._tokens[rows, written], positions, written)
 
     def _read(self, admitted: list[PartialRollout], first: int) -> torch.Tensor:
         """Allocate blocks for prompts that are not in the cache and for preempted rollouts, and read them; returns the
@@ -130,33 +135,35 @@ class RunningRollouts:
 
     def _remove(self, rows: IntArray) -> None:
         """Remove rollouts: the last rows move into the gaps, and unused prompts are evicted."""
+        prompts = {id(shared): shared for shared in (self._rows[row].shared for row in rows.tolist())}
         self._decoder.cache.remove_rows(rows)
         source, target = fill_gaps(rows, len(self))
-        for table in (self._length, self._tokens, self._logprobs, self._uniforms):
+        tables = (self._length, self._tokens, self._logprobs, self._uniforms, self._prompt_length, self._prompt_number)
+        for table in tables:
             table[target] = table[source]
         for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._rows[now] = self._rows[before]
         del self._rows[len(self._rows) - len(rows) :]
-        self._evict_unused_prompts()
+        if unused := [shared for shared in prompts.values() if self._scheduler.is_unused(shared)]:
+            self._evict(unused)
         self._place_rows()
 
-    def _evict_unused_prompts(self) -> None:
-        """Evict unused prompts; the last ones take their numbers."""
-        unused = np.array([number for number, shared in enumerate(self._prompts) if self._scheduler.is_unused(shared)])
-        if not len(unused):
-            return
-        self._decoder.cache.remove_prompts(unused)
-        for number in unused.tolist():
-            self._prompts[number].number, self._prompts[number].logits = -1, None
-        for before, now in zip(*(places.tolist() for places in fill_gaps(unused, len(self._prompts))), strict=True):
+    def _evict(self, unused: list[SharedPrompt]) -> None:
+        """Evict prompts from the cache; the last ones take their numbers."""
+        numbers = np.array(sorted(shared.number for shared in unused))
+        self._decoder.cache.remove_prompts(numbers)
+        for shared in unused:
+            shared.number, shared.logits = -1, None
+        source, target = fill_gaps(numbers, len(self._prompts))
+        for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._prompts[now] = self._prompts[before]
             self._prompts[now].number = now
+            self._prompt_number[: len(self)][self._prompt_number[: len(self)] == before] = now
         del self._prompts[len(self._prompts) - len(unused) :]
 
     def _place_rows(self) -> None:
-        """Update the prompts of the rows, after rows have moved or started."""
-        self._prompt_lengths = np.array([len(each.shared.prompt.tokens) for each in self._rows], dtype=np.int64)
-        self._decoder.set_prompts(np.array([each.shared.number for each in self._rows], dtype=np.int64))
+        """Pass on the prompts of the rows, after rows have moved or started."""
+        self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
 
     def _ended(self, newest: IntArray, rule: StopRule) -> BoolArray:
         """[R] whether a row's newest token ends its rollout."""

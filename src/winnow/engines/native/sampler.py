@@ -20,6 +20,7 @@ from winnow.engines.native.cuda import CudaGraphs
 from winnow.engines.native.decoder import Decoder, Text
 from winnow.engines.native.linear import packed as packed_weights
 from winnow.engines.native.memory import BLOCK, KVCacheSpec
+from winnow.engines.native.plain import is_plain
 from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
 from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
@@ -38,32 +39,43 @@ if TYPE_CHECKING:
 GAP, HALF_GAP = 1e-2, 0.5
 
 
-def check_attention(model: PreTrainedModel) -> None:
-    """Decode two tokens and compare their logits with those of one plain forward pass. Raises ConfigError where they
-    differ, or where a layer does not attend through transformers' attention interface.
+def check_attention(model: PreTrainedModel) -> bool:
+    """Decode two tokens and compare their logits with those of one plain forward pass. Returns whether the pass of
+    plain.py decodes the model; any other is decoded by its modules.
 
-    Reading the configuration is not enough: a layer may change keys, values or mask outside the interface, for example
-    repeat heads in another order.
+    Raises ConfigError where the modules' logits differ, or where a layer does not attend through transformers'
+    attention interface. Reading the configuration is not enough: a layer may change keys, values or mask outside the
+    interface, for example repeat heads in another order.
     """
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise _unsupported(f"{', '.join(sorted(kinds))} layers")
+    if is_plain(model) and _fault(model, modules=False) is None:
+        return True
+    if fault := _fault(model, modules=True):
+        raise _unsupported(fault)
+    return False
+
+
+def _fault(model: PreTrainedModel, *, modules: bool) -> str | None:
+    """How decoding differs from a plain forward pass, in words; None where it does not."""
     try:
-        cache, decoded, plain = _decode_and_forward(model)
+        cache, decoded, plain = _decode_and_forward(model, modules=modules)
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
-        raise _unsupported(f"a forward pass that raises {type(error).__name__}: {error}") from error
+        return f"a forward pass that raises {type(error).__name__}: {error}"
     if len(cache.attended) != cache.spec.layers:
-        raise _unsupported("layers that do not attend through transformers' attention interface")
+        return "layers that do not attend through transformers' attention interface"
     if not plain.isfinite().all():
-        return  # the weights are not finite, which sampling reports
+        return None  # the weights are not finite, which sampling reports
     off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
     if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
-        raise _unsupported(f"layers with a different attention: decoded logits are off by {off:.2g} of their spread")
+        return f"layers with a different attention: decoded logits are off by {off:.2g} of their spread"
+    return None
 
 
-def _decode_and_forward(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
+def _decode_and_forward(model: PreTrainedModel, *, modules: bool) -> tuple[KVCache, Tensor, Tensor]:
     """Decode two tokens after a prompt of two blocks.
 
     Returns the cache, the logits [V] of decoding, and the logits [V] of one plain forward pass over all tokens.
@@ -72,7 +84,7 @@ def _decode_and_forward(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor
     tokens = np.arange(length + 2) % model.config.get_text_config().vocab_size
     prompt = Prompt(id="", tokens=tokens[:length], text="", answer=None, task="")
     scheduler = Scheduler([PendingRollout(0, prompt, 0)], rows=1, longest=2)
-    decoder = Decoder(model, scheduler.pool.tokens, rows=1)
+    decoder = Decoder(model, scheduler.pool.tokens, rows=1, modules=modules)
     cache, row = decoder.cache, np.zeros(1, dtype=np.int64)
     with decoder.sampling(scheduler):
         cache.add_prompts(row + length)
@@ -111,7 +123,7 @@ class Native:
         graphs: bool = True,
         packed: bool = True,
     ) -> None:
-        check_attention(context.model)
+        self._modules = not check_attention(context.model)
         self.version = 0
         self._policy = context.model
         in_dtype = None if dtype == "policy" else getattr(torch, dtype)
@@ -160,7 +172,7 @@ class Native:
         )
         decoder = self._get_decoder(scheduler.pool.tokens, scheduler.rows)
         try:
-            with request, decoder.sampling(scheduler), self._pack(self._model):
+            with request, self._pack(self._model), decoder.sampling(scheduler):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
                     request.check()
@@ -214,7 +226,8 @@ class Native:
             if last is not None:
                 tokens, rows = max(tokens, last.cache.tokens), max(rows, last.rows)
             last = self._decoder = None  # frees its memory before more is reserved
-            last = self._decoder = Decoder(self._model, tokens, rows, CudaGraphs() if self._graphs else None)
+            graphs = CudaGraphs() if self._graphs else None
+            last = self._decoder = Decoder(self._model, tokens, rows, graphs, modules=self._modules)
         return last
 
     def _check_policy_weights(self, weights: Mapping[str, Tensor]) -> None:
