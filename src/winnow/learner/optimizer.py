@@ -31,6 +31,7 @@ from winnow.learner.adamw import (
 from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
+from winnow.models.meta import number_of
 from winnow.records import Batch, MicroBatch
 from winnow.seeds import SeedName
 
@@ -109,7 +110,8 @@ class Optimizer:
         gradients are cleared in both cases.
         """
         norm = gather_whole(torch.nn.utils.get_total_norm(self.gradients()))
-        result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
+        size = number_of(norm, unknown=2 * self._max_grad_norm)  # a gradient without numbers is clipped
+        result = self._advance(size, skipped=not math.isfinite(size))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
             self.taken += 1  # before the first change, so that an interrupted update counts

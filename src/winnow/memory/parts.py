@@ -108,7 +108,7 @@ def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
 def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     """Parts of the policy's passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
     rollouts = step_rollouts(demand.config, demand.ranks)
-    tokens = _micro_batch_tokens(demand, rollouts)
+    tokens = micro_batch_tokens(demand, rollouts)
     chunk = _chunk(demand, tokens, rollouts)
     logits = footprint.logits_bytes(demand.model, chunk, entropy="entropy" in needs)
     yield from _update(demand.policy, demand, tokens, logits=logits)
@@ -123,7 +123,7 @@ def value_model_passes(demand: Demand) -> Iterator[MemoryPart]:
     model = demand.value_model
     if model is None:
         return
-    tokens = _micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
+    tokens = micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
     yield from _forward("forward pass for values", model.reads, demand, tokens, "values")
     yield from _head_input(model, demand, tokens, "values")
     if model.updated != "update":
@@ -177,7 +177,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     """
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing
-    tokens = _micro_batch_tokens(demand, demand.measured)
+    tokens = micro_batch_tokens(demand, demand.measured)
     yield from _gathered(model, demand, "norms")
     if config.probe.gradient_norm == "embedding":
         saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
@@ -206,7 +206,7 @@ def _head_input(model: TrainedModel, demand: Demand, tokens: int, phase: Phase) 
         yield MemoryPart("what the value head reads", copied, phase, demand.device, fewer_tokens(demand.config))
 
 
-def _micro_batch_tokens(demand: Demand, rollouts: int) -> int:
+def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
     """Tokens of the largest micro-batch of `rollouts` rollouts: at least one sequence, however long."""
     longest = demand.prompt_tokens + trained_tokens(demand.config)
     return max(longest, min(demand.config.update.tokens_per_micro_batch, rollouts * longest))
