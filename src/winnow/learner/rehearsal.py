@@ -24,6 +24,7 @@ from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.value_model import Critic, make_critic, shard_critic
 from winnow.memory.demand import Demand
 from winnow.memory.trained_model import policy_shapes, value_model_shapes
+from winnow.models.backbone import attend_causally
 from winnow.models.device import keeps_masters, keeps_value_masters
 from winnow.models.load import Loaded
 from winnow.models.meta import without_numbers
@@ -97,6 +98,7 @@ def _sequence(place: int, prompt: int, completion: int) -> TrainingSequence:
 def _loaded(shapes: MetaModel, *, masters: bool) -> Loaded:
     """As models/load.py returns it. Call it inside the mode."""
     model = without_numbers(shapes)
+    attend_causally(model)
     exact = {name: torch.empty(p.shape) for name, p in model.named_parameters()} if masters else {}
     nothing: Any = SimpleNamespace(pad_token_id=0)
     return Loaded(model=model, tokenizer=nothing, stop_tokens=(), files={}, masters=exact)

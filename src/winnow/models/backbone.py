@@ -51,6 +51,19 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
+CAUSAL = "winnow_causal"
+
+
+def attend_causally(model: nn.Module) -> None:
+    """Make a model without numbers attend as one with numbers does where no mask is given: by plain causal attention.
+
+    transformers takes fake tensors for a program that is traced, and would give each row a mask [S, S] of packed
+    sequences. It makes none for an attention that has no function for masks.
+    """
+    AttentionInterface.register(CAUSAL, sdpa_attention_forward)
+    plain_model(model).set_attn_implementation(CAUSAL)
+
+
 class BackboneAndHead(NamedTuple):
     """The parts of a causal language model: logits = head(backbone(tokens))."""
 
