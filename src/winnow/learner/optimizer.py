@@ -269,6 +269,10 @@ class Trained(Generic[Model]):
         """
         return self.model.micro_batches(batch.sequences)
 
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
+        return self._optimizer.sums()
+
     def backward(self, scalar: Tensor) -> None:
         """Add the scalar's gradient to that of the batch's earlier micro-batches."""
         scalar.backward()  # type: ignore[no-untyped-call]
@@ -278,7 +282,7 @@ class Trained(Generic[Model]):
         schedule advances.
         """
         if not self.model.sharded:  # FSDP2 sums gradients over ranks in backward
-            sum_over_ranks(self._optimizer.sums())
+            sum_over_ranks(self.sums())
         return self._optimizer.step()
 
     def skip(self) -> UpdateResult:

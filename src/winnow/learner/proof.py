@@ -13,22 +13,24 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from winnow.errors import ConfigError
+from winnow.learner.learner import Learner
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.rehearsal import Rehearsal, full_batch, rehearsal
 from winnow.learner.sharding import reshard
-from winnow.learner.value_model import ValueModel
+from winnow.learner.value_model import Critic, ValueModel
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.parts import micro_batch_tokens, policy_parts, policy_passes, value_model_parts, value_model_passes
 from winnow.memory.plan import MemoryPart, Phase
@@ -36,7 +38,6 @@ from winnow.records import Batch, MicroBatch
 
 UPDATE, VALUE_UPDATE, LOGPROBS = "update", "value update", "log-probs"
 ATEN, C10D = torch.ops.aten, torch.ops.c10d
-SHORTEST = 4  # tokens of a micro-batch whose update only makes the moments
 
 
 @dataclass(frozen=True)
@@ -150,15 +151,13 @@ class _Walk:
         config, demand = self._demand.config, self._demand
         tokens = micro_batch_tokens(demand, step_rollouts(config, demand.ranks))
         batch = full_batch(config, prompt_tokens=demand.prompt_tokens, tokens=tokens, number=demand.ranks)
-        short = full_batch(config, prompt_tokens=2, tokens=SHORTEST, number=demand.ranks)
         policy = self.learner.model
         with self._tracking(policy.module) as memory:
             self.tracked["parameters"] = memory.held
             for trained in (self.critic, self.learner):
                 if trained is not None:
-                    for mb in trained.micro_batches(short):
-                        trained.backward(self._forward(trained.model, mb))
-                    trained.step()
+                    _give_gradients(trained)
+                    trained.step()  # makes the moments
         with self._tracking(policy.module) as memory:
             self.tracked["moments"] = memory.held - self.tracked["parameters"]
             self._without_gradients(policy, batch)
@@ -168,20 +167,18 @@ class _Walk:
         self._update(UPDATE, self.learner, batch)
 
     def _update(self, name: str, trained: Any, batch: Batch) -> None:
-        """Two micro-batches, so that gradients of the first exist beside the second's activations, and an update."""
+        """A micro-batch whose gradients are added to those of an earlier one, and an update."""
         with self._tracking(trained.model.module) as memory:
             before = memory.held
-            for last in (False, True):
-                memory.start_pass()
-                at_first = memory.held
-                for mb in trained.micro_batches(batch):
-                    with self._counting(name, mb) if last else nullcontext():
-                        scalar = self._forward(trained.model, mb)
-                        self.tracked[f"{name}: activations"] = memory.held - at_first - memory.gathered
-                        trained.backward(scalar)
-                        del scalar
-                if not last:
-                    self.tracked[f"{name}: gradients"] = memory.held - before
+            _give_gradients(trained)
+            earlier = memory.held
+            (mb,) = trained.micro_batches(batch)
+            with self._counting(name, mb):
+                scalar = self._forward(trained.model, mb)
+                self.tracked[f"{name}: activations"] = memory.held - earlier - memory.gathered
+                trained.backward(scalar)
+            del scalar, mb
+            self.tracked[f"{name}: gradients"] = memory.held - before
             trained.step()
             self.tracked[f"{name}: peak"] = memory.peak
 
@@ -210,6 +207,7 @@ class _Walk:
         memory = _Memory(module, self._lasting())
         self.tracker_name = type(memory.tracker).__name__
         with memory.tracker, self._watch:
+            memory.forget_modules()
             yield memory
 
     def _lasting(self) -> list[Tensor]:
@@ -228,7 +226,7 @@ class _Walk:
     def _counting(self, name: str, mb: MicroBatch) -> Iterator[None]:
         """Count operations and collectives."""
         self._watch.start()
-        with flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
+        with flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _Devices():
             yield
         longest = max(len(s.prompt.tokens) + len(s.rollout.tokens) for s in mb.sequences)
         self.passes.append(
@@ -240,6 +238,12 @@ class _Walk:
                 **self._watch.bytes,
             )
         )
+
+
+def _give_gradients(trained: Learner | Critic) -> None:
+    """Gradients of every trained parameter, as an earlier micro-batch leaves them."""
+    for holder, parameter in trained.sums():
+        holder.grad = torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))
 
 
 class _Memory:
@@ -274,9 +278,12 @@ class _Memory:
         now = self._snapshot("current")
         return now.get("Unsharded Param", 0) + now.get("All Gather", 0)
 
-    def start_pass(self) -> None:
-        """Call it before each forward: the tracker keeps statistics of modules for one iteration only."""
+    def forget_modules(self) -> None:
+        """Drop the statistics of modules, which a tracker keeps for one iteration only. Those of every module would
+        take most of the time.
+        """
         self.tracker.reset_mod_stats()
+        self.tracker._mod_tracker.clear_user_hooks()
 
     def _snapshot(self, kind: str) -> dict[str, int]:
         every = self.tracker.get_tracker_snapshot(kind).values()
@@ -299,7 +306,18 @@ ATTENTION = {  # torch's counter has no formula for its kernel of the CPU
 }
 
 
-class _Watch(TorchDispatchMode):
+class _Devices(TorchDispatchMode):
+    """Answers for a fake tensor's device, the most frequent operation, before a counter or tracker is asked."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(each is DTensor for each in types):  # its local tensors follow
+            return NotImplemented
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        return func(*args, **(kwargs or {}))
+
+
+class _Watch(_Devices):
     """Bytes of the collectives since `start`. Raises TimeoutError in the first operation after `until`."""
 
     def __init__(self, until: float) -> None:
@@ -312,8 +330,6 @@ class _Watch(TorchDispatchMode):
         self.bytes = {"gathered": 0, "scattered": 0, "reduced": 0}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(each is DTensor for each in types):  # its local tensors follow
-            return NotImplemented
         if time.monotonic() > self._until:
             raise TimeoutError
         if func is C10D._allgather_base_.default:
@@ -322,4 +338,4 @@ class _Watch(TorchDispatchMode):
             self.bytes["scattered"] += args[1].nbytes
         elif func is C10D.allreduce_.default:
             self.bytes["reduced"] += sum(tensor.nbytes for tensor in args[0])
-        return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
