@@ -33,7 +33,7 @@ from winnow.learner.sharding import reshard
 from winnow.learner.value_model import Critic, ValueModel
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.parts import micro_batch_tokens, policy_parts, policy_passes, value_model_parts, value_model_passes
-from winnow.memory.plan import MemoryPart, Phase
+from winnow.memory.plan import MemoryPart
 from winnow.records import Batch, MicroBatch
 
 UPDATE, VALUE_UPDATE, LOGPROBS = "update", "value update", "log-probs"
@@ -122,18 +122,18 @@ def planned(demand: Demand, needs: frozenset[str]) -> dict[str, int]:
     parts = [part for part in every if part.device == demand.device and not part.writer]
     always, moments = _sum(parts, "always"), _sum(parts, "always", "optimizer")
     rows = {"parameters": always - moments, "moments": moments}
-    for phase in (UPDATE, VALUE_UPDATE):
+    for phase, after in ((UPDATE, "sums"), (VALUE_UPDATE, "value sums")):
         if any(part.phase == phase for part in parts):
             rows[f"{phase}: gradients"] = _sum(parts, phase, "gradients")
-            rows[f"{phase}: activations"] = _sum(parts, phase, "activations")
-            rows[f"{phase}: peak"] = always + _sum(parts, phase)
+            rows[f"{phase}: activations"] = _sum(parts, phase, "activations", "what the value head reads")
+            rows[f"{phase}: peak"] = always + max(_sum(parts, phase), _sum(parts, after))
     if needs & {"old_logprobs", "ref_logprobs"}:
         rows[f"{LOGPROBS}: peak"] = always + _sum(parts, "logprobs")
     return rows
 
 
-def _sum(parts: list[MemoryPart], phase: Phase | str, ending: str = "") -> int:
-    return sum(part.bytes for part in parts if part.phase == phase and part.name.endswith(ending))
+def _sum(parts: list[MemoryPart], phase: str, *endings: str) -> int:
+    return sum(part.bytes for part in parts if part.phase == phase and part.name.endswith(endings or ("",)))
 
 
 class _Walk:
@@ -141,7 +141,7 @@ class _Walk:
 
     def __init__(self, made: Rehearsal, demand: Demand, needs: frozenset[str], *, until: float) -> None:
         self.learner, self.critic, self._demand, self._needs = made.learner, made.critic, demand, needs
-        self._watch = _Watch(until)
+        self._until = until
         self.tracked: dict[str, int] = {}
         self.passes: list[Pass] = []
         self.tracker_name = ""
@@ -160,7 +160,8 @@ class _Walk:
                     trained.step()  # makes the moments
         with self._tracking(policy.module) as memory:
             self.tracked["moments"] = memory.held - self.tracked["parameters"]
-            self._without_gradients(policy, batch)
+            (mb,) = policy.micro_batches(batch.sequences)
+            self._log_probs(mb)
             self.tracked[f"{LOGPROBS}: peak"] = memory.peak
         if self.critic is not None:
             self._update(VALUE_UPDATE, self.critic, batch)
@@ -168,16 +169,19 @@ class _Walk:
 
     def _update(self, name: str, trained: Any, batch: Batch) -> None:
         """A micro-batch whose gradients are added to those of an earlier one, and an update."""
+        (mb,) = trained.micro_batches(batch)
+        with self._counting(name, mb):
+            trained.backward(self._forward(trained.model, mb))
+        for holder, _ in trained.sums():
+            holder.grad = None
         with self._tracking(trained.model.module) as memory:
             before = memory.held
             _give_gradients(trained)
             earlier = memory.held
-            (mb,) = trained.micro_batches(batch)
-            with self._counting(name, mb):
-                scalar = self._forward(trained.model, mb)
-                self.tracked[f"{name}: activations"] = memory.held - earlier - memory.gathered
-                trained.backward(scalar)
-            del scalar, mb
+            scalar = self._forward(trained.model, mb)
+            self.tracked[f"{name}: activations"] = memory.held - earlier - memory.gathered
+            trained.backward(scalar)
+            del scalar
             self.tracked[f"{name}: gradients"] = memory.held - before
             trained.step()
             self.tracked[f"{name}: peak"] = memory.peak
@@ -190,23 +194,24 @@ class _Walk:
         return sum((part.sum() for part in (out.entropy, out.values) if part is not None), out.logprobs.sum())
 
     @torch.no_grad()
-    def _without_gradients(self, policy: Policy, batch: Batch) -> None:
-        """The passes before a step's updates, and an engine's first pass over prompts as long as the rollouts."""
-        (mb,) = policy.micro_batches(batch.sequences)
+    def _log_probs(self, mb: MicroBatch) -> None:
+        """The passes before a step's updates, of the policy and of its reference."""
+        policy = self.learner.model
         with self._counting("old log-probs", mb):
             policy.forward(mb)
         reshard(policy.module)
         if self.learner.reference is not None:
-            with self.learner.reference.active() as module, self._counting("reference", mb):
-                policy.forward(mb, module=module)
-            reshard(module)
+            with self.learner.reference.active() as module:
+                with self._counting("reference", mb):
+                    policy.forward(mb, module=module)
+                reshard(module)
 
     @contextmanager
     def _tracking(self, module: PolicyModule) -> Iterator[_Memory]:
         """Track memory while passes go through a module, from what exists at all times."""
         memory = _Memory(module, self._lasting())
         self.tracker_name = type(memory.tracker).__name__
-        with memory.tracker, self._watch:
+        with memory.tracker, _Limit(self._until):
             memory.forget_modules()
             yield memory
 
@@ -224,9 +229,11 @@ class _Walk:
 
     @contextmanager
     def _counting(self, name: str, mb: MicroBatch) -> Iterator[None]:
-        """Count operations and collectives."""
-        self._watch.start()
-        with flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, _Devices():
+        """Count operations and collectives. It is no context for an update whose memory is tracked: the counter keeps
+        what checkpointed layers compute again.
+        """
+        watch = _Collectives(self._until)
+        with flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, watch:
             yield
         longest = max(len(s.prompt.tokens) + len(s.rollout.tokens) for s in mb.sequences)
         self.passes.append(
@@ -235,7 +242,7 @@ class _Walk:
                 tokens=len(mb.sequences) * (longest - 1),  # nothing follows the last token, so it is not read
                 completion_tokens=len(mb.mask),
                 operations=counter.get_total_flops(),
-                **self._watch.bytes,
+                **watch.bytes,
             )
         )
 
@@ -306,32 +313,33 @@ ATTENTION = {  # torch's counter has no formula for its kernel of the CPU
 }
 
 
-class _Devices(TorchDispatchMode):
-    """Answers for a fake tensor's device, the most frequent operation, before a counter or tracker is asked."""
+class _Limit(TorchDispatchMode):
+    """Raises TimeoutError in the first operation after `until`. It answers for the device of a fake tensor, the most
+    frequent operation, before a counter or tracker sees it.
+    """
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(each is DTensor for each in types):  # its local tensors follow
             return NotImplemented
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device
+        if time.monotonic() > self._until:
+            raise TimeoutError
         return func(*args, **(kwargs or {}))
 
 
-class _Watch(_Devices):
-    """Bytes of the collectives since `start`. Raises TimeoutError in the first operation after `until`."""
+class _Collectives(_Limit):
+    """Bytes that the collectives exchange."""
 
     def __init__(self, until: float) -> None:
-        super().__init__()
-        self._until = until
-        self.start()
-
-    def start(self) -> None:
-        """Begin at 0."""
+        super().__init__(until)
         self.bytes = {"gathered": 0, "scattered": 0, "reduced": 0}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self._until:
-            raise TimeoutError
         if func is C10D._allgather_base_.default:
             self.bytes["gathered"] += args[0].nbytes
         elif func is C10D._reduce_scatter_base_.default:

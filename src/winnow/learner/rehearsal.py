@@ -18,12 +18,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from winnow import ranks
-from winnow.config import Config, ModelCritic, TrainedCritic, trained_tokens
+from winnow.config import AdapterCritic, Config, ModelCritic, TrainedCritic, trained_tokens
 from winnow.errors import ConfigError
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.value_model import Critic, make_critic, shard_critic
 from winnow.memory.demand import Demand
 from winnow.memory.trained_model import policy_shapes, value_model_shapes
+from winnow.models.adapter import add_value_adapter
 from winnow.models.backbone import attend_causally
 from winnow.models.device import keeps_masters, keeps_value_masters
 from winnow.models.load import Loaded
@@ -53,6 +54,10 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
     _check_kernels(config)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     shapes = policy_shapes(config, computes=True)
+    if isinstance(config.critic, AdapterCritic):
+        lora = config.critic.lora or config.model.lora
+        assert lora is not None, "check_combinations refuses a run without it"
+        add_value_adapter(shapes, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
     with ranks.simulated(demand.ranks):
         with mode:
             loaded = _loaded(shapes, masters=keeps_masters(config))

@@ -41,14 +41,16 @@ def _whole(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     full = model.optimizer.moments == "8bit" or demand.config.model.dtype == "float64"
     fewer = () if full else (f"set {key}.moments = '8bit'",)
     yield MemoryPart(f"{of}optimizer", model.moment_bytes, "always", device, (*smaller, *fewer))
-    gradients, unsummed = footprint.gradient_bytes(held), footprint.unsummed_bytes(held)
-    yield MemoryPart(f"{of}gradients", gradients + unsummed, model.updated, device, smaller)
-    if model.optimizer.stochastic_rounding and (rounded := footprint.rounding_bytes(held)):
-        yield MemoryPart(f"one {of}parameter's rounding", rounded, model.updated, device)
+    gradients = footprint.gradient_bytes(held)
+    yield MemoryPart(f"{of}gradients", gradients, model.updated, device, smaller)
+    rounded = footprint.rounding_bytes(held) if model.optimizer.stochastic_rounding else 0
+    if demand.ranks > 1 or rounded:  # after the last micro-batch, whose activations are gone
+        yield MemoryPart(f"{of}gradients", gradients, model.summed, device)
     if demand.ranks > 1:
         bucket = footprint.bucket_bytes(held, demand.bucket)
-        yield MemoryPart(f"{of}gradients", gradients, model.summed, device)
         yield MemoryPart(f"a bucket of {of}gradients", bucket, model.summed, device)
+    if rounded:
+        yield MemoryPart(f"one {of}parameter's rounding", rounded, model.summed, device)
 
 
 def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
@@ -141,6 +143,8 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
     layer = footprint.layer_backward_bytes(reads, tokens, checkpointing=how)
     if demand.sharded:
         layer += footprint.unscattered_bytes(reads, demand.ranks) + (footprint.waiting_bytes(reads) if logits else 0)
+    else:
+        layer += footprint.unsummed_bytes(model.held)
     if logits >= layer:  # they do not coincide, so the larger counts
         yield MemoryPart("output layer", logits, model.updated, device)
     else:
@@ -161,11 +165,16 @@ def _logprobs(demand: Demand, tokens: int, chunk: int, *, copied: bool) -> Itera
     whose embedding and head stay gathered.
     """
     model, device = demand.model, demand.device
-    yield from _forward("forward pass", model, demand, tokens, "logprobs")
+    root = footprint.gathered_root_bytes(model, demand.ranks) if demand.sharded else 0
     if demand.sharded and copied:
-        root = footprint.gathered_root_bytes(model, demand.ranks)
         yield MemoryPart("gathered weights of the reference", root, "logprobs", device)
+    forward = list(_forward("forward pass", model, demand, tokens, "logprobs"))
     logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
+    if root + logits < sum(part.bytes for part in forward):  # they do not coincide, so the larger counts
+        yield from forward
+        return
+    if demand.sharded:
+        yield MemoryPart("gathered weights", root, "logprobs", device)
     yield MemoryPart("logits", logits, "logprobs", device)
 
 
