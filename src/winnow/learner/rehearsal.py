@@ -48,10 +48,11 @@ class Rehearsal:
 def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
     """The learner that a run has after it was built, on rank 0 of `demand.ranks`. `needs` are those of `make_learner`.
 
-    Raises ConfigError for 4-bit weights and 8-bit moments, whose kernels need numbers.
+    Raises ConfigError for 4-bit weights and 8-bit moments, whose kernels need numbers, and for a sharded value head
+    that is lent.
     """
     config = _without_tokenizer(demand.config)
-    _check_kernels(config)
+    _check_instruments(demand)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     shapes = policy_shapes(config, computes=True)
     if isinstance(config.critic, AdapterCritic):
@@ -121,8 +122,16 @@ def _without_tokenizer(config: Config) -> Config:
     return config.model_copy(update={"model": config.model.model_copy(update={"pad_token": None})})
 
 
-def _check_kernels(config: Config) -> None:
-    """Raise ConfigError where bitsandbytes computes."""
+def _check_instruments(demand: Demand) -> None:
+    """Raise ConfigError where bitsandbytes computes, or where torch's tracker fails."""
+    config = demand.config
+    if demand.sharded and isinstance(config.critic, AdapterCritic):
+        raise ConfigError(
+            "critic.form = 'adapter': torch's tracker fails for a sharded value head that the policy does not call",
+            remedy="leave out --prove, or rehearse one rank",
+            key="critic.form",
+            code="config.unsupported",
+        )
     few = {"optimizer.moments": config.optimizer.moments == "8bit", "model.quantization": config.model.quantization}
     if keys := [key for key, of_bits in few.items() if of_bits]:
         raise ConfigError(

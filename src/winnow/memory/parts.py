@@ -55,7 +55,8 @@ def _whole(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
 
 def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     """Parts of a rank that holds a share. The model is read whole, before it is divided. AdamW updates the float32
-    shares themselves, so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward.
+    shares themselves, so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward,
+    when no gathered weights are left.
     """
     of, held, device, ranks = model.name, model.held, demand.device, demand.ranks
     smaller = (rank_advice(demand), *model.smaller)
@@ -69,9 +70,7 @@ def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     for phase in (model.updated, model.summed):
         yield MemoryPart(f"share of the {of}gradients", gradients, phase, device, smaller)
     if model.holds_layers:
-        gathered = footprint.gathered_root_bytes(model.reads, ranks)
         unscattered = footprint.unscattered_root_bytes(model.reads, ranks)
-        yield MemoryPart(f"gathered {of}weights", gathered, model.summed, device)
         yield MemoryPart(f"{of}gradients to be summed", unscattered, model.summed, device)
 
 
@@ -138,7 +137,8 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
     reads, device, how = model.reads, demand.device, demand.config.model.gradient_checkpointing
     remedies = fewer_activations(demand.config)
     yield from _gathered(reads, demand, model.updated)
-    saved = footprint.activation_bytes(reads, tokens, checkpointing=how)
+    copied = model.updated == "value update" and footprint.value_input_bytes(reads, tokens) > 0
+    saved = footprint.activation_bytes(reads, tokens, checkpointing=how, output=not copied)
     yield MemoryPart(f"{model.name}activations", saved, model.updated, device, remedies)
     layer = footprint.layer_backward_bytes(reads, tokens, checkpointing=how)
     if demand.sharded:
