@@ -72,7 +72,7 @@ class _Failure:
 class _Groups:
     """The process groups of this process: one per purpose, so that exchanges cannot be confused."""
 
-    control: Any  # gloo, for the exchanges of this module
+    control: Any  # gloo, for the exchanges of this module; None: the other ranks are simulated
     failing: Any  # gloo, for ranks that have raised
     saving: Any  # gloo, for the thread that saves
 
@@ -162,6 +162,29 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
             distributed.destroy_process_group()
 
 
+@contextmanager
+def simulated(number: int) -> Iterator[None]:
+    """A context in which this process is rank 0 of `number` ranks, of which the others do not exist.
+
+    Exchanges of tensors do nothing, so it is for tensors without numbers (learner/rehearsal.py). `gather_from_all`
+    returns this rank's item for each rank. Raises ImportError where torch has no fake process group.
+    """
+    global _groups
+    if number == 1:
+        yield
+        return
+    from torch.testing._internal.distributed import fake_pg
+
+    distributed = _distributed()
+    distributed.init_process_group("fake", rank=0, world_size=number, store=fake_pg.FakeStore())
+    _groups = _Groups(control=None, failing=None, saving=None)
+    try:
+        yield
+    finally:
+        _groups = None
+        distributed.destroy_process_group()
+
+
 def any_rank(flag: bool) -> bool:
     """Whether the flag is true on any rank, so that all of them act the same."""
     return any(gather([flag]))
@@ -179,8 +202,8 @@ def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
 
 def gather_from_all(item: T, *, what: str = "decisions") -> list[T]:
     """The item of every rank, by rank. Raises RankError where a rank has announced a failure."""
-    if _groups is None:
-        return [item]
+    if _groups is None or _groups.control is None:
+        return [item] * count()
     with announced(f"sending {what}"):
         data = pickle.dumps(item, protocol=5)
     items = _exchanged(data, what)

@@ -26,6 +26,7 @@ from winnow import seeds
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.sharding import shard_like
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
+from winnow.models.meta import number_of
 from winnow.seeds import SeedName
 
 Moments = Literal["float32", "8bit"]
@@ -216,7 +217,8 @@ class ShardedAdamW(AdamW):
 
     def clip(self, norm: Tensor, most: float) -> None:
         """See `AdamW`. The factor is a Python number, because torch cannot multiply a DTensor by a plain tensor."""
-        torch._foreach_mul_(self.gradients(), min(1.0, most / (norm.item() + 1e-6)))  # 1e-6 as in torch's clipping
+        size = number_of(norm, unknown=most)
+        torch._foreach_mul_(self.gradients(), min(1.0, most / (size + 1e-6)))  # 1e-6 as in torch's clipping
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:

@@ -92,7 +92,7 @@ def _exact(numbers: Tensor) -> Tensor:
 
 
 def _chunk(hidden: Tensor, targets: Tensor, *, head: nn.Module, temperature: float, with_entropy: bool) -> _Outputs:
-    logits = _exact(head(hidden))
+    logits = _exact(head.forward(hidden))  # without hooks: they cannot follow a module inside an autograd function
     if temperature != 1.0:  # dividing by 1 would only copy [chunk, V]
         logits = logits / temperature
     if not with_entropy:

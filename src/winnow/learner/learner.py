@@ -86,7 +86,7 @@ class Learner(Trained[Policy]):
 
     def __init__(self, policy: Policy, optimizer: Optimizer, reference: Reference | None = None) -> None:
         super().__init__(policy, optimizer)
-        self._reference = reference
+        self.reference = reference
         self._to_save = policy.model  # model that a checkpoint's model folder is written from
 
     def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Policy], Optimizer]) -> None:
@@ -95,13 +95,13 @@ class Learner(Trained[Policy]):
         """
         if ranks.is_writer():
             self._to_save = on_host(self.model.model)
-        if self._reference is not None:
-            self._reference.shard()
+        if self.reference is not None:
+            self.reference.shard()
         super().shard(masters, make_optimizer)
 
     def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
         """The batches with the old and reference log-probs that `needs` contains: see `compute_logprobs`."""
-        return compute_logprobs(self.model, batches, needs, reference=self._reference)
+        return compute_logprobs(self.model, batches, needs, reference=self.reference)
 
     def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Values [L] of each sequence by its key, from the value head on the policy's backbone under the present
@@ -112,8 +112,8 @@ class Learner(Trained[Policy]):
 
     def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Log-probs [L] of each sequence by its key, under the reference model."""
-        assert self._reference is not None, "make_learner was called with reference=True"
-        with self._reference.active() as module:
+        assert self.reference is not None, "make_learner was called with reference=True"
+        with self.reference.active() as module:
             (reference,) = logprobs(self.model, [sequences], module)
         return reference
 
@@ -136,15 +136,15 @@ class Learner(Trained[Policy]):
         """Discard the optimizer's moments, make the present policy the reference, or both."""
         if what in ("optimizer", "both"):
             self._optimizer.reset()
-        if what in ("reference", "both") and self._reference is not None:
-            self._reference.reset()
+        if what in ("reference", "both") and self.reference is not None:
+            self.reference.reset()
 
     def state(self) -> dict[str, Tensor]:
         """Moments, reference model and value head by name, for safetensors.
 
         The tensors are not copied, and may be this rank's shares: write them before the next `step` or `reset`.
         """
-        reference = {} if self._reference is None else self._reference.state()
+        reference = {} if self.reference is None else self.reference.state()
         head = {f"{VALUE_MODEL}{name}": p.detach() for name, p in self.model.value_head.items()}
         return {
             **self._optimizer.state(),
@@ -159,8 +159,8 @@ class Learner(Trained[Policy]):
         check_saved(head, self.model.value_head)
         set_parameters(self.model.value_head, head)
         self._optimizer.load_state(moments, counts)
-        if self._reference is not None:
-            self._reference.load_state(reference)
+        if self.reference is not None:
+            self.reference.load_state(reference)
 
     def shares(self, more: Mapping[str, Tensor] = MappingProxyType({})) -> SharesToWriter:
         """Tensors that a checkpoint of the present policy reads: parameters, `state`, and `more`."""

@@ -31,6 +31,7 @@ from winnow.learner.adamw import (
 from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
+from winnow.models.meta import number_of
 from winnow.records import Batch, MicroBatch
 from winnow.seeds import SeedName
 
@@ -109,7 +110,8 @@ class Optimizer:
         gradients are cleared in both cases.
         """
         norm = gather_whole(torch.nn.utils.get_total_norm(self.gradients()))
-        result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
+        size = number_of(norm, unknown=2 * self._max_grad_norm)  # a gradient without numbers is clipped
+        result = self._advance(size, skipped=not math.isfinite(size))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
             self.taken += 1  # before the first change, so that an interrupted update counts
@@ -267,6 +269,10 @@ class Trained(Generic[Model]):
         """
         return self.model.micro_batches(batch.sequences)
 
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
+        return self._optimizer.sums()
+
     def backward(self, scalar: Tensor) -> None:
         """Add the scalar's gradient to that of the batch's earlier micro-batches."""
         scalar.backward()  # type: ignore[no-untyped-call]
@@ -276,7 +282,7 @@ class Trained(Generic[Model]):
         schedule advances.
         """
         if not self.model.sharded:  # FSDP2 sums gradients over ranks in backward
-            sum_over_ranks(self._optimizer.sums())
+            sum_over_ranks(self.sums())
         return self._optimizer.step()
 
     def skip(self) -> UpdateResult:

@@ -21,6 +21,7 @@ from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import reads_in_pieces, register
 from winnow.models.device import to_device
+from winnow.models.meta import has_numbers
 from winnow.records import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -195,8 +196,10 @@ def attend_packed(model: nn.Module) -> None:
 def _largest_difference(backbone: nn.Module) -> float:
     """Largest difference of hidden states between packed and padded rows, in standard deviations.
 
-    0 where weights give values that are not finite; training reports those.
+    0 where weights give values that are not finite, which training reports, and for a model without numbers.
     """
+    if not has_numbers(next(backbone.parameters())):
+        return 0.0
     device = next(backbone.parameters()).device
     vocabulary = backbone.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
     rows = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 5, 6]], device=device) % vocabulary

@@ -19,7 +19,7 @@ from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_save
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import PerSequence, SequenceModel, per_token
-from winnow.models.adapter import VALUES, adapter_on, add_value_adapter, trained_parameters, value_adapter
+from winnow.models.adapter import VALUES, adapter_on, add_value_adapter, has_adapter, trained_parameters, value_adapter
 from winnow.models.load import Loaded, padding
 from winnow.records import MicroBatch, TrainingSequence
 
@@ -135,7 +135,8 @@ def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
     if on_policy:
         lora = critic.lora or config.model.lora
         assert lora is not None, "check_combinations refuses a run without it"
-        add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
+        if not has_adapter(policy.model, VALUES):  # a rehearsal's model has it, as no adapter is made without numbers
+            add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
     module = policy.module if on_policy else _critic_module(config, loaded)
     model = ValueModel(
         module,

@@ -93,18 +93,21 @@ def rounding_bytes(model: nn.Module) -> int:
     return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
-def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
+def activation_bytes(
+    model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False, output: bool = True
+) -> int:
     """Bytes that forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden
     states.
 
     This is an upper bound: rows that share their prompt save less. With checkpointing it counts what a layer keeps.
     "none" is everything, "selective" its input and the results of matrices and attention, "full" its input. With
-    `frozen`, backward ends at the embeddings and no parameter gets a gradient.
+    `frozen`, backward ends at the embeddings and no parameter gets a gradient. Without `output`, a copy of the last
+    hidden states is kept in their place.
     """
     sizes = _Sizes.of(model)
     if frozen:
         sizes = replace(sizes, trained=False)
-    last = _norm_bytes(sizes) + sizes.hidden * sizes.item
+    last = _norm_bytes(sizes) + output * sizes.hidden * sizes.item
     return round(tokens * (sizes.layers * _kept_bytes(model, sizes, checkpointing, frozen=frozen) + last))
 
 
@@ -222,12 +225,12 @@ def head(model: nn.Module) -> nn.Parameter:
 
 
 def _scattered(group: Iterable[nn.Parameter], ranks: int) -> int:
-    """Bytes of a group's gradients in the computing precision, of all of them in the precision of the sums, and of the
-    share.
+    """Bytes of a group's gradients in the precision of the sums, beside those in the computing precision. The latter
+    are freed before the share of the sums is made.
     """
     trained = _trained(group)
     computed = sum(p.numel() * p.element_size() for p in trained)
-    return computed + _whole(trained, ranks, _exact) + _sum(trained, ranks, _exact)
+    return _whole(trained, ranks, _exact) + max(computed, _sum(trained, ranks, _exact))
 
 
 def _groups(model: nn.Module) -> tuple[list[nn.Parameter], list[list[nn.Parameter]]]:

@@ -41,19 +41,22 @@ def _whole(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     full = model.optimizer.moments == "8bit" or demand.config.model.dtype == "float64"
     fewer = () if full else (f"set {key}.moments = '8bit'",)
     yield MemoryPart(f"{of}optimizer", model.moment_bytes, "always", device, (*smaller, *fewer))
-    gradients, unsummed = footprint.gradient_bytes(held), footprint.unsummed_bytes(held)
-    yield MemoryPart(f"{of}gradients", gradients + unsummed, model.updated, device, smaller)
-    if model.optimizer.stochastic_rounding and (rounded := footprint.rounding_bytes(held)):
-        yield MemoryPart(f"one {of}parameter's rounding", rounded, model.updated, device)
+    gradients = footprint.gradient_bytes(held)
+    yield MemoryPart(f"{of}gradients", gradients, model.updated, device, smaller)
+    rounded = footprint.rounding_bytes(held) if model.optimizer.stochastic_rounding else 0
+    if demand.ranks > 1 or rounded:  # after the last micro-batch, whose activations are gone
+        yield MemoryPart(f"{of}gradients", gradients, model.summed, device)
     if demand.ranks > 1:
         bucket = footprint.bucket_bytes(held, demand.bucket)
-        yield MemoryPart(f"{of}gradients", gradients, model.summed, device)
         yield MemoryPart(f"a bucket of {of}gradients", bucket, model.summed, device)
+    if rounded:
+        yield MemoryPart(f"one {of}parameter's rounding", rounded, model.summed, device)
 
 
 def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     """Parts of a rank that holds a share. The model is read whole, before it is divided. AdamW updates the float32
-    shares themselves, so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward.
+    shares themselves, so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward,
+    when no gathered weights are left.
     """
     of, held, device, ranks = model.name, model.held, demand.device, demand.ranks
     smaller = (rank_advice(demand), *model.smaller)
@@ -67,9 +70,7 @@ def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     for phase in (model.updated, model.summed):
         yield MemoryPart(f"share of the {of}gradients", gradients, phase, device, smaller)
     if model.holds_layers:
-        gathered = footprint.gathered_root_bytes(model.reads, ranks)
         unscattered = footprint.unscattered_root_bytes(model.reads, ranks)
-        yield MemoryPart(f"gathered {of}weights", gathered, model.summed, device)
         yield MemoryPart(f"{of}gradients to be summed", unscattered, model.summed, device)
 
 
@@ -108,7 +109,7 @@ def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
 def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     """Parts of the policy's passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
     rollouts = step_rollouts(demand.config, demand.ranks)
-    tokens = _micro_batch_tokens(demand, rollouts)
+    tokens = micro_batch_tokens(demand, rollouts)
     chunk = _chunk(demand, tokens, rollouts)
     logits = footprint.logits_bytes(demand.model, chunk, entropy="entropy" in needs)
     yield from _update(demand.policy, demand, tokens, logits=logits)
@@ -123,7 +124,7 @@ def value_model_passes(demand: Demand) -> Iterator[MemoryPart]:
     model = demand.value_model
     if model is None:
         return
-    tokens = _micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
+    tokens = micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
     yield from _forward("forward pass for values", model.reads, demand, tokens, "values")
     yield from _head_input(model, demand, tokens, "values")
     if model.updated != "update":
@@ -136,11 +137,14 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
     reads, device, how = model.reads, demand.device, demand.config.model.gradient_checkpointing
     remedies = fewer_activations(demand.config)
     yield from _gathered(reads, demand, model.updated)
-    saved = footprint.activation_bytes(reads, tokens, checkpointing=how)
+    copied = model.updated == "value update" and footprint.value_input_bytes(reads, tokens) > 0
+    saved = footprint.activation_bytes(reads, tokens, checkpointing=how, output=not copied)
     yield MemoryPart(f"{model.name}activations", saved, model.updated, device, remedies)
     layer = footprint.layer_backward_bytes(reads, tokens, checkpointing=how)
     if demand.sharded:
         layer += footprint.unscattered_bytes(reads, demand.ranks) + (footprint.waiting_bytes(reads) if logits else 0)
+    else:
+        layer += footprint.unsummed_bytes(model.held)
     if logits >= layer:  # they do not coincide, so the larger counts
         yield MemoryPart("output layer", logits, model.updated, device)
     else:
@@ -161,11 +165,16 @@ def _logprobs(demand: Demand, tokens: int, chunk: int, *, copied: bool) -> Itera
     whose embedding and head stay gathered.
     """
     model, device = demand.model, demand.device
-    yield from _forward("forward pass", model, demand, tokens, "logprobs")
+    root = footprint.gathered_root_bytes(model, demand.ranks) if demand.sharded else 0
     if demand.sharded and copied:
-        root = footprint.gathered_root_bytes(model, demand.ranks)
         yield MemoryPart("gathered weights of the reference", root, "logprobs", device)
+    forward = list(_forward("forward pass", model, demand, tokens, "logprobs"))
     logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
+    if root + logits < sum(part.bytes for part in forward):  # they do not coincide, so the larger counts
+        yield from forward
+        return
+    if demand.sharded:
+        yield MemoryPart("gathered weights", root, "logprobs", device)
     yield MemoryPart("logits", logits, "logprobs", device)
 
 
@@ -177,7 +186,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     """
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing
-    tokens = _micro_batch_tokens(demand, demand.measured)
+    tokens = micro_batch_tokens(demand, demand.measured)
     yield from _gathered(model, demand, "norms")
     if config.probe.gradient_norm == "embedding":
         saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
@@ -206,7 +215,7 @@ def _head_input(model: TrainedModel, demand: Demand, tokens: int, phase: Phase) 
         yield MemoryPart("what the value head reads", copied, phase, demand.device, fewer_tokens(demand.config))
 
 
-def _micro_batch_tokens(demand: Demand, rollouts: int) -> int:
+def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
     """Tokens of the largest micro-batch of `rollouts` rollouts: at least one sequence, however long."""
     longest = demand.prompt_tokens + trained_tokens(demand.config)
     return max(longest, min(demand.config.update.tokens_per_micro_batch, rollouts * longest))

@@ -63,14 +63,16 @@ def policy_model(config: Config, model: MetaModel) -> TrainedModel:
     )
 
 
-def policy_shapes(config: Config) -> MetaModel:
-    """The policy on the meta device, with its adapter where one is trained.
+def policy_shapes(config: Config, *, computes: bool = False) -> MetaModel:
+    """The policy on the meta device, with its adapter where one is trained. With `computes`, it consists of
+    transformers' own modules (`without_numbers`).
 
     Raises DataError where its model has no settings, and ConfigError for an adapter that does not fit it.
     """
     section = config.model
     lora, bits = section.lora, section.quantization
-    model = meta_model(section.path, dtype=section.dtype, adaptable=lora is not None, quantization=bits)
+    own = computes or lora is not None
+    model = meta_model(section.path, dtype=section.dtype, adaptable=own, quantization=bits)
     return model if lora is None else cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
 
 
@@ -104,7 +106,7 @@ def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
         reads = _with_value_adapter(config, critic, policy)
         own = nn.ParameterList(p for p in reads.parameters() if p.requires_grad)
     else:
-        reads = own = _separate_model(config, critic)
+        reads = own = value_model_shapes(config, critic)
     can_adapt = isinstance(critic, ModelCritic) and critic.lora is None
     return TrainedModel(
         name="value model ",
@@ -133,13 +135,15 @@ def _with_value_adapter(config: Config, critic: AdapterCritic, policy: MetaModel
     return cast("MetaModel", add_lora(base, **{**lora.model_dump(), "rank": rank}, seed=0))
 
 
-def _separate_model(config: Config, critic: ModelCritic) -> MetaModel:
-    """A separate model without its output layer, unless the embedding is the same matrix."""
+def value_model_shapes(config: Config, critic: ModelCritic, *, computes: bool = False) -> MetaModel:
+    """A separate model without its output layer, unless the embedding is the same matrix. `computes` as in
+    `policy_shapes`.
+    """
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path
     with relabel_errors("model.path" if critic.path is None else "critic.path"):
-        model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
+        model = meta_model(path, dtype=config.model.dtype, adaptable=computes or adapted, quantization=bits)
     if critic.lora is not None:
         with relabel_errors("critic.lora", of="model.lora"):
             model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))

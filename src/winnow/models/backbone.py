@@ -17,6 +17,7 @@ from transformers.masking_utils import sdpa_mask
 
 from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
+from winnow.models.meta import has_numbers
 
 MORE = ("sliding_window", "softcap", "s_aux")  # options of models with more than full attention
 
@@ -48,6 +49,19 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
 
     AttentionInterface.register(name, forward)
     AttentionMaskInterface.register(name, sdpa_mask)
+
+
+CAUSAL = "winnow_causal"
+
+
+def attend_causally(model: nn.Module) -> None:
+    """Make a model without numbers attend as one with numbers does where no mask is given: by plain causal attention.
+
+    transformers takes fake tensors for a program that is traced, and would give each row a mask [S, S] of packed
+    sequences. It makes none for an attention that has no function for masks.
+    """
+    AttentionInterface.register(CAUSAL, sdpa_attention_forward)
+    plain_model(model).set_attn_implementation(CAUSAL)
 
 
 class BackboneAndHead(NamedTuple):
@@ -94,8 +108,10 @@ def _composes(causal: Any, backbone: nn.Module, head: nn.Module) -> bool:
     """Whether the model's logits are its head applied to its last hidden state.
 
     The test is a forward pass in which known numbers replace the head's output. They are so large that a soft cap would
-    change them.
+    change them. A model without numbers is not tested.
     """
+    if not has_numbers(next(causal.parameters())):
+        return True
     seen: dict[str, Tensor] = {}
 
     def replace_logits(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -2,14 +2,19 @@
 
 The parameters of common decoders follow from their settings alone: transformers takes seconds to import modelling code,
 which planning memory does not need. Other families are built by transformers on the meta device.
+
+A model on the meta device cannot be trained. `without_numbers` makes one of torch's fake tensors, which can: they have
+shapes, devices and gradients, and no memory (learner/rehearsal.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import copy
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from winnow.models.bnb import to_4bit_shapes
 from winnow.models.folder import refused
@@ -166,3 +171,24 @@ def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
 def weight_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
     """Bytes of all parameters and buffers, as they are or in another precision; tied ones count once."""
     return sum(t.numel() * (dtype or t.dtype).itemsize for t in (*model.parameters(), *model.buffers()))
+
+
+def without_numbers(model: MetaModel) -> PreTrainedModel:
+    """A copy of a model on the meta device that can compute: its tensors are fake ones of the CPU.
+
+    Call it in torch's FakeTensorMode. Parameters that the model shares stay shared.
+    """
+    made: dict[int, Any] = {id(b): torch.empty(b.shape, dtype=b.dtype, device="cpu") for b in model.buffers()}
+    for p in model.parameters():
+        made[id(p)] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="cpu"), p.requires_grad)
+    return cast("PreTrainedModel", copy.deepcopy(model, made))
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor has numbers; a fake tensor has only a shape."""
+    return not isinstance(tensor, FakeTensor)
+
+
+def number_of(scalar: Tensor, *, unknown: float) -> float:
+    """The number of a scalar tensor, or `unknown` of one without numbers."""
+    return float(scalar.item()) if has_numbers(scalar) else unknown

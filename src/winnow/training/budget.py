@@ -104,20 +104,35 @@ def plan_devices(
     memory: int | None = None,
     planned_ranks: int | None = None,
 ) -> MemoryPlan:
-    """The plan of a run with its policy on `device`.
+    """The plan of a run with its policy on `device`: `plan_demand` of its `demand_of`."""
+    return plan_demand(
+        members,
+        demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=planned_ranks),
+    )
+
+
+def demand_of(
+    members: Members,
+    device: torch.device,
+    *,
+    longest_prompt: int | None = None,
+    memory: int | None = None,
+    planned_ranks: int | None = None,
+) -> Demand:
+    """What a run with its policy on `device` demands.
 
     Prompts have at most `longest_prompt` tokens; None: `prompt.max_prompt_tokens`. `memory` is the bytes of the device
     where that is not on this machine. `planned_ranks` is the number of ranks, all on one machine, of a run that this
     process plans without being one of them.
 
-    An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings and no
-    weights. Raises DataError where there are no settings, ConfigError for adapters that do not fit the model.
+    Reads the model's settings and no weights. Raises DataError where there are no settings, ConfigError for adapters
+    that do not fit the model.
     """
     config, engine = members.config, members.engine
     model = policy_shapes(config)
     chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
-    demand = Demand(
+    return Demand(
         config=config,
         options=engine.options,
         model=model,
@@ -133,17 +148,29 @@ def plan_devices(
         ranks=count,
         ranks_here=here,
     )
+
+
+def plan_demand(members: Members, demand: Demand) -> MemoryPlan:
+    """The plan of a run with its demand. An engine that declares neither `memory` nor `job` is listed by its name
+    alone.
+    """
+    config, engine = members.config, members.engine
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
     parts = engine.traits.memory or (lambda demand: ())
     return plan_memory(
         demand,
-        needs=members.needs | ({"ref_logprobs"} if members.reference else set()),
+        needs=log_probs_needed(members),
         job=job,
         # `tuple` inside the guard: the function may be a generator, which raises only when it is read
         engine_parts=with_named_errors(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
         ),
     )
+
+
+def log_probs_needed(members: Members) -> frozenset[str]:
+    """The members' needs, with "ref_logprobs" where rewards or advantages read the reference's."""
+    return members.needs | ({"ref_logprobs"} if members.reference else set())
 
 
 def _own_device() -> int:

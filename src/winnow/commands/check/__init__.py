@@ -21,9 +21,16 @@ def check(
         int,
         typer.Option(min=1, metavar="N", help="Plan for a run of N processes on one machine."),
     ] = 1,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Also rehearse an update without numbers, under torch's memory tracker.")
+    ] = False,
+    prove_minutes: Annotated[
+        float, typer.Option(min=0.01, metavar="MINUTES", help="Stop the rehearsal after this time.")
+    ] = 15.0,
 ) -> None:
     """Validate a configuration and its data, and print it resolved with its costs. Reads no weights."""
     from winnow.commands.check.dry_run import check_lines
 
-    for line in check_lines(config, sets or (), memory, ranks, unset=unset or ()):
+    limit = 60 * prove_minutes if prove else None
+    for line in check_lines(config, sets or (), memory, ranks, unset=unset or (), prove=limit):
         print_text(line)

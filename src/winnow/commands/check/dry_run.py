@@ -11,12 +11,13 @@ from pathlib import Path
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
+from winnow.memory.demand import Demand
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device, parse_bytes
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
 from winnow.training.advice import advice, faster_decoding, missing_answer_forms
-from winnow.training.budget import Budget, budget, per_update, plan_devices
+from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.checks import check_ranks, check_start, check_value_model
 from winnow.training.draw import make_history
 from winnow.training.members import Members
@@ -33,6 +34,7 @@ class DryRun:
 
     first: FirstPrompt | None  # None where no prompt could be rendered
     plan: MemoryPlan | None  # None where the model's settings are not on this machine
+    demand: Demand | None  # what the plan is for
     room: FreeBytes  # the free memory for which the plan is checked
     notes: tuple[str, ...]  # one sentence for each check that needs the network
 
@@ -49,18 +51,19 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     critic_path = critic.path if isinstance(critic, OwnModelCritic) else None
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
-    first, longest_prompt, plan = None, None, None
+    first, longest_prompt, plan, demand = None, None, None, None
     members = _with_folders(members, folder, critic_folder)
     if data is None and readable:
         first, longest_prompt = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
         _check_problems(members)
     if folder is not None and critic_folder is not None:
-        plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
+        demand = demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
+        plan = plan_demand(members, demand)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
-    return DryRun(first, plan, free_on_device if memory is None else assume_free(memory, device.type), notes)
+    return DryRun(first, plan, demand, free_on_device if memory is None else assume_free(memory, device.type), notes)
 
 
 def _folder(path: str) -> Path | None:
@@ -236,10 +239,16 @@ def _per_step(config: Config, b: Budget, rows: str) -> str:
 
 
 def check_lines(
-    config: Path, sets: Sequence[str], memory: str | None, ranks: int = 1, *, unset: Sequence[str] = ()
+    config: Path,
+    sets: Sequence[str],
+    memory: str | None,
+    ranks: int = 1,
+    *,
+    unset: Sequence[str] = (),
+    prove: float | None = None,
 ) -> Iterator[str]:
     """The report, line by line. `memory` ("80GiB") is that of the policy's device on another machine than this one;
-    `ranks` is the number of processes of the run, all on one machine.
+    `ranks` is the number of processes of the run, all on one machine. `prove` is the limit of a proof in seconds.
 
     Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
     With `memory`, a missing package is only a note, as the run is for another machine.
@@ -255,6 +264,8 @@ def check_lines(
     yield from describe(settings, counts)
     if plan is not None:
         yield from map(sanitize, plan.lines(result.room))
+    if prove is not None:
+        yield from _proof_lines(members, result.demand, prove)
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     for sentence in (*(missing_answer_forms(members, first) if first else ()), *unfit, *planned):
@@ -273,6 +284,19 @@ def check_lines(
             key="model.path",
             code="data.missing",
         )
+
+
+def _proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:
+    if demand is None:
+        raise DataError(
+            "--prove: there is no plan to prove, as the model is not on this machine",
+            remedy="download the model (winnow fetch)",
+            key="model.path",
+            code="data.missing",
+        )
+    from winnow.commands.check.prove import proof_lines  # imports transformers' modelling code
+
+    yield from proof_lines(demand, log_probs_needed(members), limit=limit)
 
 
 def _lacking(members: Members) -> ConfigError | None:
