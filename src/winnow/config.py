@@ -253,7 +253,7 @@ class UpdateSection(Section):
     layout: Literal["padded", "packed"] = "padded"
     """"padded": sequences of similar length in rows with padding; "packed": one after another in a row, without."""
     max_trained_tokens: Positive | None = None
-    """Number of first tokens of a rollout that are trained; absent: all."""
+    """Number of first sampled tokens of a rollout that are trained; absent: all."""
     max_importance: float = Field(0.0, ge=0)
     """Upper limit of the correction p_policy / p_engine per token, 1 or more; 0: no correction."""
     max_skipped: NonNegative = 10

@@ -96,12 +96,17 @@ class Rollout:
     finish: Finish
     version: int  # version of the weights that sampled it
     rank: int = 0  # rank of the process that sampled it
-    trainable: BoolArray | None = None  # [L]; None: every token
+    trainable: BoolArray | None = None  # [L] True where the policy sampled the token; None: every token
 
     @property
     def sampled(self) -> BoolArray:
         """[L] True where the policy sampled the token."""
         return np.ones(len(self.tokens), dtype=np.bool_) if self.trainable is None else self.trainable
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return len(self.tokens) if self.trainable is None else int(self.trainable.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +201,12 @@ class Group:
 
     @property
     def lengths(self) -> IntArray:
-        """[N] completion tokens."""
+        """[N] tokens that the policy sampled."""
+        return np.array([rollout.length for rollout in self.rollouts], dtype=np.int64)
+
+    @property
+    def sizes(self) -> IntArray:
+        """[N] tokens of each rollout, those of an environment included: L, the length of every per-token array."""
         return np.array([len(rollout.tokens) for rollout in self.rollouts], dtype=np.int64)
 
     def _outcomes(self) -> tuple[Outcome, ...]:

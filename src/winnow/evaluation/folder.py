@@ -101,7 +101,7 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
         "meta": prompt.meta,
         "index": rollout.index,
         "text": rollout.text,
-        "length": len(rollout.tokens),
+        "length": rollout.length,
         "finish": rollout.finish,
         "kind": outcome.kind,
         "correct": outcome.correct,

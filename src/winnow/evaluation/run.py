@@ -168,7 +168,7 @@ def _sample_part(
     evaluate, sampling = config.evaluate, evaluation_sampling(config)
 
     def count(rollout: Rollout) -> None:
-        progress.rollout(len(rollout.tokens))
+        progress.rollout(rollout.length)
 
     seed = (config.seed, "evaluate")
     sampled = collect_rollouts(
