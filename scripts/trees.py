@@ -26,7 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
     "algorithms": ("algos", "rewards"),
-    "models": ("models",),
+    "models": ("environments", "models"),
     "memory": ("memory",),
     "components": ("tasks", "engines", "verify", "learner", "alarms", "state"),
     "training": ("training", "view"),

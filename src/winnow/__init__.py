@@ -36,6 +36,7 @@ from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
+    from winnow.environments.replay import OutOfTokens
     from winnow.evaluation.result import EvaluationResult
     from winnow.run_view.data import OpenRun
     from winnow.training.fit import Result
@@ -67,6 +68,7 @@ __all__ = [
     "MicroBatch",
     "Notice",
     "OpenRun",
+    "OutOfTokens",
     "Outcome",
     "PhaseBegan",
     "PolicyOutput",
@@ -105,6 +107,7 @@ _LATER = {
     "Result": "winnow.training.fit",
     "Started": "winnow.training.progress",
     "OpenRun": "winnow.run_view.data",
+    "OutOfTokens": "winnow.environments.replay",
 }
 
 

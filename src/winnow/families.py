@@ -64,6 +64,15 @@ class RewardTraits(Traits):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnvironmentTraits(Traits):
+    """How the result of an environment becomes a verdict, and how it is checked."""
+
+    correct_at: float = 1.0  # a result of at least this is correct; of several parts, the first decides
+    example: Callable[[Any], Sequence[str]] | None = None  # gold -> the policy's turns of a rollout that is right
+    best: float = 1.0  # the reward of the example, and the maximum of any rollout
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllocatorTraits(Traits):
     """The source of an allocator's statistics of the prompts."""
 
@@ -193,6 +202,14 @@ REWARD = Family(
     RewardTraits,
     "winnow.rewards.contract:check_reward",
 )
+ENVIRONMENT = Family(
+    "environment",
+    ("prompt", "reply", "rng"),
+    "environment",
+    ("winnow.environments",),
+    EnvironmentTraits,
+    "winnow.environments.contract:check_environment",
+)
 ALLOCATOR = Family(
     "allocator",
     ("stats", "budget"),
@@ -235,6 +252,9 @@ TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTrai
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {
         family.name: family
-        for family in (TASK, REWARD, ALLOCATOR, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE, TRACKER)
+        for family in (
+            *(TASK, REWARD, ENVIRONMENT, ALLOCATOR, SELECTOR, ADVANTAGE),
+            *(WEIGHTING, LOSS, TERM, ENGINE, TRACKER),
+        )
     }
 )

@@ -92,11 +92,12 @@ class Rollout:
     index: int  # its place among its prompt's rollouts, 0-based; part of its id
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
     logprobs: FloatArray  # [L] under the distribution from which the engine sampled
-    text: str  # the decoded tokens without special tokens, cut directly after the first stop string
+    text: str  # the decoded tokens without special tokens, cut after the first stop string; the policy's turns alone
     finish: Finish
     version: int  # version of the weights that sampled it
     rank: int = 0  # rank of the process that sampled it
     trainable: BoolArray | None = None  # [L] True where the policy sampled the token; None: every token
+    turns: tuple[str, ...] | None = None  # texts of the policy and of an environment, in turn; None: one of the policy
 
     @property
     def sampled(self) -> BoolArray:
@@ -132,6 +133,14 @@ class Outcome:
     @property
     def failed(self) -> bool:
         return self.kind == "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An environment's text, which the policy answers with its next turn."""
+
+    text: str
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -39,7 +39,7 @@ DOOR = {"__main__", "testing", "winnow"}
 FLOORS = [
     set(WORDS),
     {"algos", "rewards"},
-    {"models"},
+    {"environments", "models"},
     {"memory"},
     ROOMS,
     {"training", "view"},

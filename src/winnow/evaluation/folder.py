@@ -101,6 +101,7 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
         "meta": prompt.meta,
         "index": rollout.index,
         "text": rollout.text,
+        "turns": rollout.turns,
         "length": rollout.length,
         "finish": rollout.finish,
         "kind": outcome.kind,
