@@ -27,7 +27,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "budget": ("budget",),
     "algorithms": ("algos", "rewards"),
-    "models": ("models",),
+    "models": ("environments", "models"),
     "memory": ("memory",),
     "components": ("tasks", "engines", "verify", "learner", "alarms", "state"),
     "training": ("training", "view"),

@@ -35,6 +35,7 @@ from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
+    from winnow.environments.replay import OutOfTokens
     from winnow.evaluation.result import EvaluationResult
     from winnow.registry import register
     from winnow.run_view.data import OpenRun
@@ -67,6 +68,7 @@ __all__ = [
     "MicroBatch",
     "Notice",
     "OpenRun",
+    "OutOfTokens",
     "Outcome",
     "PhaseBegan",
     "PolicyOutput",
@@ -106,6 +108,7 @@ _LATER = {
     "Started": "winnow.training.progress",
     "OpenRun": "winnow.run_view.data",
     "register": "winnow.registry",
+    "OutOfTokens": "winnow.environments.replay",
 }
 
 

@@ -139,7 +139,7 @@ class RolloutSection(Section):
     rollouts_per_prompt: Positive = 16
     """Rollouts of a prompt; with an allocator, their average."""
     max_new_tokens: Positive = 64
-    """Maximum number of tokens of a completion."""
+    """Maximum number of tokens of a completion; with an environment, its texts included."""
     temperature: float = Field(1.0, gt=0)
     """Divides the logits, in sampling and in the policy's log-probs."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -213,6 +213,13 @@ class RewardSection(Section):
         return self
 
 
+class EnvironmentSection(Member):
+    max_turns: Positive = 16
+    """Maximum number of turns of the policy; an environment that wants more of them has failed."""
+    max_turn_tokens: Positive = 32
+    """Maximum number of tokens that the policy samples in a turn."""
+
+
 class SelectSection(Member):
     chunk: Positive | None = None
     """Rollouts of a prompt that are selected from together, in the order of their index; absent: all of them."""
@@ -253,7 +260,7 @@ class UpdateSection(Section):
     layout: Literal["padded", "packed"] = "padded"
     """"padded": sequences of similar length in rows with padding; "packed": one after another in a row, without."""
     max_trained_tokens: Positive | None = None
-    """Number of first tokens of a rollout that are trained; absent: all."""
+    """Number of first sampled tokens of a rollout that are trained; absent: all."""
     max_importance: float = Field(0.0, ge=0)
     """Upper limit of the correction p_policy / p_engine per token, 1 or more; 0: no correction."""
     max_skipped: NonNegative = 10
@@ -519,8 +526,10 @@ class Config(Section):
     """Where problems come from."""
     prompt: PromptSection = PromptSection()
     rollout: RolloutSection = RolloutSection()
-    reward: RewardSection = RewardSection(use="r1_zero")
-    """The reward of an answer."""
+    reward: RewardSection | None = RewardSection(use="r1_zero")
+    """The reward of an answer; absent with an environment, which returns the reward."""
+    environment: EnvironmentSection | None = None
+    """What answers the policy, turn by turn, and returns the reward; absent: a reward judges a single turn."""
     sample: Member = Member(use="uniform")
     """The sampler: it draws the prompts of each step."""
     allocate: Member = Member(use="uniform")
@@ -567,6 +576,7 @@ class Config(Section):
                 remedy=f"remove it; evaluations have evaluate.{cut}",
                 key=f"rollout.{cut}",
             )
+        self._check_environment()
         if not self.select:
             raise RefusedValue(
                 "the list of selectors is empty",
@@ -575,6 +585,33 @@ class Config(Section):
                 code="config.missing_key",
             )
         return self
+
+    def _check_environment(self) -> None:
+        environment, most = self.environment, self.rollout.max_new_tokens
+        if environment is None:
+            if self.reward is None:
+                raise RefusedValue(
+                    "there is neither a reward nor an environment", remedy="set one of them", key="reward"
+                )
+            return
+        if self.reward is not None:
+            raise RefusedValue(
+                "a reward and an environment are set, and both would judge a rollout",
+                remedy="remove one of them; on the command line --unset reward removes the file's table",
+                key="environment",
+            )
+        if self.prompt.template != "chat":
+            raise RefusedValue(
+                f"prompt.template = {self.prompt.template!r} has no form for a second turn",
+                remedy="set it to 'chat', the tokenizer's template",
+                key="prompt.template",
+            )
+        if environment.max_turn_tokens > most:
+            raise RefusedValue(
+                f"{environment.max_turn_tokens} is above rollout.max_new_tokens = {most}, the limit of all turns",
+                remedy="lower it, or raise rollout.max_new_tokens",
+                key="environment.max_turn_tokens",
+            )
 
 
 FORM = "form"  # the key that selects one of a table's sections, where there are several
@@ -588,8 +625,10 @@ def optimizers(config: Config) -> dict[str, OptimizerSection]:
 
 
 def trained_tokens(config: Config) -> int:
-    """Maximum number of tokens of one rollout that are trained."""
+    """Maximum number of tokens from a rollout's first to its last trained one."""
     most = config.rollout.max_new_tokens
+    if config.environment is not None:  # its tokens are between those that are counted
+        return most
     return min(most, config.update.max_trained_tokens or most)
 
 
@@ -631,6 +670,8 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
     default member, where there is one, and a value model the default form.
     """
     out = tables(data)
+    if out.get("environment") is not None:
+        out.setdefault("reward", None)
     for key in SHORTHANDS:
         section, default = out.get(key), Config.model_fields[key].default
         if isinstance(section, Mapping) and not {"use", "parts"} & section.keys() and default:

@@ -89,6 +89,7 @@ CODES: Mapping[str, str] = {
     "verifier.closed": "A verifier was used after it was closed.",
     "verifier.crashed": "The process of a reward crashes before it returns a verdict.",
     "verifier.failed": "Too many verdicts are failures.",
+    "verifier.not_repeatable": "An environment gave two outcomes to one rollout.",
     "verifier.sandbox": "No sandbox works, or the one in use has stopped working.",
 }
 

@@ -64,6 +64,15 @@ class RewardTraits(Traits):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnvironmentTraits(Traits):
+    """How the result of an environment becomes a verdict, and how it is checked."""
+
+    correct_at: float = 1.0  # a result of at least this is correct; of several parts, the first decides
+    example: Callable[[Any], Sequence[str]] | None = None  # gold -> the policy's turns of a rollout that is right
+    best: float = 1.0  # the reward of the example, and the maximum of any rollout
+
+
+@dataclass(frozen=True, kw_only=True)
 class SamplerTraits(Traits):
     """Whether a sampler reads the results of training, and the labels of the data."""
 
@@ -214,6 +223,14 @@ REWARD = Family(
     RewardTraits,
     "winnow.rewards.contract:check_reward",
 )
+ENVIRONMENT = Family(
+    "environment",
+    ("prompt", "reply", "rng"),
+    "environment",
+    ("winnow.environments",),
+    EnvironmentTraits,
+    "winnow.environments.contract:check_environment",
+)
 SAMPLER = Family(
     "sampler",
     ("table", "state", "rng", "count"),
@@ -266,18 +283,8 @@ FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {
         family.name: family
         for family in (
-            TASK,
-            REWARD,
-            SAMPLER,
-            ALLOCATOR,
-            ROUND,
-            SELECTOR,
-            ADVANTAGE,
-            WEIGHTING,
-            LOSS,
-            TERM,
-            ENGINE,
-            TRACKER,
+            *(TASK, REWARD, ENVIRONMENT, SAMPLER, ALLOCATOR, ROUND, SELECTOR, ADVANTAGE),
+            *(WEIGHTING, LOSS, TERM, ENGINE, TRACKER),
         )
     }
 )

@@ -22,7 +22,7 @@ _EVALUATION: dict[str, str] = {
     "where the reward does not return the answers",
     "reward_mean": "mean reward of the sampled evaluation",
     "part/{part}": "mean of one named part of the reward in the sampled evaluation, before its weight",
-    "length_mean": "mean completion length of the sampled evaluation",
+    "length_mean": "mean number of tokens that the policy sampled, over the rollouts of the sampled evaluation",
     "truncated": "share of sampled evaluation rollouts that hit max_new_tokens",
     "failed": "evaluation rollouts whose verifier failed; they are omitted from the means",
     "timed_out": "evaluation rollouts, greedy ones included, whose outcome depends on a wall-clock limit, as for "
@@ -53,8 +53,8 @@ METRICS: dict[str, str] = {
     "group/flat": "groups whose verified rewards are all equal: with a group baseline their advantages are 0",
     "group/all_correct": "flat groups in which every rollout is correct: too easy",
     "group/all_wrong": "flat groups in which no rollout is correct: too hard",
-    "rollout/length_mean": "mean completion length in tokens, the stop token included",
-    "rollout/length_max": "longest completion in tokens",
+    "rollout/length_mean": "mean number of tokens that the policy sampled, the stop token included",
+    "rollout/length_max": "largest number of tokens that the policy sampled in a rollout",
     "rollout/truncated": "share of rollouts that hit max_new_tokens",
     "select/kept": "rollouts kept for training",
     "select/trained": "kept rollouts that the policy is trained on: all with a term, else those whose advantage is not "
@@ -94,14 +94,16 @@ METRICS: dict[str, str] = {
     "alarm/{name}": "1 where this alarm holds at the step; absent where it does not",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts without a rollout in the plan",
-    "budget/tokens_generated": "completion tokens sampled",
+    "budget/tokens_generated": "completion tokens that the policy sampled",
     "budget/prompt_tokens": "tokens of the sampled prompts, each once per group, whatever its number of rollouts; in "
     "addition to budget/tokens_generated",
+    "budget/environment_tokens": "tokens of an environment in the rollouts, and of the template around them; they are "
+    "not trained on, and in no other number of tokens; absent without an environment",
     "budget/tokens_verified": "completion tokens of rollouts with a verdict",
     "budget/tokens_kept": "completion tokens of rollouts that the selectors kept",
     "budget/tokens_trained": "distinct completion tokens in the policy's updates",
     "budget/tokens_wasted": "tokens generated and not trained on",
-    "budget/tokens_cut": "wasted tokens after the first update.max_trained_tokens of a trained rollout",
+    "budget/tokens_cut": "wasted tokens after the first update.max_trained_tokens that a trained rollout sampled",
     "budget/rollouts_cut": "trained rollouts that were cut there",
     "budget/tokens_valued": "distinct completion tokens that a value model read",
     "budget/probe_rollouts": "rollouts of the probe, which are not trained on; in addition to budget/rollouts",

@@ -89,7 +89,7 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
     values = {**entry.defaults, **checked}
     function = functools.partial(entry.function, **checked) if checked else entry.function
-    if family != "reward":  # an exception in a reward becomes a failed verdict with the reward's name
+    if family not in ("reward", "environment"):  # an exception there becomes a failed verdict with the member's name
         function = with_named_errors(f"the {family} {entry.name!r}", entry.function, function)
     return Bound(entry, values, function)
 

@@ -92,16 +92,22 @@ class Rollout:
     index: int  # its place among its prompt's rollouts, 0-based; part of its id
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
     logprobs: FloatArray  # [L] under the distribution from which the engine sampled
-    text: str  # the decoded tokens without special tokens, cut directly after the first stop string
+    text: str  # the decoded tokens without special tokens, cut after the first stop string; the policy's turns alone
     finish: Finish
     version: int  # version of the weights that sampled it
     rank: int = 0  # rank of the process that sampled it
-    trainable: BoolArray | None = None  # [L]; None: every token
+    trainable: BoolArray | None = None  # [L] True where the policy sampled the token; None: every token
+    turns: tuple[str, ...] | None = None  # texts of the policy and of an environment, in turn; None: one of the policy
 
     @property
     def sampled(self) -> BoolArray:
         """[L] True where the policy sampled the token."""
         return np.ones(len(self.tokens), dtype=np.bool_) if self.trainable is None else self.trainable
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return len(self.tokens) if self.trainable is None else int(self.trainable.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,14 @@ class Outcome:
     @property
     def failed(self) -> bool:
         return self.kind == "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An environment's text, which the policy answers with its next turn."""
+
+    text: str
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,7 +210,12 @@ class Group:
 
     @property
     def lengths(self) -> IntArray:
-        """[N] completion tokens."""
+        """[N] tokens that the policy sampled."""
+        return np.array([rollout.length for rollout in self.rollouts], dtype=np.int64)
+
+    @property
+    def sizes(self) -> IntArray:
+        """[N] tokens of each rollout, those of an environment included: L, the length of every per-token array."""
         return np.array([len(rollout.tokens) for rollout in self.rollouts], dtype=np.int64)
 
     def _outcomes(self) -> tuple[Outcome, ...]:

@@ -422,7 +422,7 @@ def _values(group: Group) -> tuple[FloatArray, ...]:
     assert group.keep is not None
     draw = generator("contract values", group.prompt.id)
     return tuple(
-        draw.normal(size=n) * (1.0 if kept else np.nan) for n, kept in zip(group.lengths, group.keep, strict=True)
+        draw.normal(size=n) * (1.0 if kept else np.nan) for n, kept in zip(group.sizes, group.keep, strict=True)
     )
 
 

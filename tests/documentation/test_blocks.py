@@ -54,6 +54,7 @@ PYTHON = {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
         "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
     },
+    "docs/environments.md": {"# game.py": "tests/e2e/test_environments.py"},
     "docs/extending.md": {
         "# mine.py": "tests/e2e/test_extending.py",
         "# mypkg/members.py": "tests/e2e/test_extending.py",

@@ -40,7 +40,7 @@ FLOORS = [
     set(WORDS),
     {"budget"},
     {"algos", "rewards"},
-    {"models"},
+    {"environments", "models"},
     {"memory"},
     ROOMS,
     {"training", "view"},

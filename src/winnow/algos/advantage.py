@@ -149,7 +149,7 @@ def _checked(credit: Any, group: Group) -> Credit:
     per_rollout = isinstance(credit, np.ndarray) and credit.shape == (len(group.rollouts),)
     if per_rollout and credit.dtype == np.float64 and np.isfinite(credit).all():
         return cast(FloatArray, credit)
-    arrays, lengths = _finite(credit), group.lengths.tolist()
+    arrays, lengths = _finite(credit), group.sizes.tolist()
     shapes = [array.shape for array in arrays]
     if shapes == [()] * len(lengths):
         return np.array(arrays, dtype=np.float64)

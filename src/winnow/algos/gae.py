@@ -73,7 +73,7 @@ def value_targets(group: Group, *, gamma: float, lam: float) -> PerToken:
 
 def monte_carlo_returns(group: Group, *, gamma: float) -> PerToken:
     """N x [L] the discounted sum of rewards from each token on; 0 at tokens that the policy did not sample."""
-    nothing = tuple(np.zeros(length) for length in group.lengths)
+    nothing = tuple(np.zeros(size) for size in group.sizes)
     return value_targets(dataclasses.replace(group, values=nothing), gamma=gamma, lam=1.0)
 
 
@@ -122,7 +122,7 @@ def _checked(answer: Any, group: Group) -> PerToken:
         values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient
         values = ()
-    if [array.shape for array in values] == [(length,) for length in group.lengths.tolist()]:
+    if [array.shape for array in values] == [(size,) for size in group.sizes.tolist()]:
         read = zip(values, group.rollouts, kept(group), strict=True)
         if all(np.isfinite(array[rollout.sampled]).all() for array, rollout, keep in read if keep):
             return values
@@ -169,7 +169,7 @@ def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]
 
 def _scattered(group: Group, of_kept: Sequence[FloatArray]) -> PerToken:
     """Advantages of the trained tokens of kept rollouts -> of all tokens of all rollouts, 0 elsewhere."""
-    everything = tuple(np.zeros(length) for length in group.lengths)
+    everything = tuple(np.zeros(size) for size in group.sizes)
     for place, advantages in zip(np.flatnonzero(kept(group)), of_kept, strict=True):
         everything[place][group.rollouts[place].sampled] = advantages
     return everything

@@ -102,6 +102,7 @@ def audit_configured(config: Config, base: Path) -> Audit:
 
     task = resolve(TASK, config.task.use, base=base)
     load = bind(task, config.task.options, key="task")
+    assert config.reward is not None, "`build_config` sets it"
     deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
     with verifiers_for(config, base) as verifiers:
         return audit_task(load, resolve(REWARD, deciding, base=base), verifiers)

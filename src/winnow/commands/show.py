@@ -52,7 +52,7 @@ TEXT = 600
 CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
 SHOWN = (
     *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
-    "advantage", "advantages", "weight", "values",
+    "advantage", "advantages", "weight", "values", "turns",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -180,8 +180,7 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
         one_line(row["reason"]),
     ]
     limit = None if choice.full else TEXT
-    text = "    its text was not logged" if row["text"] is None else quote(row["text"], limit=limit, indent="    ")
-    lines = ["  ".join(numbers), text]
+    lines = ["  ".join(numbers), *_texts(row, limit)]
     if written and row["tokens"] is not None:
         lines += token_lines(row, written, full=choice.full, indent="    ")
     if row["extracted"] is not None:
@@ -189,6 +188,18 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     if row["detail"]:
         lines.append(quote(row["detail"], limit=None, indent="    "))
     return "\n".join(lines)
+
+
+def _texts(row: Row, limit: int | None) -> Iterator[str]:
+    """The text of the rollout; with an environment, each turn below the name of its writer."""
+    if row["text"] is None:
+        yield "    its text was not logged"
+    elif row["turns"] is None:
+        yield quote(row["text"], limit=limit, indent="    ")
+    else:
+        for place, text in enumerate(row["turns"]):
+            yield f"    turn {place // 2 + 1}, {'environment' if place % 2 else 'policy'}:"
+            yield quote(text, limit=limit, indent="      ")
 
 
 _ENDED = {"stop": "ended", "length": "cut off"}

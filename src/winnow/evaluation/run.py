@@ -39,6 +39,7 @@ from winnow.training.prompts import (
     render_prompts,
 )
 from winnow.training.resolve import check_installed, resolve_members
+from winnow.training.turns import with_environment
 from winnow.verify import Verifiers
 from winnow.version import __version__
 
@@ -150,11 +151,12 @@ def _remaining_rows(
     config, end, problems = one.config, 0, 0  # end: rows up to the end of the part
     progress.start_task(one.name)
     with Verifiers(one.members.reward, **config.verify.model_dump(), base=one.members.base) as verifiers:
+        playing = with_environment(engine, verifiers, config, one.tokenizer)
         for part in one.parts:
             end, problems = end + len(part) * one.per_problem, problems + len(part)
             if end <= done:
                 continue
-            rows = _sample_part(part, config, engine, verifiers, progress)
+            rows = _sample_part(part, config, playing, verifiers, progress)
             if folder is not None:
                 folder.append(one.name, rows)
             progress.part(problems, len(one.prompts))
@@ -168,7 +170,7 @@ def _sample_part(
     evaluate, sampling = config.evaluate, evaluation_sampling(config)
 
     def count(rollout: Rollout) -> None:
-        progress.rollout(len(rollout.tokens))
+        progress.rollout(rollout.length)
 
     seed = (config.seed, "evaluate")
     sampled = collect_rollouts(

@@ -15,9 +15,10 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.config_file import override, validate
+from winnow.environments.judging import make_judge
 from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
-from winnow.rewards.compose import NOT_READ, make_reward, unsaved_tokens
+from winnow.rewards.compose import NOT_READ, unsaved_tokens
 from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
@@ -92,7 +93,7 @@ def verifiers_for(config: Config, base: Path) -> Verifiers:
     from winnow.training.resolve import reward_spec
 
     reward = reward_spec(config)
-    make_reward(reward, base=base)
+    make_judge(reward, base=base)
     return Verifiers(reward, **config.verify.model_dump(), base=base)
 
 

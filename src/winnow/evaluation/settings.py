@@ -13,11 +13,13 @@ from typing import Any
 
 from winnow.config import Config, EvaluateSection, Member, SelectSection, tables
 from winnow.config_file import merge, override, read_toml, validate
+from winnow.environments.judging import named_members
 from winnow.errors import ConfigError, RunFolderError
 from winnow.families import FAMILIES, TASK
 from winnow.metrics import distinct
 from winnow.registry import members, resolve
 from winnow.state.saved_runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of
+from winnow.training.resolve import reward_spec
 from winnow.view.text import sanitize
 
 WORDING = ("template", "system", "suffix", "template_options")  # keys of `prompt` that belong together
@@ -286,8 +288,8 @@ def check_members_exist(config: Config, base: Path) -> None:
 
     The manifest contains only the name of a function that was given from Python.
     """
-    rewards = [part.use for part in config.reward.parts] if config.reward.use is None else [config.reward.use]
-    named = [("task", config.task.use), ("engine", config.rollout.engine.use), *(("reward", use) for use in rewards)]
+    judges = named_members(reward_spec(config))
+    named = [("task", config.task.use), ("engine", config.rollout.engine.use), *judges]
     for family, use in named:
         if (family, use) == ("engine", "auto"):
             continue
@@ -304,8 +306,11 @@ def check_members_exist(config: Config, base: Path) -> None:
 
 
 def reward_label(config: Config) -> str:
-    """The name of the reward, or its sum of parts: "r1_zero + 0.5 format"."""
+    """The name of the reward or environment, or the reward's sum of parts: "r1_zero + 0.5 format"."""
     reward = config.reward
+    if reward is None:
+        assert config.environment is not None, "a configuration without a reward has an environment"
+        return config.environment.label
     if reward.use is not None:
         return Member(use=reward.use).label
     return " + ".join(f"{'' if part.weight == 1 else f'{part.weight:g} '}{part.label}" for part in reward.parts)

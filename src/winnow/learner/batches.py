@@ -38,8 +38,8 @@ def make_batches(
     epoch is divided anew. With fewer groups than batches some batches are empty; they are returned, so that the
     learning rate advances.
 
-    Only the first `max_trained_tokens` tokens of a rollout are trained. The rest is neither weighed nor read, because
-    no earlier token depends on it. A weighting that counts tokens counts the trained ones.
+    Only the first `max_trained_tokens` sampled tokens of a rollout are trained. The rest is neither weighed nor read,
+    because no earlier token depends on it. A weighting that counts tokens counts the trained ones.
 
     `planned` is the number of prompts in the step's plan, without groups that dynamic sampling adds. `pass_rates` [G]
     are the plan's. Raises ConfigError unless the weighting returns one finite number per sequence.
@@ -96,12 +96,13 @@ class _Candidate:
 
 
 def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
-    """The rollout with only its first `count` tokens and their data; its text stays whole. None: all tokens."""
-    if count is None or len(rollout.tokens) <= count:
+    """The rollout up to the last of its first `count` sampled tokens; its text stays whole. None: all tokens."""
+    if count is None or rollout.length <= count:
         return rollout
-    trainable = None if rollout.trainable is None else rollout.trainable[:count]
+    end = int(np.flatnonzero(rollout.sampled)[count - 1]) + 1
+    trainable = None if rollout.trainable is None else rollout.trainable[:end]
     return dataclasses.replace(
-        rollout, tokens=rollout.tokens[:count], logprobs=rollout.logprobs[:count], trainable=trainable
+        rollout, tokens=rollout.tokens[:end], logprobs=rollout.logprobs[:end], trainable=trainable
     )
 
 

@@ -122,8 +122,8 @@ def _check_limit(options: Mapping[str, Any]) -> None:
 def length(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_tokens: int = 256) -> Outcome:
     """1 up to limit - slope tokens, falling linearly to 0 at the limit, and 0 beyond.
 
-    It is `overlong` plus 1, so that rewards stay non-negative. Without a slope, it is 1 within the limit. Tokens are
-    counted as sampled, the stop token included.
+    It is `overlong` plus 1, so that rewards stay non-negative. Without a slope, it is 1 within the limit. Only
+    tokens that the policy sampled count, the stop token included.
     """
     return _scored(1.0, _penalty(rollout, limit_tokens, slope_tokens))
 
@@ -139,14 +139,14 @@ def overlong(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slop
     """0 up to limit - slope tokens, falling linearly to -1 at the limit, and -1 beyond.
 
     The soft overlong punishment of DAPO (Yu et al., 2025, arXiv 2503.14476, eq. 13): the limit is its L_max, the slope
-    its L_cache (20480 and 4096 there). A limit above rollout.max_new_tokens never punishes in full. Tokens are counted
-    as sampled, the stop token included.
+    its L_cache (20480 and 4096 there). A limit above rollout.max_new_tokens never punishes in full. Only tokens that
+    the policy sampled count, the stop token included.
     """
     return _scored(0.0, _penalty(rollout, limit_tokens, slope_tokens))
 
 
 def _penalty(rollout: Rollout, limit_tokens: int, slope_tokens: int) -> float:
-    over = len(rollout.tokens) - (limit_tokens - slope_tokens)
+    over = rollout.length - (limit_tokens - slope_tokens)
     return 0.0 if over <= 0 else max(-1.0, -over / slope_tokens) if slope_tokens else -1.0
 
 

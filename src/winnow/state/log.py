@@ -301,6 +301,7 @@ def rollout_of(row: Mapping[str, Any]) -> Rollout:
         finish=row["finish"],
         version=row["version"],
         trainable=None if row["trainable"] is None else np.asarray(row["trainable"], dtype=np.bool_),
+        turns=None if row.get("turns") is None else tuple(row["turns"]),
     )
 
 

@@ -3,7 +3,9 @@
     step, seed                      of the step and of the run: with both, a selector's random numbers can be redrawn
     prompt_id, prompt, prompt_tokens, answer, task, meta          of the prompt; answer (the gold) and meta are JSON
     count                           rollouts of this prompt in this step
-    index, text, tokens, logprobs, trainable, length, finish, version                             of the rollout
+    index, text, tokens, logprobs, trainable, length, finish, version, turns                      of the rollout;
+                                    length counts all tokens; turns are JSON, the texts of policy and environment in
+                                    turn, and null without an environment
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
     keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
@@ -18,8 +20,8 @@
 The inputs of keep and advantage are exact (float64 and integers), so the file alone reproduces both for members that
 read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and rounded to float16
 elsewhere: their last bits are then zeros, which compress to almost nothing. Under `log.rollouts = "kept"`, text,
-tokens, logprobs, trainable, values and returns of rollouts that are not kept are null. The other columns do not depend
-on it.
+tokens, logprobs, trainable, turns, values and returns of rollouts that are not kept are null. The other columns do not
+depend on it.
 
 Repeated values (a prompt and its tokens on each of its rollouts) are stored once per page. Fractions per token are
 split by byte, so that similar bytes are adjacent. Tokens are stored plain, as zstd compresses them better than their
@@ -55,7 +57,7 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "answer": (_TEXT, False), "task": (_TEXT, False), "meta": (_TEXT, False), "count": (_INT, False),
     "index": (_INT, False), "text": (_TEXT, True), "tokens": (_each(pa.int32()), True),
     "logprobs": (_each(pa.float32()), True), "trainable": (_each(_BOOL), True), "length": (_INT, False),
-    "finish": (_TEXT, False), "version": (_INT, False),
+    "finish": (_TEXT, False), "version": (_INT, False), "turns": (_TEXT, True),
     "reward": (_FLOAT, False), "correct": (_BOOL, True), "kind": (_TEXT, False), "parts": (_TEXT, False),
     "extracted": (_TEXT, True), "cause": (_TEXT, True), "detail": (_TEXT, False), "seconds": (_FLOAT, False),
     "late": (_BOOL, False), "keep": (_BOOL, False), "reason": (_TEXT, False),
@@ -64,7 +66,7 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
-MAY_LACK = ("values", "returns")  # absent from files that were written before value models existed
+MAY_LACK = ("values", "returns", "turns")  # absent from files that were written before they existed
 SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
 TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
 PARQUET: dict[str, Any] = {  # options of the writer
@@ -98,7 +100,7 @@ class Row(NamedTuple):
     def text_bytes(self) -> int:
         """An upper bound of the bytes of the row's texts as columns."""
         prompt, outcome = self.prompt, self.outcome
-        own = (self.rollout.text, outcome.answer or "", outcome.detail)
+        own = (self.rollout.text, *(self.rollout.turns or ()), outcome.answer or "", outcome.detail)
         texts = (prompt.id, prompt.text, prompt.task, self.answer, self.meta, *own)
         return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)  # UTF-8: at most 4 bytes each
 
@@ -141,6 +143,7 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
+        "turns": [row and _as_json(row.rollout.turns) for row in full],
         **_of_outcomes([row.outcome for row in rows]),
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
@@ -180,6 +183,10 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
         "late": [bool(o.late) for o in outcomes],
     }
+
+
+def _as_json(turns: tuple[str, ...] | None) -> str | None:
+    return None if turns is None else json.dumps(turns)
 
 
 def _reason(row: Row) -> str:
@@ -242,13 +249,13 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
 _WORDS: dict[str, tuple[Any, ...]] = {"finish": get_args(Finish), "kind": get_args(Kind), "cause": (None, *CAUSES)}
 _COUNTS = ("step", "count", "index", "length", "version")
 _PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
-_JSON = ("answer", "meta", "parts", "surrogates")
+_JSON = ("answer", "meta", "parts", "turns", "surrogates")
 
 
 def check_schema(schema: pa.Schema) -> None:
     """Raise ValueError, naming the column, unless every column that winnow writes is present with its type.
 
-    Values and returns may be absent, as they are in files of older runs.
+    The columns of `MAY_LACK` may be absent, as they are in files of older runs.
     """
     for field in SCHEMA:
         if field.name not in schema.names:
@@ -339,6 +346,10 @@ def _of_texts(value: Any) -> bool:
     return isinstance(value, dict) and all(k in TEXTS and isinstance(v, str) for k, v in value.items())
 
 
+def _list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
 def _below_0(value: Any) -> bool:
     return value < 0 if isinstance(value, int) else value is not None and len(value) > 0 and bool(value.min() < 0)
 
@@ -347,5 +358,6 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys((*_COUNTS, "tokens", "prompt_tokens"), ("below 0", _below_0)),
     "meta": ("not a JSON object", lambda value: not isinstance(value, dict)),
     "parts": ("not a JSON object of numbers", lambda value: not _of_numbers(value)),
+    "turns": ("not a JSON list of texts", lambda value: value is not None and not _list_of_texts(value)),
     "surrogates": ("not a JSON object of texts", lambda value: value is not None and not _of_texts(value)),
 }

@@ -49,13 +49,35 @@ def chat_texts(
     Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
     (`CPU_SECONDS`, `MEMORY`) or omits `system`. Raises ConfigError for an option that the template does not have.
     """
+    first = [] if system is None else [{"role": "system", "content": system}]
+    conversations = [[*first, {"role": "user", "content": question}] for question in questions]
+    texts = conversation_texts(conversations, tokenizer, options)
+    if system is not None and not all(system.strip() in text for text in texts):
+        raise _unfit(
+            "the tokenizer's chat template has no place for a system message",
+            "remove prompt.system",
+            key="prompt.system",
+        )
+    return texts
+
+
+Conversation = Sequence[Mapping[str, str]]  # messages, each with the keys "role" and "content"
+
+
+def conversation_texts(
+    conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
+) -> list[str]:
+    """The text of every conversation, up to the next message of the assistant; `options` as in `chat_texts`.
+
+    Raises DataError and ConfigError as `chat_texts`.
+    """
     if not tokenizer.chat_template:
         raise _unfit(
             "prompt.template is 'chat', but the model's tokenizer has no chat template",
             "set it to r1_zero, question_only or a file",
         )
     _check_options(tokenizer, options)
-    texts = _rendered(questions, tokenizer, system, options)  # lazy: nothing is compiled in this process
+    texts = _rendered(conversations, tokenizer, options)  # lazy: nothing is compiled in this process
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -66,14 +88,8 @@ def chat_texts(
             replies = [json.loads(line) for line in pipe if line.endswith(b"\n")]
     finally:
         status = _end(child)
-    if len(replies) != len(questions) or not all(isinstance(text, str) for text in replies):
-        raise _failure(replies, status, system)
-    if system is not None and not all(system.strip() in text for text in replies):
-        raise _unfit(
-            "the tokenizer's chat template has no place for a system message",
-            "remove prompt.system",
-            key="prompt.system",
-        )
+    if len(replies) != len(conversations) or not all(isinstance(text, str) for text in replies):
+        raise _failure(replies, status, has_system=any(each[0]["role"] == "system" for each in conversations))
     return replies
 
 
@@ -112,14 +128,14 @@ def _end(child: int) -> int:
     return 0
 
 
-def _failure(replies: Sequence[Any], status: int, system: str | None) -> DataError:
-    """The error where the child did not render every question."""
+def _failure(replies: Sequence[Any], status: int, *, has_system: bool) -> DataError:
+    """The error where the child did not render every conversation."""
     instead = "set prompt.template to r1_zero, question_only or a file, or correct the template"
     if replies and isinstance(replies[-1], dict):
         without = "remove prompt.system if the model supports no system message"
         return _unfit(
             f"the tokenizer's chat template refused the messages: {replies[-1]['error']}",
-            instead if system is None else without,
+            without if has_system else instead,
         )
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return _unfit(
@@ -163,17 +179,15 @@ def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
 
 
 def _rendered(
-    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+    conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
 ) -> Iterator[str]:
     template = tokenizer.get_chat_template()
     fixed = _CLOCK + template if "strftime_now" in template else template
-    before = [] if system is None else [{"role": "system", "content": system}]
-    for question in questions:
+    for conversation in conversations:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
-        messages = [*before, {"role": "user", "content": question}]
         text = tokenizer.apply_chat_template(
-            messages, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
+            list(conversation), chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
         )
         yield str(text)
 

@@ -40,6 +40,7 @@ from winnow.training.progress import TrainingClock
 from winnow.training.prompts import PromptPool, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
 from winnow.training.run import Progress, Run
+from winnow.training.turns import with_environment
 from winnow.verify import Verifiers
 
 
@@ -127,6 +128,7 @@ def _build(
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
+        engine = with_environment(engine, verifiers, config, tokenizer)
         critic_model, critic = make_separate_critic(config, learner, loaded, device)
         if context.sharded:
             # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead

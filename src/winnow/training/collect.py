@@ -27,7 +27,7 @@ from winnow.training.metrics import Clock
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
-_LIGHT = ("index", "text", "finish", "version", "trainable")  # the other fields of a rollout
+_LIGHT = ("index", "text", "finish", "version", "trainable", "turns")  # the other fields of a rollout
 
 
 def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:

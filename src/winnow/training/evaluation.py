@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     reward: float  # NaN: the verifier failed
     parts: Mapping[str, float]
     answer: str | None
-    length: int  # completion tokens
+    length: int  # completion tokens that the policy sampled
     truncated: bool  # truncated at max_new_tokens
     late: bool  # the verdict depends on a limit of wall-clock time
 
@@ -62,7 +62,7 @@ class Judged(NamedTuple):
 def judged(group: Group) -> tuple[Judged, ...]:
     """[N] the judged rollouts of a group that has outcomes."""
     return tuple(
-        Judged(o.kind, o.correct, o.reward, o.parts, o.answer, len(r.tokens), r.finish == "length", o.late)
+        Judged(o.kind, o.correct, o.reward, o.parts, o.answer, r.length, r.finish == "length", o.late)
         for r, o in zip(group.rollouts, group.outcomes or (), strict=True)
     )
 

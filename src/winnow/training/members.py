@@ -14,6 +14,7 @@ from winnow.families import (
     AdvantageTraits,
     AllocatorTraits,
     EngineTraits,
+    EnvironmentTraits,
     LossTraits,
     RewardTraits,
     RoundTraits,
@@ -40,8 +41,9 @@ class Members:
     recipe: str | None  # the recipe that the configuration is from
     task: Bound[TaskTraits]
     further_tasks: tuple[Bound[TaskTraits], ...]  # to evaluate on
-    reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward
+    reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward or environment
     rewards: tuple[Bound[RewardTraits], ...]  # the parts of the reward, bound in this process
+    environment: Bound[EnvironmentTraits] | None
     sample: Bound[SamplerTraits]
     allocate: Bound[AllocatorTraits]
     rounds: Bound[RoundTraits]
@@ -104,11 +106,13 @@ class Members:
     def packages(self) -> tuple[str, ...]:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
+        environment = () if self.environment is None else (self.environment,)
         laws = (
             *(self.sample, self.allocate, self.rounds, *self.selectors),
             *(self.advantage, self.weighting, self.loss, *self.terms),
         )
-        packages = {member.entry.package for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
+        outside = (self.engine, *self.trackers)
+        packages = {member.entry.package for member in (*tasks_and_rewards, *environment, *laws, *outside)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
         return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))
 

@@ -355,7 +355,7 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
-        "policy/entropy": -sum(float(r.logprobs.sum()) for r in rollouts) / tokens if tokens else np.nan,
+        "policy/entropy": -sum(float(r.logprobs[r.sampled].sum()) for r in rollouts) / tokens if tokens else np.nan,
     }
 
 
@@ -369,8 +369,8 @@ def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Me
 
 
 def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
-    trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.sequences}
-    whole = {(position, r.index): len(r.tokens) for position, g in enumerate(groups) for r in g.rollouts}
+    trained = {row.key: row.rollout.length for batch in batches for row in batch.sequences}
+    whole = {(position, r.index): r.length for position, g in enumerate(groups) for r in g.rollouts}
     cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
     kept = [credit for g in groups for credit in _kept_advantages(g)]
     generated = completion_tokens(groups)
@@ -388,6 +388,8 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
         "budget/tokens_cut": float(sum(cut)),
         "budget/rollouts_cut": float(len(cut)),
     }
+    if any(r.trainable is not None for g in groups for r in g.rollouts):
+        metrics["budget/environment_tokens"] = float(sum((g.sizes - g.lengths).sum() for g in groups))
     if kept:
         metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}
     return metrics
@@ -399,7 +401,7 @@ def prompt_tokens(groups: Iterable[Group]) -> float:
 
 
 def completion_tokens(groups: Iterable[Group]) -> float:
-    """Tokens of all rollouts."""
+    """Tokens of all rollouts that the policy sampled."""
     return float(sum(group.lengths.sum() for group in groups))
 
 

@@ -18,11 +18,13 @@ from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.selection import chain, credit_in_chunks, select_in_chunks
 from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load
+from winnow.environments.judging import make_judge
 from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
     ALLOCATOR,
     ENGINE,
+    ENVIRONMENT,
     LOSS,
     REWARD,
     ROUND,
@@ -45,7 +47,6 @@ from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.recipes import recipe_at
 from winnow.registry import resolve, resolve_at
-from winnow.rewards.compose import make_reward
 from winnow.training.checks import check_combinations, check_needs
 from winnow.training.members import Critic, Members
 from winnow.user_code import with_named_errors
@@ -80,7 +81,7 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
     selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
     loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
     reward = reward_spec(config)
-    make_reward(reward, base=base)  # raises for a wrong reward here, and not first in a worker
+    make_judge(reward, base=base)  # raises for a wrong reward here, and not first in a worker
     members = Members(
         config=config,
         base=base,
@@ -88,7 +89,8 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
         task=_bound(TASK, config.task, base),
         further_tasks=tuple(_bound(TASK, task, base, key="evaluate.tasks") for task in config.evaluate.tasks),
         reward=reward,
-        rewards=tuple(_reward(part, base) for part in reward.get("parts", [reward])),
+        rewards=() if config.reward is None else tuple(_reward(part, base) for part in reward.get("parts", [reward])),
+        environment=None if config.environment is None else _bound(ENVIRONMENT, config.environment, base),
         sample=_bound(SAMPLER, config.sample, base),
         allocate=_allocator(config, base, advantage),
         rounds=_bound(ROUND, config.rounds, base),
@@ -230,8 +232,15 @@ def _check_version(key: str, what: str, package: str, extra: str) -> None:
 
 
 def reward_spec(config: Config) -> dict[str, Any]:
-    """The reward as plain data, the form in which a worker gets it."""
-    reward = config.reward
+    """The reward or the environment as plain data, the form in which a worker gets it."""
+    reward, environment = config.reward, config.environment
+    if environment is not None:
+        return {
+            "environment": environment.use,
+            "options": environment.options,
+            "max_turns": environment.max_turns,
+        }
+    assert reward is not None, "a configuration without an environment has a reward"
     if reward.use is not None:
         return {"use": reward.use, "options": reward.options}
     parts = [{"use": p.use, "weight": p.weight, "options": p.options} for p in reward.parts]

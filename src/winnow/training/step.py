@@ -143,7 +143,7 @@ def scatter(group: Group, credit: Credit) -> Credit:
         advantages = np.zeros(len(group.rollouts), dtype=np.float64)
         advantages[places] = credit
         return advantages
-    per_token = [np.zeros(length, dtype=np.float64) for length in group.lengths]
+    per_token = [np.zeros(size, dtype=np.float64) for size in group.sizes]
     for place, numbers in zip(places, credit, strict=True):
         per_token[place] = numbers
     return tuple(per_token)

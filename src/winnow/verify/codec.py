@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winnow.errors import ConfigError, DataError, WinnowError
-from winnow.records import IntArray, Outcome, Prompt, Rollout
+from winnow.records import IntArray, Outcome, Prompt, Reply, Rollout
 from winnow.rewards.compose import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
@@ -60,6 +60,7 @@ def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
         "finish": rollout.finish,
         "version": int(rollout.version),
         "trainable": None if rollout.trainable is None else _pack(rollout.trainable, np.bool_),
+        "turns": rollout.turns,
     }
     return b'{"prompt":%b,"rollout":%b}' % (prompt, _dump(fields).encode("ascii"))
 
@@ -73,7 +74,30 @@ def decode_task(line: bytes) -> tuple[Prompt, Rollout]:
     rollout["logprobs"] = NOT_READ if rollout["logprobs"] is None else _unpack(rollout["logprobs"], np.float64).copy()
     if rollout["trainable"] is not None:
         rollout["trainable"] = _unpack(rollout["trainable"], np.bool_).copy()
+    if rollout["turns"] is not None:
+        rollout["turns"] = tuple(rollout["turns"])
     return Prompt(**prompt), Rollout(**rollout)
+
+
+def encode_verdict(verdict: Outcome | Reply) -> bytes:
+    """An outcome or an environment's reply as JSON. Its text has no lone surrogate, which JSON would represent."""
+    if isinstance(verdict, Reply):
+        return _dump({"reply": verdict.text, "seconds": verdict.seconds}).encode("ascii")
+    return encode_outcome(verdict)
+
+
+def decode_verdict(line: bytes) -> Outcome | Reply:
+    """The outcome or the reply in a line. Any other line is failed(crash), as in `decode_outcome`."""
+    if not line.startswith(b'{"reply":'):
+        return decode_outcome(line)
+    try:
+        fields = json.loads(line)
+        text, seconds = fields["reply"], float(fields["seconds"])
+        if not isinstance(text, str):
+            raise TypeError("a reply is a text")
+    except (TypeError, ValueError, KeyError, RecursionError):
+        return decode_outcome(b"")
+    return Reply(text=text, seconds=seconds)
 
 
 def encode_outcome(outcome: Outcome) -> bytes:

@@ -27,9 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from winnow.environments.judging import Judge, make_judge, warm
 from winnow.errors import WinnowError
 from winnow.records import Outcome
-from winnow.rewards.compose import Score, make_reward, warm
 from winnow.verify.claims import Claims
 from winnow.verify.codec import encode_error, encode_outcome
 from winnow.verify.dispatch import (
@@ -59,7 +59,7 @@ class Supervisor:
     Afterwards it is twice the time of the slowest first verdict.
     """
 
-    def __init__(self, trainer: LineSocket, reward: Score, settings: WorkerSettings) -> None:
+    def __init__(self, trainer: LineSocket, reward: Judge, settings: WorkerSettings) -> None:
         self._trainer = trainer
         self._reward = reward
         self._settings = settings
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
     settings = WorkerSettings.from_json(arguments[1])
     try:
-        reward = make_reward(settings.reward, base=Path(settings.base))
+        reward = make_judge(settings.reward, base=Path(settings.base))
         warm(settings.reward, base=Path(settings.base))
     except WinnowError as error:
         trainer.send(b"error " + encode_error(error))

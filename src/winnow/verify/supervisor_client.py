@@ -19,10 +19,10 @@ import weakref
 from collections import deque
 from pathlib import Path
 
+from winnow.environments.judging import reads
 from winnow.errors import ConfigError, VerifierError
-from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.compose import reads
-from winnow.verify.codec import EncodedPrompts, decode_error, decode_outcome, encode_task
+from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.verify.codec import EncodedPrompts, decode_error, decode_verdict, encode_task
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
@@ -77,7 +77,7 @@ class SupervisorClient:
             self._exchange()
         return ticket
 
-    def result(self, ticket: int) -> Outcome:
+    def result(self, ticket: int) -> Outcome | Reply:
         """The verdict of a ticket; each ticket is valid once.
 
         Raises ConfigError when the reward cannot be imported, VerifierError when no supervisor keeps running.
@@ -88,7 +88,7 @@ class SupervisorClient:
                 if ticket not in self._verdicts and self._exchange():
                     last_verdict = time.monotonic()
                 if ticket in self._verdicts:
-                    return decode_outcome(self._verdicts.pop(ticket))
+                    return decode_verdict(self._verdicts.pop(ticket))
                 server = self._running()
                 if server.socket.closed or self._garbled or time.monotonic() - last_verdict > self._longest_silence:
                     self._restart(server)

@@ -8,21 +8,25 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.rewards.compose import Score, make_reward, reads
+from winnow.environments.judging import Judge, JudgeSpec, make_judge, reads
+from winnow.environments.replay import NOT_REPEATED
+from winnow.errors import VerifierError
+from winnow.records import Group, Outcome, Prompt, Reply, Rollout
+from winnow.rewards.outcomes import failure
 from winnow.verify.failures import RecentVerdicts, check_failures
 from winnow.verify.supervisor_client import SupervisorClient
 from winnow.verify.worker import judge
-from winnow.verify.worker_settings import RewardSpec, WorkerSettings, can_be_sent, reward_name
+from winnow.verify.worker_settings import WorkerSettings, can_be_sent, reward_name
 
 
 class Inline:
     """Judges a rollout when its result is requested; a reward that hangs here hangs the run."""
 
-    def __init__(self, reward: Score) -> None:
+    def __init__(self, reward: Judge) -> None:
         self._reward = reward
         self._numbers = itertools.count()
         self._tasks: dict[int, tuple[Prompt, Rollout]] = {}
@@ -33,7 +37,7 @@ class Inline:
         self._tasks[ticket] = prompt, rollout
         return ticket
 
-    def result(self, ticket: int) -> Outcome:
+    def result(self, ticket: int) -> Outcome | Reply:
         """The verdict of a ticket; each ticket is valid once."""
         return judge(self._reward, *self._tasks.pop(ticket))
 
@@ -48,7 +52,8 @@ class _Submitted(NamedTuple):
 
 
 class Verifiers:
-    """Judges rollouts with one reward, in `workers` killable processes, or in the trainer when there are 0.
+    """Judges rollouts with one reward or environment, in `workers` killable processes, or in the trainer when there
+    are 0.
 
     A rollout whose verdict takes longer than `timeout_seconds` or more memory than `memory_mb` is failed(timeout) or
     failed(memory), and its worker is replaced. One that crashes a worker twice is failed(crash) (see failures.py). No
@@ -61,7 +66,7 @@ class Verifiers:
 
     def __init__(
         self,
-        reward: RewardSpec,
+        reward: JudgeSpec,
         *,
         workers: int,
         timeout_seconds: float,
@@ -75,9 +80,10 @@ class Verifiers:
         self._max_failure_share = max_failure_share
         self._recent = RecentVerdicts()
         self._submitted: dict[tuple[str, int], _Submitted] = {}
+        self._settled: dict[tuple[str, int], tuple[Rollout, Outcome]] = {}
         self._runner: SupervisorClient | Inline
         if workers == 0 or not can_be_sent(reward):
-            self._runner = Inline(make_reward(reward, base=base))
+            self._runner = Inline(make_judge(reward, base=base))
             self.notices = (_notice(self._name, by_choice=workers == 0),)
         else:
             settings = WorkerSettings(
@@ -96,8 +102,40 @@ class Verifiers:
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> None:
         """Start judging a finished rollout; returns at once."""
-        ticket = self._runner.submit(prompt, rollout)
-        self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
+        if self._outcome_of(prompt, rollout) is None:
+            ticket = self._runner.submit(prompt, rollout)
+            self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
+
+    def ask(self, prompt: Prompt, rollout: Rollout) -> int:
+        """Start an environment's answer to the last turn of an unfinished rollout; returns a ticket for `answer`."""
+        return self._runner.submit(prompt, rollout)
+
+    def answer(self, ticket: int) -> Outcome | Reply:
+        """The environment's reply, or the outcome where the rollout has ended; each ticket is valid once."""
+        return self._runner.result(ticket)
+
+    def check_repeats(self, played: Sequence[tuple[Prompt, Rollout, Outcome]]) -> None:
+        """Ask an environment again about rollouts that it has ended.
+
+        Raises VerifierError where it gives another outcome. A timeout and the like, then or now, proves nothing.
+        """
+        tickets = [self.ask(prompt, rollout) for prompt, rollout, _ in played]
+        for (prompt, rollout, before), ticket in zip(played, tickets, strict=True):
+            again = self.answer(ticket)
+            differs = isinstance(again, Reply) or replace(again, seconds=before.seconds) != before
+            unknown = before.failed or (isinstance(again, Outcome) and again.failed and again.cause != "malformed")
+            if differs and not unknown:
+                raise VerifierError(
+                    f"the environment {self._name!r} gave two outcomes to rollout {rollout.index} of {prompt.id!r}: "
+                    f"{NOT_REPEATED}",
+                    remedy="make its texts and its result depend on the prompt, the replies and `rng` alone",
+                    key="environment",
+                    code="verifier.not_repeatable",
+                )
+
+    def settle(self, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> None:
+        """Store the outcome of a finished rollout that `answer` has returned, so that it is not judged again."""
+        self._settled[prompt.id, rollout.index] = rollout, outcome
 
     def collect(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with `outcomes` filled in the order of their rollouts; waits for missing verdicts.
@@ -106,7 +144,7 @@ class Verifiers:
         """
         tickets = [[self._ticket(group.prompt, rollout) for rollout in group.rollouts] for group in groups]
         return [
-            group.fill(outcomes=tuple(self._runner.result(ticket) for ticket in row))
+            group.fill(outcomes=tuple(t if isinstance(t, Outcome) else self._outcome(t) for t in row))
             for group, row in zip(groups, tickets, strict=True)
         ]
 
@@ -134,9 +172,9 @@ class Verifiers:
         for prompt, rollout in tasks:
             tickets.append(self._runner.submit(prompt, rollout))
             if len(tickets) >= ahead:
-                yield self._runner.result(tickets.popleft())
+                yield self._outcome(tickets.popleft())
         while tickets:
-            yield self._runner.result(tickets.popleft())
+            yield self._outcome(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
         """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops at the same verdict."""
@@ -155,8 +193,26 @@ class Verifiers:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ticket(self, prompt: Prompt, rollout: Rollout) -> int:
-        """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted."""
+    def _outcome(self, ticket: int) -> Outcome:
+        """The outcome of a finished rollout. An environment that would go on has changed since it ended the rollout."""
+        verdict = self._runner.result(ticket)
+        if isinstance(verdict, Reply):
+            return failure("malformed", f"{self._name!r} goes on where this rollout ended: it differs, or has changed")
+        return verdict
+
+    def _outcome_of(self, prompt: Prompt, rollout: Rollout) -> Outcome | None:
+        """The settled outcome of exactly this rollout; None without one."""
+        settled, outcome = self._settled.get((prompt.id, rollout.index), (None, None))
+        return outcome if settled is rollout else None
+
+    def _ticket(self, prompt: Prompt, rollout: Rollout) -> int | Outcome:
+        """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted; or
+        its settled outcome.
+        """
+        outcome = self._outcome_of(prompt, rollout)
+        if outcome is not None:
+            del self._settled[prompt.id, rollout.index]
+            return outcome
         submitted = self._submitted.pop((prompt.id, rollout.index), None)
         if submitted is not None and submitted.prompt is prompt and submitted.rollout is rollout:
             return submitted.ticket

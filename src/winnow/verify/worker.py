@@ -14,24 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.compose import Score
+from winnow.environments.judging import Judge
+from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.verify.claims import NUMBERS, Claims
-from winnow.verify.codec import decode_task, encode_outcome
+from winnow.verify.codec import decode_task, encode_verdict
 from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 2**16  # at once
 
 
-def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
-    """The reward's outcome, with `seconds` set."""
+def judge(reward: Judge, prompt: Prompt, rollout: Rollout) -> Outcome | Reply:
+    """The outcome of the reward or environment, or the environment's reply, with `seconds` set."""
     started = time.perf_counter()
-    outcome = reward(prompt, rollout)
-    return replace(outcome, seconds=time.perf_counter() - started)
+    verdict = reward(prompt, rollout)
+    return replace(verdict, seconds=time.perf_counter() - started)
 
 
-def serve(end: socket.socket, claims: Claims, reward: Score, *, memory_mb: int, parent: int) -> NoReturn:
+def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, parent: int) -> NoReturn:
     """Judge tasks until the other side closes, or exit with status OUT_OF_MEMORY; never returns."""
     status = 1
     try:
@@ -47,7 +47,7 @@ def serve(end: socket.socket, claims: Claims, reward: Score, *, memory_mb: int, 
         os._exit(status)  # skips the supervisor's loop and exit handlers, which the fork has inherited
 
 
-def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
+def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
     lines = enumerate(end.makefile("rb", _READ_BYTES))
     while (claimed := claims.claim()) is not None:
         line = next((line for number, line in lines if number % NUMBERS == claimed), b"")  # others were taken back
@@ -55,9 +55,9 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
             return
         ticket, _, task = line.partition(b" ")
         verdict = judge(reward, *decode_task(task))
-        if verdict.cause == "memory":
+        if isinstance(verdict, Outcome) and verdict.cause == "memory":
             raise MemoryError  # the memory may never be freed, so the next task gets a new worker
-        end.sendall(b"%b %b\n" % (ticket, encode_outcome(verdict)))
+        end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
 
 
 def _end_with(parent: int) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from winnow.environments.judging import JudgeSpec, named_members
 from winnow.errors import ConfigError
 from winnow.registry import resolve
 
-RewardSpec = Mapping[str, Any]  # the argument of rewards.compose.make_reward
 WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    reward: RewardSpec
+    reward: JudgeSpec
     base: str  # the folder that "file.py:function" is relative to
     workers: int
     timeout_seconds: float  # for one verdict
@@ -40,21 +38,19 @@ class WorkerSettings:
         return cls(**json.loads(text))
 
 
-def reward_name(reward: RewardSpec) -> str:
-    """The reward's name in messages: "r1_zero", or "math + format" for a sum."""
-    return " + ".join(use if isinstance(use, str) else getattr(use, "__name__", repr(use)) for use in _uses(reward))
+def reward_name(reward: JudgeSpec) -> str:
+    """The name of the reward or environment in messages: "r1_zero", or "math + format" for a sum."""
+    uses = (use for _, use in named_members(reward))
+    return " + ".join(use if isinstance(use, str) else getattr(use, "__name__", repr(use)) for use in uses)
 
 
-def can_be_sent(reward: RewardSpec) -> bool:
-    """Whether another process can import every part: a function of a file, or a reward of winnow or of a package.
+def can_be_sent(reward: JudgeSpec) -> bool:
+    """Whether another process can import every part: a function of a file, or a member of winnow or of a package.
 
     It cannot import a function object, nor a member that only this process has registered. Raises ConfigError for a
     name that is not registered.
     """
     return all(
-        isinstance(use, str) and (".py:" in use or resolve("reward", use).package is not None) for use in _uses(reward)
+        isinstance(use, str) and (".py:" in use or resolve(family, use).package is not None)
+        for family, use in named_members(reward)
     )
-
-
-def _uses(reward: RewardSpec) -> list[str | Callable[..., Any]]:
-    return [part["use"] for part in reward.get("parts", [reward])]

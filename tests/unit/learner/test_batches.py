@@ -245,16 +245,16 @@ def test_groups_must_be_selected_and_credited() -> None:
 
 
 def test_only_the_first_tokens_are_trained_and_weighed() -> None:
-    """Of 5, 3 and 2 tokens the first 3: 3 + 3 + 2 = 8 are trained, and the weighting sees those."""
+    """Of 4 sampled of 5, 3 and 2 tokens the first 3: 3 + 3 + 2 = 8 are trained, and the weighting sees those."""
     per_token = (np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([6.0, 7.0, 8.0]), np.array([9.0, 10.0]))
     whole = group("a", [5, 3, 2], advantages=per_token, trainable=[True, False, True, True, True])
     (batch,) = cut([whole], max_trained_tokens=3)
-    assert [row.rollout.tokens.tolist() for row in batch.sequences] == [[0, 1, 2], [0, 1, 2], [0, 1]]
-    assert [row.rollout.logprobs.shape for row in batch.sequences] == [(3,), (3,), (2,)]
-    assert [row.advantage.tolist() for row in batch.sequences] == [[1, 2, 3], [6, 7, 8], [9, 10]]
-    assert batch.sequences[0].rollout.trainable.tolist() == [True, False, True]
+    assert [row.rollout.tokens.tolist() for row in batch.sequences] == [[0, 1, 2, 3], [0, 1, 2], [0, 1]]
+    assert [row.rollout.logprobs.shape for row in batch.sequences] == [(4,), (3,), (2,)]
+    assert [row.advantage.tolist() for row in batch.sequences] == [[1, 2, 3, 4], [6, 7, 8], [9, 10]]
+    assert batch.sequences[0].rollout.trainable.tolist() == [True, False, True, True]
     assert batch.sequences[1].rollout is whole.rollouts[1], "what is not cut is not copied"
-    assert [row.weight for row in batch.sequences] == [1 / 7] * 3
+    assert [row.weight for row in batch.sequences] == [1 / 8] * 3
     assert [len(r.tokens) for r in whole.rollouts] == [5, 3, 2], "the group keeps them whole"
 
 
@@ -270,8 +270,8 @@ def test_what_would_teach_behind_the_cut_alone_is_silent() -> None:
     late = (np.array([0.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0]))
     (batch,) = cut([group("a", [3, 3], advantages=late)], max_trained_tokens=2)
     assert [row.rollout.index for row in batch.sequences] == [1]
-    unseen = group("b", [3], trainable=[False, False, True])
-    assert cut([unseen], max_trained_tokens=2)[0].sequences == ()
+    unseen = group("b", [3], trainable=[False, True, True], advantages=(np.array([0.0, 0.0, 1.0]),))
+    assert cut([unseen], max_trained_tokens=1)[0].sequences == ()
 
 
 def test_batches_are_balanced_by_what_is_trained() -> None:

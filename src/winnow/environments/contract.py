@@ -1,0 +1,60 @@
+"""The contract of every environment: its example is right, junk never earns more, and it repeats itself.
+
+@register("environment", example=lambda gold: ["first turn", f"<answer>{gold}</answer>"])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from winnow.environments.replay import make_environment
+from winnow.families import EnvironmentTraits
+from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.registry import Entry
+from winnow.rewards.contract import JUNK
+
+TURNS = 64  # of junk, after which an environment has to have ended
+
+
+def check_environment(entry: Entry[EnvironmentTraits], *, gold: Any = "12") -> None:
+    """Raise AssertionError unless the environment gives its best reward for its example, and no more for junk.
+
+    Junk is repeated until the environment ends, within `TURNS` turns. Every rollout is judged twice, with one verdict.
+    """
+    example = entry.traits.example
+    assert example is not None, f"the environment {entry.name!r} must declare example=lambda gold: [<the right turns>]"
+    replies = list(example(gold))
+    right = _play(entry, gold, replies)
+    assert right.kind == "correct", f"{entry.name!r} judges its example as {right.kind}: {replies!r}"
+    assert right.reward == entry.traits.best, f"{entry.name!r} returns {right.reward} for its example"
+    for label, text in JUNK.items():
+        junk = _play(entry, gold, [text] * TURNS)
+        assert not junk.failed, f"{entry.name!r} on {label}: no verdict, {junk.cause}: {junk.detail}"
+        assert junk.reward <= entry.traits.best, f"{entry.name!r} returns {junk.reward} for junk ({label})"
+
+
+def _play(entry: Entry[EnvironmentTraits], gold: Any, replies: list[str]) -> Outcome:
+    answer = make_environment(entry.function, {}, max_turns=TURNS)
+    prompt = Prompt(id="contract", tokens=np.zeros(1, np.int64), text="Play.", answer=gold, task="contract")
+    turns = list[str]()
+    for reply in replies:
+        turns.append(reply)
+        verdict, again = (answer(prompt, _rollout(turns)) for _ in range(2))
+        assert verdict == again or _both_failed(verdict, again), f"{entry.name!r}: two calls, two verdicts"
+        if isinstance(verdict, Outcome):
+            return verdict
+        turns.append(verdict.text)
+    raise AssertionError(f"{entry.name!r} has not ended after {len(replies)} turns")
+
+
+def _both_failed(first: Outcome | Reply, second: Outcome | Reply) -> bool:
+    return all(isinstance(each, Outcome) and each.failed for each in (first, second))
+
+
+def _rollout(turns: list[str]) -> Rollout:
+    none = np.zeros(0)
+    return Rollout(
+        index=0, tokens=none.astype(np.int64), logprobs=none, text="", finish="stop", version=0, turns=tuple(turns)
+    )

@@ -1,0 +1,47 @@
+"""What judges the rollouts of a run, from plain data: a reward, or an environment.
+
+judge = make_judge({"environment": "game.py:guess", "options": {"turns": 7}, "max_turns": 16})
+judge(prompt, rollout)  # an Outcome, or the environment's Reply
+
+A specification with the key "environment" is an environment, any other one a reward (`rewards.compose.make_reward`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from winnow.environments.replay import make_environment
+from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.rewards import compose
+
+Judge = Callable[[Prompt, Rollout], Outcome | Reply]
+JudgeSpec = Mapping[str, Any]
+
+KEY = "environment"
+
+
+def make_judge(spec: JudgeSpec, *, base: Path | None = None) -> Judge:
+    """The reward or the environment that `spec` describes, as a function. Raises ConfigError for an invalid one."""
+    if KEY in spec:
+        return make_environment(spec[KEY], spec["options"], max_turns=spec["max_turns"], base=base)
+    return compose.make_reward(spec, base=base)
+
+
+def warm(spec: JudgeSpec, *, base: Path | None = None) -> None:
+    """Prepare the first verdict of a reward; an environment has nothing to prepare."""
+    if KEY not in spec:
+        compose.warm(spec, base=base)
+
+
+def reads(spec: JudgeSpec, *, base: Path | None = None) -> frozenset[str]:
+    """The fields of a rollout that are read besides tokens and text. Raises ConfigError."""
+    return frozenset() if KEY in spec else compose.reads(spec, base=base)
+
+
+def named_members(spec: JudgeSpec) -> list[tuple[str, Any]]:
+    """(family, use) of every member in a specification."""
+    if KEY in spec:
+        return [(KEY, spec[KEY])]
+    return [("reward", part["use"]) for part in spec.get("parts", [spec])]

@@ -1,0 +1,184 @@
+"""Samples rollouts of several turns with any engine: the policy and an environment write in turn.
+
+The turns of a step are rounds. In each round the engine samples the next turn of every unfinished rollout, and the
+environment answers a finished turn while others are sampled. The next round begins when all answers are there. So the
+requests to the engine, and hence the bits, do not depend on the speed of an environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from winnow.config import Config
+from winnow.engines.base import Engine, OnRollout
+from winnow.records import BoolArray, Finish, FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
+from winnow.seeds import SeedName
+from winnow.tasks.dialogue import Dialogue
+from winnow.verify import Verifiers
+
+CHECKED = 8  # rollouts of a process's first request that are played twice
+
+
+def with_environment(engine: Engine, verifiers: Verifiers, config: Config, tokenizer: Any) -> Engine:
+    """The engine; where the configuration has an environment, one that samples rollouts of several turns.
+
+    Raises DataError for a tokenizer whose chat template has no second turn.
+    """
+    if config.environment is None:
+        return engine
+    dialogue = Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
+    turns = TurnEngine(engine, verifiers, dialogue, max_turn_tokens=config.environment.max_turn_tokens)
+    return cast(Engine, turns)  # `version` and the like are those of the engine, through __getattr__
+
+
+class TurnEngine:
+    """An engine whose rollouts consist of turns; everything but `generate` is the inner engine's.
+
+    A turn of the policy has at most `max_turn_tokens` tokens, and begins only where that many fit into
+    `Sampling.max_new_tokens`, the limit of all turns together. The finish of a rollout is "length" where there was no
+    room for another turn, and "stop" where the environment ended it. The outcomes of the latter are stored in
+    `verifiers`.
+
+    The random numbers of the first turn are those of a rollout of one turn. Those of later ones depend on the prompt,
+    the index and the turn, so no rollout depends on its neighbours.
+    """
+
+    def __init__(self, engine: Engine, verifiers: Verifiers, dialogue: Dialogue, *, max_turn_tokens: int) -> None:
+        self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
+        self._max_turn_tokens = max_turn_tokens
+        self._checked = False  # whether the environment has been found to repeat itself
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[SeedName, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`; `on_rollout` is called with whole rollouts."""
+        limit = min(self._max_turn_tokens, sampling.max_new_tokens)
+        one_turn = dataclasses.replace(sampling, max_new_tokens=limit)
+        games: dict[str, _Game] = {}  # by the id of the prompt that the engine continues
+
+        def first_turn(prompt: Prompt, rollout: Rollout) -> None:
+            game = _Game(prompt, rollout.index)
+            games[game.id] = game
+            self._take(game, rollout)
+
+        def later_turn(prompt: Prompt, rollout: Rollout) -> None:
+            self._take(games[prompt.id], rollout)
+
+        sampled = self._engine.generate(prompts, counts, one_turn, seed=seed, on_rollout=first_turn)
+        order = [_game_id(group.prompt, rollout.index) for group in sampled for rollout in group.rollouts]
+        playing, turn = [games[name] for name in order], 0
+        while playing:
+            playing = [game for game in playing if not self._ends(game, sampling.max_new_tokens - limit, on_rollout)]
+            turn += 1
+            if playing:
+                following = [game.prompt_so_far() for game in playing]
+                again = (*seed, "turn", turn)
+                self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
+        self._check_repeats([games[name] for name in order])
+        rollouts = iter([games[name].finished for name in order])
+        return [
+            Group(prompt=group.prompt, rollouts=tuple(cast(Rollout, next(rollouts)) for _ in group.rollouts))
+            for group in sampled
+        ]
+
+    def _check_repeats(self, played: Sequence[_Game]) -> None:
+        """In the first request that ends rollouts, have some of them answered again."""
+        ended = [(game.prompt, game.finished, game.outcome) for game in played]
+        known = [(prompt, rollout, outcome) for prompt, rollout, outcome in ended if rollout and outcome]
+        if known and not self._checked:
+            self._verifiers.check_repeats(known[:CHECKED])
+            self._checked = True
+
+    def _take(self, game: _Game, rollout: Rollout) -> None:
+        """Add a turn of the policy, and ask the environment."""
+        game.add(rollout.tokens, rollout.logprobs, np.ones(len(rollout.tokens), dtype=np.bool_), rollout.text)
+        game.version = rollout.version
+        game.ticket = self._verifiers.ask(game.prompt, game.rollout("stop"))
+
+    def _ends(self, game: _Game, most: int, on_rollout: OnRollout | None) -> bool:
+        """Add the environment's turn, and return False; or True where the rollout has ended.
+
+        At most `most` tokens leave room for another turn.
+        """
+        verdict = self._verifiers.answer(game.ticket)
+        if isinstance(verdict, Outcome):
+            game.finished, game.outcome = game.rollout("stop"), verdict
+            self._verifiers.settle(game.prompt, game.finished, verdict)
+        else:
+            last = int(game.tokens[-1][-1]) if len(game.tokens[-1]) else -1
+            tokens = self._dialogue.tokens(verdict.text, last=last)
+            if game.size + len(tokens) <= most:
+                game.add(tokens, np.zeros(len(tokens)), np.zeros(len(tokens), dtype=np.bool_), verdict.text)
+                return False
+            game.finished = game.rollout("length")
+        if on_rollout is not None:
+            on_rollout(game.prompt, game.finished)
+        return True
+
+
+def _game_id(prompt: Prompt, index: int) -> str:
+    return f"{prompt.id}#{index}"
+
+
+@dataclass(eq=False)
+class _Game:
+    """An unfinished rollout: the tokens and the text of each turn so far."""
+
+    prompt: Prompt
+    index: int
+    version: int = 0
+    ticket: int = -1  # of the environment's answer to the last turn
+    tokens: list[IntArray] = field(default_factory=list)
+    logprobs: list[FloatArray] = field(default_factory=list)
+    sampled: list[BoolArray] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    finished: Rollout | None = None
+    outcome: Outcome | None = None  # of a rollout that the environment ended
+
+    @property
+    def id(self) -> str:
+        return _game_id(self.prompt, self.index)
+
+    @property
+    def size(self) -> int:
+        """Tokens so far."""
+        return sum(map(len, self.tokens))
+
+    def add(self, tokens: IntArray, logprobs: FloatArray, sampled: BoolArray, text: str) -> None:
+        self.tokens.append(tokens)
+        self.logprobs.append(logprobs)
+        self.sampled.append(sampled)
+        self.texts.append(text)
+
+    def prompt_so_far(self) -> Prompt:
+        """The prompt that the engine continues: that of the rollout, with all of its tokens so far."""
+        tokens = np.concatenate([self.prompt.tokens, *self.tokens])
+        text = "\n".join([self.prompt.text, *self.texts])
+        return dataclasses.replace(self.prompt, id=self.id, tokens=tokens, text=text)
+
+    def rollout(self, finish: Finish) -> Rollout:
+        """The rollout so far."""
+        return Rollout(
+            index=self.index,
+            tokens=np.concatenate(self.tokens),
+            logprobs=np.concatenate(self.logprobs),
+            text="\n".join(self.texts[::2]),
+            finish=finish,
+            version=self.version,
+            trainable=np.concatenate(self.sampled),
+            turns=tuple(self.texts),
+        )

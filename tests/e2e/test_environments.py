@@ -1,0 +1,154 @@
+"""Runs with an environment: the game of the documentation, the same bits however slow it is, and after a resume."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import winnow
+from forked import python
+from refusals import refused
+from winnow.commands.show import Choice, format_rollouts
+from winnow.errors import ConfigError
+from winnow.state.logbook import read_rows
+
+REPOSITORY = Path(__file__).parents[2]
+KILLED = Path(__file__).with_name("killed.py")
+
+GAME = '''
+import random
+import time
+
+
+def count(prompt, reply, rng, *, turns=3, sleep=0.0):
+    """Pays even code points, and answers with their number and a number of the prompt's."""
+    start, even = int(rng.integers(1000)), 0
+    for turn in range(turns):
+        if turn:
+            reply = yield f"{start} {even}"
+        time.sleep(sleep * random.random())
+        even += sum(ord(c) % 2 == 0 for c in reply)
+    return {"even": even / 10, "start": 0.0}
+'''
+
+
+def configuration(smallest, folder, **changes):
+    (folder / "count.py").write_text(GAME)
+    given = smallest(
+        prompt={"template": "chat"},
+        rollout={"max_new_tokens": 60, "prompts_per_step": 3, "rollouts_per_prompt": 4},
+        verify={"workers": 1, "timeout_seconds": 60.0},
+        **changes,
+    )
+    del given["reward"]
+    return {**given, "environment": {"use": f"{folder}/count.py:count", "max_turn_tokens": 6, **given.pop("play", {})}}
+
+
+def train(config, output, **changes):
+    return winnow.train(**{**config, "output": str(output), **changes}, progress=False)
+
+
+def digests(run, step):
+    final = Path(run) / "checkpoints" / f"step-{step:06d}"
+    names = ("model.safetensors", "trainer.safetensors", "trainer.json")
+    return {name: hashlib.sha256((final / name).read_bytes()).hexdigest() for name in names}
+
+
+def rollouts(run):
+    rows = read_rows(Path(run) / "rollouts")
+    return [{k: repr(getattr(v, "tolist", lambda v=v: v)()) for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_the_same_bits_however_slow_the_environment_is(smallest, tmp_path):
+    config = configuration(smallest, tmp_path)
+    train(config, tmp_path / "fast")
+    slow = {**config["environment"], "sleep": 0.05}
+    train(config, tmp_path / "slow", environment=slow)
+    assert digests(tmp_path / "slow", 2) == digests(tmp_path / "fast", 2)
+    assert rollouts(tmp_path / "slow") == rollouts(tmp_path / "fast")
+
+
+def test_the_log_has_turns_masks_and_numbers_of_both_kinds_of_tokens(smallest, tmp_path):
+    config = configuration(smallest, tmp_path, steps=1)
+    train(config, tmp_path / "run")
+    rows = list(read_rows(tmp_path / "run" / "rollouts"))
+    assert {len(row["turns"]) for row in rows} == {5}
+    for row in rows:
+        assert row["text"] == "\n".join(row["turns"][::2])
+        assert len(row["trainable"]) == len(row["tokens"]) == row["length"] <= 60
+        assert (row["logprobs"][~row["trainable"]] == 0).all()
+        assert (row["logprobs"][row["trainable"]] < 0).all()
+    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    own = sum(int(row["trainable"].sum()) for row in rows)
+    assert metrics["budget/tokens_generated"] == own
+    assert metrics["budget/environment_tokens"] == sum(row["length"] for row in rows) - own
+    assert metrics["policy/logprob_gap_max"] < 1e-4, "the policy reads the context in which the engine sampled"
+    assert len({row["turns"][1].split()[0] for row in rows}) == 3, "one game for each of the three prompts"
+    shown = "\n".join(format_rollouts(tmp_path / "run", Choice(full=True)))
+    assert shown.count("environment:") == 2 * len(rows)
+    assert shown.count("policy:") == 3 * len(rows)
+
+
+def test_a_resumed_run_has_the_same_bits(smallest, tmp_path):
+    config = configuration(smallest, tmp_path)
+    train(config, tmp_path / "whole", steps=4)
+    train(config, tmp_path / "parts", steps=2)
+    winnow.resume(tmp_path / "parts", steps=4, trust_run=True, progress=False)
+    assert digests(tmp_path / "parts", 4)["model.safetensors"] == digests(tmp_path / "whole", 4)["model.safetensors"]
+    assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+
+
+def test_an_evaluation_plays_the_environment(smallest, tmp_path):
+    config = configuration(smallest, tmp_path, steps=1, task={"levels": [1, 2]})
+    result = train(config, tmp_path / "run")
+    (one,) = winnow.evaluate(str(result.model), problems=3, rollouts_per_prompt=2, trust_run=True, progress=False)
+    assert len(one.rows) == 6
+    assert all(row["parts"].keys() == {"even", "start"} for row in one.rows)
+    assert all(len(row["turns"]) == 5 for row in one.rows)
+
+
+def test_a_reward_and_an_environment_are_refused(smallest, tmp_path):
+    config = configuration(smallest, tmp_path)
+    with refused(ConfigError, key="environment", code="config.combination"):
+        train(config, tmp_path / "both", reward="boxed")
+    with refused(ConfigError, key="prompt.template", code="config.combination"):
+        train(config, tmp_path / "plain", prompt={"template": "question_only"})
+    with refused(ConfigError, key="environment.max_turn_tokens", code="config.combination"):
+        train(config, tmp_path / "short", rollout={"max_new_tokens": 5})
+    with refused(ConfigError, key="environment.turn", code="config.unknown_key"):
+        train(config, tmp_path / "unknown", environment={**config["environment"], "turn": 3})
+
+
+def test_the_game_of_the_documentation(smallest, tmp_path, monkeypatch):
+    page = (REPOSITORY / "docs" / "environments.md").read_text(encoding="utf-8")
+    text = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    Path("game.py").write_text(text, encoding="utf-8")
+    config = {**configuration(smallest, tmp_path, steps=1), "environment": {"use": "game.py:second_chance"}}
+    train(config, tmp_path / "run", environment={**config["environment"], "max_turn_tokens": 6})
+    rows = list(read_rows(tmp_path / "run" / "rollouts"))
+    assert {row["turns"][1] for row in rows if row["turns"]} == {"No. Try once more."}
+    assert {frozenset(row["parts"]) for row in rows} == {frozenset({"right", "late"})}
+    assert "game" not in sys.modules
+    assert np.isfinite([row["reward"] for row in rows]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["generate", "update"])
+def test_a_killed_run_resumes_to_the_same_bits(moment, smallest, tmp_path):
+    from test_resume import write_config
+
+    config = configuration(
+        smallest, tmp_path, steps=6, checkpoint={"every": 2}, update={"epochs": 2, "updates_per_step": 2}
+    )
+    whole = train(config, tmp_path / "whole")
+    toml = write_config(tmp_path / "killed.toml", {**config, "output": str(tmp_path / "killed")})
+    killed = python(KILLED, moment, toml)
+    assert killed.returncode == -9, killed.stderr
+    winnow.train(toml, resume=True, progress=False)
+    assert digests(tmp_path / "killed", 6) == digests(whole.folder, 6)

@@ -1,0 +1,238 @@
+"""Rollouts of several turns, against a plain loop that uses transformers alone, and by hand with scripted turns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from refusals import refused
+from winnow import seeds
+from winnow.algos.objective import Objective
+from winnow.engines.base import EngineContext
+from winnow.engines.hf import hf
+from winnow.engines.native.engine import native
+from winnow.engines.scripted import scripted
+from winnow.errors import VerifierError
+from winnow.learner.policy import Policy
+from winnow.records import Prompt, Sampling, TrainingSequence
+from winnow.registry import resolve
+from winnow.tasks.dialogue import Dialogue
+from winnow.testing import tiny
+from winnow.training.turns import TurnEngine
+from winnow.verify import Verifiers
+
+SEED = (3, "rollout", 0)
+
+
+def echo(prompt, reply, rng, *, turns=2):
+    """Answers each turn with its length, for `turns` turns."""
+    total = len(reply)
+    for _ in range(turns - 1):
+        reply = yield f"{len(reply)}!"
+        total += len(reply)
+    return {"long": float(total), "other": 0.0}
+
+
+def game(environment, *, max_turns=8, **options):
+    spec = {"environment": environment, "options": options, "max_turns": max_turns}
+    return Verifiers(spec, workers=0, timeout_seconds=1.0, memory_mb=1, max_failure_share=1.0)
+
+
+def context_of(loaded):
+    return EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=8
+    )
+
+
+def prompts_of(tokenizer, *names):
+    tokens = np.array(tokenizer.encode("<|user|>Go.<|endoftext|><|assistant|><think>", add_special_tokens=False))
+    return [Prompt(id=name, tokens=tokens, text="Go.", answer="1", task="t") for name in names]
+
+
+def turn_engine(engine, environment, tokenizer, *, max_turn_tokens, **options):
+    return TurnEngine(engine, game(environment, **options), Dialogue.of(tokenizer), max_turn_tokens=max_turn_tokens)
+
+
+@torch.no_grad()
+def plain_turn(model, tokens, key, *, most, stop):
+    """One turn, token by token: the first token whose cumulative probability exceeds the uniform number."""
+    uniforms, sampled, logprobs = seeds.uniforms([key], most)[0], [], []
+    for uniform in uniforms:
+        logits = model(input_ids=torch.tensor([[*tokens, *sampled]])).logits[0, -1].double()
+        probabilities = logits.softmax(-1)
+        sums = probabilities.cumsum(-1)
+        sampled.append(int(torch.searchsorted(sums, uniform * sums[-1], right=True)))
+        logprobs.append(float(logits.log_softmax(-1)[sampled[-1]]))
+        if sampled[-1] in stop:
+            break
+    return sampled, logprobs
+
+
+def plain_game(loaded, prompt, index, *, most):
+    """Two turns with a plain loop: tokens, log-probs and mask of the rollout."""
+    tokenizer, stop = loaded.tokenizer, loaded.stop_tokens
+    start = prompt.tokens.tolist()
+    first, first_logprobs = plain_turn(loaded.model, start, (*SEED, prompt.id, index), most=most, stop=stop)
+    text = tokenizer.decode(first, skip_special_tokens=True)
+    written = "<|user|>" if first[-1] == tokenizer.eos_token_id else "<|endoftext|><|user|>"
+    between = [
+        *tokenizer.encode(written, add_special_tokens=False),
+        *tokenizer.encode(f"{len(text)}!", add_special_tokens=False),
+        *tokenizer.encode("<|endoftext|><|assistant|><think>", add_special_tokens=False),
+    ]
+    key = (*SEED, "turn", 1, f"{prompt.id}#{index}", 0)
+    second, second_logprobs = plain_turn(loaded.model, [*start, *first, *between], key, most=most, stop=stop)
+    mask = [True] * len(first) + [False] * len(between) + [True] * len(second)
+    return [*first, *between, *second], [*first_logprobs, *[0.0] * len(between), *second_logprobs], mask
+
+
+@pytest.mark.parametrize("engine", [hf, native])
+def test_two_turns_equal_a_plain_loop_in_tokens_masks_logprobs_and_gradient(engine):
+    loaded = tiny()
+    made = turn_engine(engine(context_of(loaded)), echo, loaded.tokenizer, max_turn_tokens=7)
+    prompts = prompts_of(loaded.tokenizer, "a", "b")
+    groups = made.generate(prompts, [3, 2], Sampling(max_new_tokens=48), seed=SEED)
+    assert [[r.index for r in group.rollouts] for group in groups] == [[0, 1, 2], [0, 1]]
+    sequences, expected = [], torch.zeros(())
+    for group in groups:
+        for rollout in group.rollouts:
+            tokens, logprobs, mask = plain_game(loaded, group.prompt, rollout.index, most=7)
+            assert rollout.tokens.tolist() == tokens
+            assert rollout.sampled.tolist() == mask
+            np.testing.assert_allclose(rollout.logprobs, logprobs, atol=1e-5)
+            advantage = 1.0 if rollout.index else -0.5
+            sequences.append(
+                TrainingSequence(prompt=group.prompt, rollout=rollout, group=0, advantage=advantage, weight=0.25)
+            )
+            whole = torch.tensor([[*group.prompt.tokens.tolist(), *tokens]])
+            of_tokens = loaded.model(input_ids=whole).logits[0, len(group.prompt.tokens) - 1 : -1].log_softmax(-1)
+            own = of_tokens.gather(-1, torch.tensor(tokens)[:, None])[:, 0][torch.tensor(mask)]
+            expected = expected - 0.25 * advantage * own.sum()
+    expected.backward()
+    plain = {name: weight.grad.clone() for name, weight in loaded.model.named_parameters()}
+    loaded.model.zero_grad()
+    policy = Policy(loaded.model, temperature=1.0, pad_token=loaded.stop_tokens[0], tokens_per_micro_batch=512)
+    for mb in policy.micro_batches(sequences):
+        Objective(loss=resolve("loss", "reinforce").function)(policy.forward(mb), mb).total.backward()
+    for name, weight in loaded.model.named_parameters():
+        torch.testing.assert_close(weight.grad, plain[name], rtol=1e-5, atol=1e-5)
+
+
+def test_a_rollout_does_not_depend_on_its_neighbours():
+    loaded = tiny()
+    alone, together = [], []
+    for kept, names in ((alone, ["b"]), (together, ["a", "b", "c"])):
+        made = turn_engine(hf(context_of(loaded)), echo, loaded.tokenizer, max_turn_tokens=6)
+        groups = made.generate(
+            prompts_of(loaded.tokenizer, *names), [2] * len(names), Sampling(max_new_tokens=40), seed=SEED
+        )
+        kept += [rollout for group in groups for rollout in group.rollouts if group.prompt.id == "b"]
+    assert [r.tokens.tolist() for r in alone] == [r.tokens.tolist() for r in together]
+
+
+def script(prompt, index):
+    """The turn "one" first, and "two" in every later turn."""
+    return "two" if "#" in prompt.id else "one"
+
+
+def played(environment, *, most, max_turn_tokens, **options):
+    loaded = tiny()
+    made = turn_engine(
+        scripted(context_of(loaded), script=script),
+        environment,
+        loaded.tokenizer,
+        max_turn_tokens=max_turn_tokens,
+        **options,
+    )
+    seen = []
+    (group,) = made.generate(
+        prompts_of(loaded.tokenizer, "a"),
+        [2],
+        Sampling(max_new_tokens=most),
+        seed=SEED,
+        on_rollout=lambda prompt, rollout: seen.append((prompt.id, rollout)),
+    )
+    assert [rollout for _, rollout in seen] == list(group.rollouts), "once for every whole rollout"
+    assert {name for name, _ in seen} == {"a"}
+    return made, group, loaded.tokenizer
+
+
+def test_turns_text_mask_and_finish_by_hand():
+    _, group, tokenizer = played(echo, most=100, max_turn_tokens=8, turns=3)
+    rollout = group.rollouts[0]
+    assert rollout.turns == ("one", "3!", "two", "3!", "two")
+    assert (rollout.text, rollout.finish) == ("one\ntwo\ntwo", "stop")
+    assert tokenizer.decode(rollout.tokens) == (
+        "one<|endoftext|><|user|>3!<|endoftext|><|assistant|><think>"
+        "two<|endoftext|><|user|>3!<|endoftext|><|assistant|><think>two<|endoftext|>"
+    )
+    own = tokenizer.decode(rollout.tokens[rollout.sampled])
+    assert own == "one<|endoftext|>two<|endoftext|>two<|endoftext|>"
+    assert rollout.length == rollout.sampled.sum() == len(tokenizer.encode(own, add_special_tokens=False))
+
+
+def test_the_outcome_is_that_of_the_environment():
+    made, group, _ = played(echo, most=100, max_turn_tokens=8, turns=3)
+    (judged,) = made._verifiers.collect([group])
+    assert judged.rewards.tolist() == [9.0, 9.0]
+
+
+def test_no_turn_begins_without_room_for_a_whole_one():
+    """A game of two turns needs the first turn, the environment's and `max_turn_tokens` more."""
+    _, group, _ = played(echo, most=100, max_turn_tokens=8)
+    first = int(np.flatnonzero(~group.rollouts[0].sampled)[0])
+    between = int((~group.rollouts[0].sampled).sum())
+    for most, finish, turns in ((first + between + 8, "stop", 3), (first + between + 7, "length", 1)):
+        made, group, _ = played(echo, most=most, max_turn_tokens=8)
+        assert [(r.finish, len(r.turns)) for r in group.rollouts] == [(finish, turns)] * 2
+        assert all(len(r.tokens) <= most for r in group.rollouts)
+        (judged,) = made._verifiers.collect([group])
+        assert judged.rewards.tolist() == ([6.0, 6.0] if finish == "stop" else [0.0, 0.0])
+        assert judged.valid.all()
+
+
+def test_a_turn_ends_at_its_limit_and_its_end_token_is_then_the_environments():
+    _, group, tokenizer = played(echo, most=100, max_turn_tokens=1)
+    rollout = group.rollouts[0]
+    assert rollout.turns[0] == tokenizer.decode(rollout.tokens[:1])
+    assert rollout.tokens[1] == tokenizer.eos_token_id
+    assert rollout.sampled[:2].tolist() == [True, False]
+
+
+def test_an_environment_that_fails_is_a_failed_rollout():
+    def broken(prompt, reply, rng):
+        reply = yield "fine"
+        raise ValueError(reply)
+
+    made, group, _ = played(broken, most=100, max_turn_tokens=8)
+    (judged,) = made._verifiers.collect([group])
+    assert [outcome.kind for outcome in judged.outcomes] == ["failed", "failed"]
+    assert [outcome.cause for outcome in judged.outcomes] == ["raised", "raised"]
+
+
+def test_a_result_that_does_not_repeat_is_named_in_the_first_request():
+    calls = []
+
+    def unsteady(prompt, reply, rng):
+        calls.append(reply)
+        return float(len(calls))
+
+    with refused(VerifierError, "unsteady", code="verifier.not_repeatable"):
+        played(unsteady, most=100, max_turn_tokens=8)
+
+
+def test_everything_else_is_the_inner_engines():
+    loaded = tiny()
+    inner = scripted(context_of(loaded), script=script)
+    made = turn_engine(inner, echo, loaded.tokenizer, max_turn_tokens=4)
+    made.load({}, version=5)
+    assert (made.version, inner.version) == (5, 5)
+    assert made.logprob_tolerance is inner.logprob_tolerance
+    assert not hasattr(made, "memory_mib")
+    (group,) = made.generate(prompts_of(loaded.tokenizer, "a"), [1], Sampling(max_new_tokens=60), seed=SEED)
+    assert group.rollouts[0].version == 5
+    (empty,) = made.generate(prompts_of(loaded.tokenizer, "a"), [0], Sampling(max_new_tokens=60), seed=SEED)
+    assert dataclasses.replace(empty, prompt=group.prompt).rollouts == ()
