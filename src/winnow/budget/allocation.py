@@ -118,7 +118,8 @@ def kept_variance(keep: int) -> PromptValue:
     p. If that slope is in proportion to p (1 - p), the number is also the squared ratio of signal to noise. So it is
     maximised, where VIP, whose estimator is unbiased, minimises the variance. Of c right and w wrong rollouts, the kept
     ones have the variance h(c) + h(w) - h(`keep`), where h(x) is that of x rewards of one kind and the rest of the
-    other, at most half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep` below 2.
+    other, at most half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep`
+    below 2.
     """
     if keep < 2:
         raise ValueError(f"keep = {keep}: of fewer than 2 rewards the variance is 0")
