@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from winnow.learner.proof import Pass, Proof, PlannedRow, prove
+from winnow.learner.proof import Pass, PlannedRow, Proof, prove
 from winnow.memory.demand import Demand
 from winnow.memory.plan import format_bytes
 from winnow.view.text import format_count
