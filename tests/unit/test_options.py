@@ -5,7 +5,19 @@ import pytest
 from winnow.options import HIDDEN, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
 from winnow.registry import members
 
-FAMILIES = ("task", "reward", "allocator", "selector", "advantage", "weighting", "loss", "term", "engine", "tracker")
+FAMILIES = (
+    "task",
+    "reward",
+    "allocator",
+    "selector",
+    "advantage",
+    "weighting",
+    "loss",
+    "correction",
+    "term",
+    "engine",
+    "tracker",
+)
 
 
 NAMED_SO = ["key", "api_key", "API_KEY", "apiKey", "openaiApiKey", "token", "hf_token", "password", "db_password_2"]

@@ -13,6 +13,7 @@ from winnow.config import Config
 from winnow.families import (
     AdvantageTraits,
     AllocatorTraits,
+    CorrectionTraits,
     EngineTraits,
     LossTraits,
     RewardTraits,
@@ -45,13 +46,14 @@ class Members:
     advantage: Bound[AdvantageTraits]
     weighting: Bound[WeightingTraits]
     loss: Bound[LossTraits]
+    correction: Bound[CorrectionTraits]
     terms: tuple[Bound[TermTraits], ...]
     engine: Bound[EngineTraits]
     trackers: tuple[Bound[TrackerTraits], ...]  # in the order of config.track
     critic: Critic | None  # a user's function that returns values; config.critic is winnow's value model
 
     select: Selector  # all selectors, one after the other
-    objective: Objective  # loss and terms
+    objective: Objective  # loss, correction and terms
     needs: frozenset[str]  # what loss and terms read besides log-probs
 
     @property
@@ -94,7 +96,7 @@ class Members:
     def packages(self) -> tuple[str, ...]:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
-        laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
+        laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, self.correction, *self.terms)
         packages = {member.entry.package for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
         return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))

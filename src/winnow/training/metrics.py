@@ -24,6 +24,7 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
 from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
+from winnow.training.mismatch import CorrectionEffect, Mismatch
 
 
 @dataclass
@@ -186,6 +187,8 @@ class Tally:
     parity: Parity
     loss: float = 0.0  # sum over the updates taken
     pending: float = 0.0  # loss of the current update so far
+    mismatch: Mismatch = field(default_factory=Mismatch)
+    correction: CorrectionEffect = field(default_factory=CorrectionEffect)
     idle: int = 0  # empty micro-batches, which make every rank call the policy equally often
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
@@ -196,10 +199,13 @@ class Tally:
         self.pending += float(value.total.detach())
         for name, numbers in value.diagnostics.items():
             self.diagnostics.setdefault(name, Mean()).add(numbers)
+        if value.importance is not None and value.acted is not None:
+            self.correction.add(value.importance, value.acted, mb)
         if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
             rank = np.array([sequence.rollout.rank for sequence in mb.sequences])
             by = rank[mb.sequence_index[mb.mask].numpy(force=True)] if len(rank) else None
             self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask], by)
+            self.mismatch.add(out, mb)
 
     def close(self, result: UpdateResult) -> None:
         """Add the result of the update that the added micro-batches belong to."""
@@ -222,13 +228,16 @@ class Tally:
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
         if ranks.count() > 1:
             metrics["ranks/idle_micro_batches"] = float(self.idle)
-        return {**metrics, **self.parity.metrics(), **self._diagnostics()}
+        measured = {**self.parity.metrics(), **self.mismatch.metrics(), **self.correction.metrics()}
+        return {**metrics, **measured, **self._diagnostics()}
 
     def _merge(self, tallies: Sequence[Self]) -> None:
         """Combine the tallies of all ranks, in their order. The results of updates are the same on each rank."""
         self.loss, self.idle = sum(tally.loss for tally in tallies), sum(tally.idle for tally in tallies)
         self.diagnostics = merged([tally.diagnostics for tally in tallies])
         self.parity.merge([tally.parity for tally in tallies])
+        self.mismatch.merge([tally.mismatch for tally in tallies])
+        self.correction.merge([tally.correction for tally in tallies])
 
     def _diagnostics(self) -> Metrics:
         metrics: Metrics = {}

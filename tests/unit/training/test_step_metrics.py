@@ -14,7 +14,8 @@ from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
-from winnow.records import Group, Prompt, Rollout
+from winnow.records import Group, PolicyOutput, Prompt, Rollout
+from winnow.testing import micro_batch
 from winnow.training.metrics import Clock, Parity, Tally, completion_tokens, describe, percentile_999, prompt_tokens
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
@@ -25,9 +26,8 @@ EMPTY = UpdateResult(grad_norm=0.0, learning_rate=0.1, skipped=True)
 
 def add(tally, loss, *, gap):
     """A micro-batch of two tokens, both trained, whose log-probs are off by `gap`."""
-    mb = SimpleNamespace(behaviour_logprobs=torch.zeros(2), mask=torch.tensor([True, True]), sequences=())
-    out = SimpleNamespace(logprobs=torch.full((2,), gap, dtype=torch.float64))
-    tally.add(Value(torch.tensor(loss), {}), out, mb)
+    out = PolicyOutput(logprobs=torch.full((2,), gap, dtype=torch.float64))
+    tally.add(Value(torch.tensor(loss), {}), out, micro_batch([1.0, 1.0]))
 
 
 def test_the_gap_is_measured_before_the_first_update_that_is_taken():
@@ -253,7 +253,11 @@ def tally_of(loss, gaps, *, rank, diagnostics):
     sequences = (SimpleNamespace(rollout=SimpleNamespace(rank=rank)),)
     index = torch.zeros(len(gaps), dtype=torch.int64)
     mb = SimpleNamespace(
-        behaviour_logprobs=torch.zeros(len(gaps)), mask=mask, sequences=sequences, sequence_index=index
+        advantages=torch.ones(len(gaps)),
+        behaviour_logprobs=torch.zeros(len(gaps)),
+        mask=mask,
+        sequences=sequences,
+        sequence_index=index,
     )
     out = SimpleNamespace(logprobs=torch.tensor(gaps, dtype=torch.float64))
     tally.add(Value(torch.tensor(loss), {"clip_fraction": torch.tensor(diagnostics)}), out, mb)
