@@ -8,9 +8,9 @@ bit. So must the state of optimizer, history and verifiers, and both logs except
 must also equal the run of 4 steps without an interruption.
 
 A tree is a checkout with src/, configs/ and tests/e2e/. RENAMED_KEYS and RENAMED_METRICS list the keys and metrics that
-have different names in the two. With --keep a run is reused if its tree and settings have not changed; other content of
-the variants' folders is deleted. The exit code is 1 if anything differs. With --write it writes
-benchmarks/results/<date>_identity.json.
+have different names in the two, and ADDED_METRICS those that one of them may lack. With --keep a run is reused if its
+tree and settings have not changed; other content of the variants' folders is deleted. The exit code is 1 if anything
+differs. With --write it writes benchmarks/results/<date>_identity.json.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ RENAMED_VALUES = {
     "model.gradient_checkpointing=full": ("selective", "true")
 }  # the new word, and the older tree's value
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
-ADDED_METRICS = ("plan/brier",)  # an older tree does not have them
+ADDED_METRICS = (  # prefixes of the metrics that one of the trees may lack
+    *("policy/mismatch_kl", "policy/effective_sample_size", "policy/engine_lag", "correction/"),
+    *("budget/tokens_masked", "plan/brier"),
+)
 CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 
 COMMON = (
@@ -119,7 +122,7 @@ VARIANTS: dict[str, Variant] = {
     "gspo": Variant("grpo", ("loss=gspo", "update.updates_per_step=2"), "policy/clip_fraction"),
     "importance": Variant(
         "arithmetic",
-        ("update.max_importance=2.0", "rollout.engine.use=native", "rollout.engine.dtype=bfloat16"),
+        ("correction=token_truncate", "rollout.engine.use=native", "rollout.engine.dtype=bfloat16"),
         "policy/logprob_gap_mean",
     ),
     "value_head": Variant("arithmetic", ("advantage=gae", "critic.form=shared"), "critic/loss"),
@@ -410,6 +413,8 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
     for fact in dict.fromkeys([*before, *after]):  # the order of training
         file, _, name = fact.partition(": ")
         if fact not in before or fact not in after:
+            if file == "metrics.jsonl" and name.partition(": ")[2].startswith(ADDED_METRICS):
+                continue
             yield Difference(file, name, f"only {'before' if fact in before else 'after'}")
         elif said := _unlike(before[fact], after[fact]):
             yield Difference(file, name, said)

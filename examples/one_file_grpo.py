@@ -225,11 +225,12 @@ def read_config(run: Path) -> Config:
     config: Config = json.loads((run / "manifest.json").read_text())["config"]
     members = [config[part] for part in ("allocate", "advantage", "weighting", "loss")] + config["select"]
     ours = ["uniform", "grpo", "token", "clip", "max_variance"]
-    update, rollout = config["update"], config["rollout"]
+    rollout = config["rollout"]
     more = [
         config["model"]["lora"],
         config.get("terms"),
-        update.get("max_importance"),
+        config["correction"]["use"] != "none",
+        config["correction"]["old"] != "policy",
         rollout.get("dynamic_sampling_rounds"),
     ]
     whole_group = config["advantage"].get("statistics", "kept") != "kept"

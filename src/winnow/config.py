@@ -232,6 +232,13 @@ class AdvantageSection(Member):
     """Factor of log(p / p_reference), subtracted from every token's reward; for advantages that read token rewards."""
 
 
+class CorrectionSection(Member):
+    old: Literal["policy", "engine"] = "policy"
+    """The denominator of the loss's ratio: the policy before the step's updates, or the log-probs that the engine
+    sampled with, which need no pass.
+    """
+
+
 class TermSection(Member):
     coefficient: float
     """Multiplies this term, which is added to the loss."""
@@ -261,21 +268,8 @@ class UpdateSection(Section):
     """"padded": sequences of similar length in rows with padding; "packed": one after another in a row, without."""
     max_trained_tokens: Positive | None = None
     """Number of first sampled tokens of a rollout that are trained; absent: all."""
-    max_importance: float = Field(0.0, ge=0)
-    """Upper limit of the correction p_policy / p_engine per token, 1 or more; 0: no correction."""
     max_skipped: NonNegative = 10
     """Updates in a row without a finite gradient after which the run stops; 0: never."""
-
-    @pydantic.field_validator("max_importance")
-    @classmethod
-    def _no_shrinking(cls, value: float) -> float:
-        if 0 < value < 1:
-            raise RefusedValue(
-                f"{value} would also shrink the gradient of every token on which policy and engine agree",
-                remedy="use 1 or more, for example 2, or 0 for no correction",
-                code="config.value",
-            )
-        return value
 
 
 class OptimizerSection(Section):
@@ -480,6 +474,8 @@ class AlarmsSection(Section):
     """ratio_drift: distance of the mean of p_now / p_old from 1."""
     clip_fraction: float = Field(0.3, gt=0, le=1)
     """clip_fraction: share of the trained tokens at which the clip acts."""
+    engine_lag: float = Field(0.02, gt=0)
+    """engine_lags: nats per rollout by which policy/engine_lag has grown since the first step."""
     gradient_factor: float = Field(10.0, gt=1)
     """gradient_spike: multiple of the median norm of the last 20 steps."""
     no_learning_steps: Annotated[int, Field(ge=6)] = 100
@@ -544,6 +540,8 @@ class Config(Section):
     """The weight of each sequence in the loss."""
     loss: Member = Member(use="clip")
     """The policy loss."""
+    correction: CorrectionSection = CorrectionSection(use="none")
+    """The correction for an engine that samples from another policy than the trained one."""
     terms: tuple[TermSection, ...] = ()
     """Terms that are added to the loss: KL to a reference, entropy."""
     critic: Annotated[SharedCritic | AdapterCritic | ModelCritic, Field(discriminator="form")] | None = None

@@ -25,6 +25,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "advantage.lam": "algorithm.lam",
     "checkpoint.every": "save_steps trainer.save_freq",
     "checkpoint.keep_last": "save_total_limit trainer.max_actor_ckpt_to_keep",
+    "correction": "vllm_importance_sampling_correction algorithm.rollout_correction",
     "critic.pretraining_steps": "trainer.critic_warmup",
     "evaluate.every": "eval_steps trainer.test_freq trainer.val_before_train",
     "evaluate.greedy": "actor_rollout_ref.rollout.val_kwargs",
@@ -80,7 +81,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "track": "wandb report_to trainer.logger",
     "update.epochs": "num_iterations actor_rollout_ref.actor.ppo_epochs",
     "update.layout": "actor_rollout_ref.model.use_remove_padding",
-    "update.max_importance": "algorithm.rollout_correction",
     "update.tokens_per_micro_batch": (
         "gradient_accumulation_steps actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu "
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"

@@ -135,6 +135,15 @@ class LossTraits(Traits):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CorrectionTraits(Traits):
+    """The policy that a correction compares with the engine's: the one before the step's updates, or the present one;
+    None where it compares none.
+    """
+
+    compares: Literal["old", "present"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TermTraits(Traits):
     """The inputs of a term besides log-probs."""
 
@@ -273,6 +282,14 @@ WEIGHTING = Family(
     "winnow.testing:check_weighting",
 )
 LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits, "winnow.testing:check_loss")
+CORRECTION = Family(
+    "correction",
+    ("out", "mb"),
+    "correction",
+    ("winnow.algos.correction",),
+    CorrectionTraits,
+    "winnow.testing:check_correction",
+)
 TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits, "winnow.testing:check_term")
 ENGINE = Family(
     "engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits, "winnow.testing:check_engine"
@@ -284,7 +301,7 @@ FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
         family.name: family
         for family in (
             *(TASK, REWARD, ENVIRONMENT, SAMPLER, ALLOCATOR, ROUND, SELECTOR, ADVANTAGE),
-            *(WEIGHTING, LOSS, TERM, ENGINE, TRACKER),
+            *(WEIGHTING, LOSS, CORRECTION, TERM, ENGINE, TRACKER),
         )
     }
 )

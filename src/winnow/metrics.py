@@ -89,6 +89,19 @@ METRICS: dict[str, str] = {
     "policy/ratio_outside": "share of those tokens whose p_policy / p_engine is outside [0.8, 1.25]",
     "policy/parity_alarm": "1 when engine and policy disagree: policy/logprob_gap_mean or _p999 above the engine's "
     "declared tolerance, or policy/ratio_outside above rollout.max_ratio_outside; else 0",
+    "policy/mismatch_kl": "mean of rho - 1 - log rho over those tokens, rho = p_policy / p_engine: an estimate of "
+    "KL(engine || policy), at the same version of the weights",
+    "policy/effective_sample_size": "(sum w)^2 / (n sum w^2) over the n trained rollouts, w = product of rho over a "
+    "rollout's trained tokens: 1 where the engine samples what is trained, 1 / n where one rollout has all weight",
+    "policy/engine_lag": "mean over the trained rollouts of the sum of log rho, each token with the sign of its "
+    "advantage, in nats: it grows where the engine does not follow the policy's updates",
+    "policy/engine_lag_sem": "its standard error over rollouts",
+    "correction/importance_mean": "mean factor with which the correction multiplied a trained token's loss; absent, as "
+    "all correction/..., without a correction",
+    "correction/tokens_masked": "share of the trained tokens whose importance it set to 0, over all updates",
+    "correction/tokens_truncated": "share of the trained tokens whose importance it lowered to its bound",
+    "correction/rollouts_masked": "share of the rollouts with a masked token",
+    "correction/rollouts_truncated": "share of the rollouts with a truncated token",
     "policy/skipped_updates": "optimizer updates skipped because there was no sequence or the gradient was not finite",
     "policy/not_finite_updates": "skipped updates whose gradient was not finite",
     "alarm/{name}": "1 where this alarm holds at the step; absent where it does not",
@@ -103,6 +116,8 @@ METRICS: dict[str, str] = {
     "budget/tokens_kept": "completion tokens of rollouts that the selectors kept",
     "budget/tokens_trained": "distinct completion tokens in the policy's updates",
     "budget/tokens_wasted": "tokens generated and not trained on",
+    "budget/tokens_masked": "tokens in the policy's updates that a correction masked, each as often as it was passed: "
+    "they cost a pass and have no policy gradient; absent without a correction",
     "budget/tokens_cut": "wasted tokens after the first update.max_trained_tokens that a trained rollout sampled",
     "budget/rollouts_cut": "trained rollouts that were cut there",
     "budget/tokens_valued": "distinct completion tokens that a value model read",

@@ -316,14 +316,13 @@ class Batch:
 class MicroBatch:
     """Some sequences of a batch, flat over their completion tokens, on the policy's device.
 
-    A sequence of 2 completion tokens and one of 1, without importance correction:
+    A sequence of 2 completion tokens and one of 1:
 
     >>> micro_batch = MicroBatch(
     ...     sequences=(sequence, dataclasses.replace(sequence, rollout=wrong, advantage=-0.5)),
     ...     sequence_index=torch.tensor([0, 0, 1]),
     ...     advantages=torch.tensor([0.5, 0.5, -0.5]),
     ...     weights=torch.tensor([0.25, 0.25, 0.25]),
-    ...     importance=torch.ones(3),
     ...     behaviour_logprobs=torch.tensor([-0.1, -0.4, -0.1]),
     ... )
     >>> micro_batch.advantages[micro_batch.sequence_index == 1]
@@ -334,7 +333,6 @@ class MicroBatch:
     sequence_index: Tensor  # [T] int64, the place of each token's sequence in `sequences`
     advantages: Tensor  # [T]
     weights: Tensor  # [T]
-    importance: Tensor  # [T] correction for a behaviour policy that differs from the old one; 1 without
     behaviour_logprobs: Tensor  # [T] as the engine reported them
     old_logprobs: Tensor | None = None  # [T]
     ref_logprobs: Tensor | None = None  # [T]

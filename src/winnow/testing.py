@@ -101,7 +101,6 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
         "sequence_index": torch.zeros(t, dtype=torch.int64),
         "advantages": torch.tensor(advantages, dtype=torch.float64),
         "weights": torch.ones(t, dtype=torch.float64),
-        "importance": torch.ones(t, dtype=torch.float64),
         "behaviour_logprobs": torch.zeros(t, dtype=torch.float64),
         "old_logprobs": None if old is None else torch.tensor(old, dtype=torch.float64),
     }
@@ -249,6 +248,28 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
     if policy_gradient:
         assert torch.allclose(slope, -mb.advantages), f"at ratio 1 the slope must be -A, got {slope.tolist()}"
     _check_mask(loss, mb)
+
+
+def check_correction(correction: Callable[..., Any]) -> None:
+    """[T] importance >= 0 and [T] bool; 1 everywhere, without acting, where policy and engine agree; finite and without
+    a gradient where they differ much, and the same for a rollout whichever rollouts are beside it.
+    """
+    logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
+    out = PolicyOutput(logprobs=logprobs)
+    agreed = micro_batch([1.0, -0.5, 2.0, 0.25], behaviour_logprobs=logprobs.detach())
+    importance, acted = correction(out, agreed)
+    assert importance.shape == acted.shape == logprobs.shape, f"a correction returns [T], got {tuple(importance.shape)}"
+    assert acted.dtype == torch.bool, f"the second result is bool, got {acted.dtype}"
+    assert torch.equal(importance.double(), torch.ones_like(logprobs)), f"no difference, and importance {importance}"
+    assert not acted.any(), "the correction acted where policy and engine agree"
+    engine = torch.tensor([-90.0, -1.1, -0.2, -0.4], dtype=torch.float64)
+    both = micro_batch([1.0] * 4, behaviour_logprobs=engine, sequence_index=torch.tensor([0, 0, 1, 1]))
+    importance, _ = correction(out, both)
+    assert not importance.requires_grad, "the importance is a factor, not a path of the gradient; detach it"
+    assert torch.isfinite(importance).all(), f"importance is finite, got {importance}"
+    assert (importance >= 0).all(), f"importance is not negative, got {importance}"
+    alone, _ = correction(PolicyOutput(logprobs=logprobs[2:]), micro_batch([1.0] * 2, behaviour_logprobs=engine[2:]))
+    assert torch.allclose(importance[2:], alone), "the importance of a rollout depends on its neighbours"
 
 
 def check_term(term: Callable[..., Any]) -> None:

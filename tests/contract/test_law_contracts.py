@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 
 from winnow.algos.selection import credit_in_chunks, kept_in_chunks, select_in_chunks
 from winnow.families import FAMILIES
@@ -15,6 +16,7 @@ from winnow.testing import (
     RNG,
     check_advantage,
     check_allocator,
+    check_correction,
     check_engine,
     check_loss,
     check_member,
@@ -26,7 +28,7 @@ from winnow.testing import (
     group_of,
 )
 
-LAWS = ("sampler", "allocator", "round", "selector", "advantage", "weighting", "loss", "term")
+LAWS = ("sampler", "allocator", "round", "selector", "advantage", "weighting", "loss", "correction", "term")
 ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 
 
@@ -123,6 +125,15 @@ def wrong_sign(out, mb):
     return mb.advantages * out.logprobs, {}
 
 
+def always_acts(out, mb):
+    return torch.ones_like(out.logprobs), torch.ones_like(out.logprobs, dtype=torch.bool)
+
+
+def passes_the_gradient_on(out, mb):
+    ratio = (out.logprobs - mb.behaviour_logprobs).exp()
+    return ratio, ratio > 2
+
+
 def overspends(stats, budget):
     return np.full(len(stats.ids), budget)
 
@@ -164,6 +175,8 @@ def forgets_the_version(context):
         (check_weighting, negative),
         (functools.partial(check_weighting, total="one"), half),
         (functools.partial(check_loss, policy_gradient=True), wrong_sign),
+        (check_correction, always_acts),
+        (check_correction, passes_the_gradient_on),
         (check_allocator, overspends),
         (check_sampler, starves),
         (check_sampler, draws_anew),

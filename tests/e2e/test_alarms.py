@@ -67,6 +67,13 @@ def loud(context):
     return engine
 
 
+def still(context):
+    """Says that it loads the policy's weights, and keeps those that it began with."""
+    engine = HuggingFace(context)
+    engine.load = lambda weights, version: setattr(engine, "version", version)
+    return engine
+
+
 def never_finite(out, mb):
     return out.logprobs * float("nan"), {}
 
@@ -81,6 +88,10 @@ BUILT = {  # what it raises: the changes to the smallest healthy configuration
     "unparsable": {"steps": 5, "reward": {"use": "r1_zero"}},
     "verifier_failures": {"steps": 1, "reward": half_of_them_fail, "verify": {"max_failure_share": 0.9}},
     "parity": {"steps": 1, "rollout": {"engine": loud}},
+    "engine_lags": {
+        "steps": 10, "reward": lowest, "select": "all", "rollout": {"engine": still},
+        "optimizer": {"learning_rate": 1e-2},
+    },
     "not_finite": {"steps": 1, "loss": never_finite},
     "kl_drift": {"steps": 8, "reward": longest, "optimizer": STRONG, "terms": [{"use": "kl", "coefficient": 1e-6}]},
     ("ratio_drift", "clip_fraction"): {

@@ -211,10 +211,10 @@ KEYS: dict[str, tuple[dict[str, Any], str, str, tuple[object, ...]]] = {
         ("both", "optimizer"),
     ),
     "a correction that shrinks every gradient": (
-        {"update": {"max_importance": 0.5}},
+        {"correction": {"use": "token_truncate", "most": 0.5}},
         "config.value",
-        "update.max_importance",
-        ("run.toml, line", 0.5),
+        "correction.most",
+        (0.5,),
     ),
     "more prompts than there are": (
         {"rollout": {"prompts_per_step": 17}},

@@ -147,7 +147,9 @@ def test_the_correction_for_the_engine_reaches_the_loss(smallest, tmp_path):
     )
     config = smallest(steps=1, rollout={"engine": f"{tmp_path}/lying.py:lying"}, optimizer={"max_grad_norm": 1e9})
     plain = run(config)
-    corrected = run({**config, "output": f"{config['output']}-corrected", "update": {"max_importance": 1.5}})
+    corrected = run(
+        {**config, "output": f"{config['output']}-corrected", "correction": {"use": "token_truncate", "most": 1.5}}
+    )
     norms = [read_metrics(r.folder)[0]["policy/grad_norm"] for r in (plain, corrected)]
     assert norms[1] == pytest.approx(1.5 * norms[0], rel=1e-4)
     assert read_metrics(plain.folder)[0]["policy/logprob_gap_mean"] == pytest.approx(0.6931, abs=1e-3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from winnow.algos.kl import entropy, kl
-from winnow.algos.loss import reinforce, truncated_importance
+from winnow.algos.loss import reinforce
 from winnow.algos.objective import Objective, Term
 from winnow.records import PolicyOutput
 from winnow.testing import micro_batch
@@ -53,17 +53,12 @@ def test_entropy_is_minimised_negatively():
 
 def test_terms_are_weighed_and_never_corrected_by_the_importance():
     """Token 1: 0.5 * (2 * 3 + 0.1 * 0.7); an importance that reached the term would give 0.1 * 1.4."""
+
+    def twice(out, mb):
+        return torch.full_like(out.logprobs, 2.0), torch.tensor([True])
+
     out = output([-1.0], [-0.7])
-    mb = micro_batch(
-        [3.0], weights=torch.tensor([0.5], dtype=torch.float64), importance=torch.tensor([2.0], dtype=torch.float64)
-    )
-    value = Objective(reinforce, (Term("entropy", 0.1, entropy),))(out, mb)
+    mb = micro_batch([3.0], weights=torch.tensor([0.5], dtype=torch.float64))
+    value = Objective(reinforce, (Term("entropy", 0.1, entropy),), correction=twice)(out, mb)
     assert value.total.item() == pytest.approx(0.5 * (2 * 3.0 + 0.1 * 0.7))
     assert value.diagnostics["entropy"].tolist() == [0.7]
-
-
-def test_importance_is_truncated_above_only():
-    import numpy as np
-
-    old, behaviour = np.log([0.5, 0.4, 0.1]), np.log([0.1, 0.4, 0.5])
-    assert truncated_importance(old, behaviour, most=2.0) == pytest.approx([2.0, 1.0, 0.2])

@@ -16,7 +16,7 @@ from winnow.records import MicroBatch, PolicyOutput
 (SEQUENCE,) = testing.micro_batch([0.0]).sequences  # losses read only how many there are
 
 
-def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=None) -> MicroBatch:
+def micro_batch(advantages, *, old=None, mask=None, weights=None) -> MicroBatch:
     t = len(advantages)
 
     def tensor(values, default):
@@ -28,7 +28,6 @@ def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=Non
         trained=None if mask is None else torch.tensor([place for place, trained in enumerate(mask) if trained]),
         advantages=tensor(advantages, 0.0),
         weights=tensor(weights, 1.0),
-        importance=tensor(importance, 1.0),
         behaviour_logprobs=tensor(None, 0.0),
         old_logprobs=None if old is None else tensor(old, 0.0),
     )
@@ -149,8 +148,12 @@ def test_gspo_follows_the_gradient_of_its_sequence_form():
 
 def test_the_objective_weighs_and_corrects():
     """0.5 * 2 * (-3) + 0.25 * 1 * 4 for losses -3 and 4."""
-    out, mb = output([-1.0, -1.0]), micro_batch([-3.0, 4.0], weights=[0.5, 0.25], importance=[2.0, 1.0])
-    value = Objective(reinforce)(out, mb)
+
+    def first_twice(out, mb):
+        return torch.tensor([2.0, 1.0]), torch.tensor([True, False])
+
+    out, mb = output([-1.0, -1.0]), micro_batch([-3.0, 4.0], weights=[0.5, 0.25])
+    value = Objective(reinforce, correction=first_twice)(out, mb)
     assert value.total.item() == pytest.approx(0.5 * 2 * -3.0 + 0.25 * 4.0)
 
 

@@ -8,6 +8,7 @@ from winnow.registry import members
 FAMILIES = (
     "task",
     "reward",
+    "environment",
     "sampler",
     "allocator",
     "round",
@@ -15,6 +16,7 @@ FAMILIES = (
     "advantage",
     "weighting",
     "loss",
+    "correction",
     "term",
     "engine",
     "tracker",

@@ -1,7 +1,8 @@
 """Per-token losses of policy and value model: (outputs, micro-batch) -> [T], with diagnostics {name: [T]}.
 
 A loss never divides, never masks and never gets a masked token: weights come from `weighting.py`, and `objective.py`
-passes only trained tokens. Without `mb.old_logprobs` the step has one update, and the ratio is 1.
+passes only trained tokens. Without `mb.old_logprobs` the step has one update, and the ratio is 1. Under
+`correction.old = "engine"` they are the log-probs that the engine sampled with.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from winnow.metrics import VALUE_CLIP
-from winnow.records import FloatArray, MicroBatch, PolicyOutput
+from winnow.records import MicroBatch, PolicyOutput
 from winnow.registry import register
 
 Loss = tuple[Tensor, dict[str, Tensor]]
@@ -121,12 +121,3 @@ def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Te
     # Clamp V itself: V_old + clamp(V - V_old) would round values within the bounds and count them as clipped.
     near = (values.clamp(before - clip_range, before + clip_range) - returns).square()
     return 0.5 * torch.maximum(error, near), {VALUE_CLIP: (near > error).detach()}
-
-
-def truncated_importance(old_logprobs: FloatArray, behaviour_logprobs: FloatArray, *, most: float) -> FloatArray:
-    """[L] min(p_old / p_behaviour, most): corrects for an engine that samples from slightly different probabilities.
-
-    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly
-    brings you off-policy RL training". The bound trades a small bias for a bounded variance.
-    """
-    return np.minimum(np.exp(old_logprobs - behaviour_logprobs), most)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
 Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
+Correction = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +37,35 @@ class Value:
 
     total: Tensor  # scalar; shares of one batch add up
     diagnostics: dict[str, Tensor]  # name -> [tokens trained]
+    importance: Tensor | None = None  # [tokens trained] factor of the loss; None without a correction
+    acted: Tensor | None = None  # [tokens trained] bool, where the correction truncated or masked it
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The function whose result is differentiated: `objective(out, mb).total`.
 
-    Raises ConfigError where the loss or a term does not return one number per trained token.
+    With `old = "engine"`, the old log-probs are those that the engine sampled with. Raises ConfigError where the loss,
+    the correction or a term does not return one number per trained token.
     """
 
     loss: Loss
     terms: tuple[Term, ...] = ()
     value_loss: ValueLoss | None = None  # of a value head on the policy's backbone
+    correction: Correction | None = None  # None: every importance is 1
+    old: Literal["policy", "engine"] = "policy"
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
         out, mb = _outputs_of_trained(out, mb), _trained_only(mb)
+        if self.old == "engine":
+            mb = dataclasses.replace(mb, old_logprobs=mb.behaviour_logprobs)
         loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
         names = distinct(seen, taken=[*(term.name for term in self.terms), *VALUE_LOSSES])
         diagnostics = dict(zip(names, seen.values(), strict=True))
-        per_token = mb.importance * loss
+        importance, acted = (
+            (None, None) if self.correction is None else _checked_correction(self.correction(out, mb), loss)
+        )
+        per_token = loss if importance is None else importance * loss
         for term in self.terms:
             value = _per_token(term.function(out, mb), out.logprobs, f"term {term.name!r}", "terms")
             per_token = per_token + term.coefficient * value
@@ -64,7 +75,7 @@ class Objective:
             value, seen = self.value_loss(out.values, mb)
             per_token = per_token + self.value_loss.coefficient * value
             diagnostics = {**diagnostics, **seen}
-        return Value((mb.weights * per_token).sum(), diagnostics)
+        return Value((mb.weights * per_token).sum(), diagnostics, importance, acted)
 
     @property
     def trains_all(self) -> bool:
@@ -101,6 +112,19 @@ def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tens
     loss, diagnostics = answer
     seen = {name: _per_token(value, logprobs, f"loss's diagnostic {name!r}") for name, value in diagnostics.items()}
     return _per_token(loss, logprobs, "loss"), seen
+
+
+def _checked_correction(answer: Any, loss: Tensor) -> tuple[Tensor, Tensor]:
+    """Importance in the loss's precision, and where the correction acted; neither passes a gradient on."""
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise ConfigError(
+            f"the correction returned {_described(answer)}",
+            remedy="return two tensors [T]: the importance, and where it was truncated or masked",
+            key="correction",
+            code="config.member_result",
+        )
+    importance, acted = (_per_token(value, loss, "correction", "correction").detach() for value in answer)
+    return importance.to(loss.dtype), acted
 
 
 def _per_token(value: Any, logprobs: Tensor, whose: str, key: str = "loss") -> Tensor:

@@ -203,7 +203,6 @@ def make_learner(
         pad_token=padding(loaded.tokenizer, config.model.pad_token),
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         gradient_checkpointing=config.model.gradient_checkpointing,
-        max_importance=config.update.max_importance,
         packed=config.update.layout == "packed",
         value_head=None if config.critic is None else config.critic.policy_head,
     )

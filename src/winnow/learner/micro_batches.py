@@ -21,7 +21,6 @@ from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.division import in_runs
-from winnow.algos.loss import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.models.device import to_device
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
@@ -59,7 +58,6 @@ def micro_batches(
     layout: Layout = "padded",
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-    max_importance: float = 0.0,
     even: bool = False,
 ) -> Iterator[MicroBatch]:
     """This rank's micro-batches, flat over their completion tokens, made one at a time.
@@ -67,8 +65,7 @@ def micro_batches(
     The layout decides how the share is divided: by `fill` where it is "packed", else by `cut`. With `even`, every rank
     gets the same number, and all ranks use the same layout for each.
 
-    Floats have dtype `dtype`. Where `max_importance` is not 0 and all sequences have old log-probs, `importance` is
-    min(p_old / p_behaviour, max_importance); else it is 1.
+    Floats have dtype `dtype`.
     """
     every = deal_parts(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
     parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
@@ -76,7 +73,7 @@ def micro_batches(
         parts += [[without_training(shortest(sequences))] for _ in range(missing_passes(every))]
     for number, part in enumerate(parts):
         common = common_layout(layout, sequences, every, number) if even else None
-        yield _flatten(part, common, device, dtype, max_importance)
+        yield _flatten(part, common, device, dtype)
 
 
 def common_layout(
@@ -131,11 +128,7 @@ def fill(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
 
 
 def _flatten(
-    sequences: Sequence[TrainingSequence],
-    layout: Layout | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    max_importance: float,
+    sequences: Sequence[TrainingSequence], layout: Layout | None, device: torch.device, dtype: torch.dtype
 ) -> MicroBatch:
     lengths = np.array([len(sequence.rollout.tokens) for sequence in sequences])
     index = np.repeat(np.arange(len(sequences)), lengths)
@@ -154,7 +147,6 @@ def _flatten(
         sequence_index=to_device(index, device),
         advantages=floats(_advantages(sequences, lengths)),
         weights=floats([weights]),
-        importance=floats(_importance(sequences, lengths, max_importance)),
         behaviour_logprobs=floats(sequence.rollout.logprobs for sequence in sequences),
         old_logprobs=floats_if_filled("old_logprobs"),
         ref_logprobs=floats_if_filled("ref_logprobs"),
@@ -163,13 +155,6 @@ def _flatten(
         trained=None if mask.all() else to_device(np.flatnonzero(mask), device),
         layout=layout,
     )
-
-
-def _importance(sequences: Sequence[TrainingSequence], lengths: IntArray, most: float) -> list[FloatArray]:
-    pairs = [(s.old_logprobs, s.rollout.logprobs) for s in sequences if s.old_logprobs is not None]
-    if most == 0.0 or len(pairs) < len(sequences):  # fewer in the pass that computes the old log-probs
-        return [np.ones(lengths.sum())]
-    return [truncated_importance(old, behaviour, most=most) for old, behaviour in pairs]
 
 
 def _advantages(sequences: Sequence[TrainingSequence], lengths: IntArray) -> list[FloatArray]:

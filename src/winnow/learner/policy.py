@@ -50,7 +50,6 @@ class Policy(SequenceModel):
         tokens_per_micro_batch: int,
         chunk_tokens: int | None = None,
         gradient_checkpointing: Checkpointing = "none",
-        max_importance: float = 0.0,
         packed: bool = False,
         value_head: Literal["trained", "lent"] | None = None,
     ) -> None:
@@ -63,7 +62,6 @@ class Policy(SequenceModel):
             ),
             pad_token=pad_token,
             tokens_per_micro_batch=tokens_per_micro_batch,
-            max_importance=max_importance,
         )
         self._temperature = temperature
         self._chunk_tokens = default_chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens

@@ -240,7 +240,7 @@ class _Walk:
             Pass(
                 name=name,
                 tokens=len(mb.sequences) * (longest - 1),  # nothing follows the last token, so it is not read
-                completion_tokens=len(mb.mask),
+                completion_tokens=len(mb.sequence_index),
                 operations=counter.get_total_flops(),
                 **watch.bytes,
             )

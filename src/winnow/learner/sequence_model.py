@@ -28,14 +28,11 @@ class SequenceModel(ABC):
     `pad_token` only fills space. Padding is identified by position, so it may be a token that also ends rollouts.
     """
 
-    def __init__(
-        self, module: PolicyModule, *, pad_token: int, tokens_per_micro_batch: int, max_importance: float = 0.0
-    ) -> None:
+    def __init__(self, module: PolicyModule, *, pad_token: int, tokens_per_micro_batch: int) -> None:
         self.module = module
         self.sharded = False
         self.pad_token = pad_token
         self.tokens_per_micro_batch = tokens_per_micro_batch
-        self._max_importance = max_importance
         # transformers computes norms in float32 whatever the weights are, so layouts differ in the last bits. A float64
         # run is for exact comparisons and uses one layout only. Checkpointed layers keep no keys and values to share.
         shares = not module.is_checkpointed and reads_in_pieces(self.model) and self.dtype != torch.float64
@@ -76,7 +73,6 @@ class SequenceModel(ABC):
             layout=self.layout,
             device=self.device,
             dtype=self.dtype,
-            max_importance=self._max_importance,
             even=self.sharded,
         )
 

@@ -93,7 +93,7 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
             "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its samples then "
             "differ slightly from the trained policy: log-probs by 0.0025 on average, and by 0.08 for one token in a "
             "thousand (measured on the bundled policy; on random ones of 40M parameters by 0.005 to 0.02 on average). "
-            "policy/parity_alarm watches this difference, and update.max_importance corrects for it. The copy also "
+            "policy/parity_alarm watches this difference, and correction corrects for it. The copy also "
             "follows small updates late: at a learning rate of 1e-5, from a checkpoint in bfloat16, it had followed 4% "
             "of the policy's change after 1 step and 49% after 24. Evaluations sample with the policy's weights where "
             "memory allows, and eval/weight_bits records it"

@@ -7,6 +7,7 @@ member reads without declaring them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from winnow import ranks
 from winnow.alarms import check as check_alarms
 from winnow.config import Config, OptimizerSection, OwnModelCritic, SeparateCritic, TrainedCritic, optimizers
 from winnow.errors import ConfigError
-from winnow.families import Source
+from winnow.families import LossTraits, Source
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
 from winnow.options import Bound
@@ -47,6 +48,7 @@ def check_combinations(members: Members) -> None:
         _check_precision,
         _check_bits,
         _check_engine,
+        _check_correction,
         _check_presumed,
         _check_probe,
         _check_assumed,
@@ -138,6 +140,43 @@ def _check_bits(members: Members) -> None:
 def _check_engine(members: Members) -> None:
     if members.engine.traits.fits is not None:
         members.engine.traits.fits(members.config)
+
+
+def _check_correction(members: Members) -> None:
+    """Refuse `correction.old = "engine"` where the correction or the loss would not read what it changes."""
+    if members.config.correction.old != "engine":
+        return
+    if members.correction.traits.compares == "old":
+        raise ConfigError(
+            f"correction = {members.correction.name!r} compares the policy before the updates with the engine, and "
+            f"correction.old = 'engine' takes the engine's log-probs for that policy's: every importance would be 1",
+            remedy="remove correction.old, or set correction = 'none' or 'dppo'",
+            key="correction.old",
+            code="config.combination",
+        )
+    if _ignores_ratio(members.loss):
+        raise ConfigError(
+            f"correction.old = 'engine' has no effect under loss = {members.loss.name!r}, which reads no ratio: "
+            f"nothing would correct for the engine",
+            remedy="choose a loss with a ratio, such as 'clip', or remove correction.old and name a correction",
+            key="correction.old",
+            code="config.no_effect",
+        )
+
+
+def _ignores_ratio(loss: Bound[LossTraits]) -> bool:
+    """Whether the loss and its gradient are the same for other old log-probs; False where a trial call raises."""
+
+    def trial(shift: float) -> list[float]:
+        out, mb = _output(_OF_LOSS), _micro_batch(_OF_LOSS)
+        values, _ = loss.call(out, dataclasses.replace(mb, old_logprobs=out.logprobs.detach() + shift))
+        (slope,) = torch.autograd.grad(values.sum(), out.logprobs)
+        return [*values.tolist(), *slope.tolist()]
+
+    try:
+        return trial(0.0) == trial(-0.1)
+    except Exception:  # a user's function may raise anything
+        return False
 
 
 def _check_presumed(members: Members) -> None:
@@ -450,8 +489,9 @@ def check_needs(members: Members) -> None:
 
     A member that raises even with every field filled is accepted: it may need data that only a run has.
     """
+    filled = members.needs | ({"old_logprobs"} if members.config.correction.old == "engine" else set[str]())
     for member in (members.loss, *members.terms):
-        _check(member, _OF_LOSS, members.needs, lambda needs: (_output(needs), _micro_batch(needs)))
+        _check(member, _OF_LOSS, filled, lambda needs: (_output(needs), _micro_batch(needs)))
     values = {"values"} if members.reads_values else set[str]()
     _check(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
 
@@ -509,7 +549,6 @@ def _micro_batch(needs: Collection[str]) -> MicroBatch:
         sequence_index=torch.tensor([0, 0, 1]),
         advantages=torch.tensor([0.5, 0.5, -0.5]),
         weights=torch.full((3,), 0.5),
-        importance=torch.ones(3),
         behaviour_logprobs=logprobs,
         old_logprobs=logprobs if "old_logprobs" in needs else None,
         ref_logprobs=logprobs if "ref_logprobs" in needs else None,

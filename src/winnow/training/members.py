@@ -13,6 +13,7 @@ from winnow.config import Config
 from winnow.families import (
     AdvantageTraits,
     AllocatorTraits,
+    CorrectionTraits,
     EngineTraits,
     EnvironmentTraits,
     LossTraits,
@@ -51,13 +52,14 @@ class Members:
     advantage: Bound[AdvantageTraits]
     weighting: Bound[WeightingTraits]
     loss: Bound[LossTraits]
+    correction: Bound[CorrectionTraits]
     terms: tuple[Bound[TermTraits], ...]
     engine: Bound[EngineTraits]
     trackers: tuple[Bound[TrackerTraits], ...]  # in the order of config.track
     critic: Critic | None  # a user's function that returns values; config.critic is winnow's value model
 
     select: Selector  # all selectors, one after the other
-    objective: Objective  # loss and terms
+    objective: Objective  # loss, correction and terms
     needs: frozenset[str]  # what loss and terms read besides log-probs
 
     @property
@@ -109,7 +111,7 @@ class Members:
         environment = () if self.environment is None else (self.environment,)
         laws = (
             *(self.sample, self.allocate, self.rounds, *self.selectors),
-            *(self.advantage, self.weighting, self.loss, *self.terms),
+            *(self.advantage, self.weighting, self.loss, self.correction, *self.terms),
         )
         outside = (self.engine, *self.trackers)
         packages = {member.entry.package for member in (*tasks_and_rewards, *environment, *laws, *outside)}

@@ -26,6 +26,7 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
 from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
+from winnow.training.mismatch import CorrectionEffect, Mismatch
 
 
 @dataclass
@@ -194,12 +195,18 @@ class Unread:
 
     loss: Tensor  # scalar
     diagnostics: dict[str, Tensor]  # [T] of trained tokens, by name
-    gap: Tensor | None = None  # [T] log-probs of the policy minus those of the engine
+    sequence: IntArray  # [T] the place of each token's sequence in the micro-batch
+    gap: Tensor | None = None  # [T] log-probs of the policy minus those of the engine, before the first update
+    advantages: Tensor | None = None  # [T] where there is a gap
     rank: IntArray | None = None  # [T] the rank whose engine sampled each token; None: rank 0
+    importance: Tensor | None = None  # [T] of a correction
+    acted: Tensor | None = None  # [T] where the correction truncated or masked it
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.loss, *self.diagnostics.values(), *([] if self.gap is None else [self.gap])]
+        """Those to read, in the order in which `Tally.close` reads them."""
+        optional = (self.gap, self.advantages, self.importance, self.acted)
+        return [self.loss, *self.diagnostics.values(), *(tensor for tensor in optional if tensor is not None)]
 
 
 @dataclass
@@ -214,6 +221,8 @@ class Tally:
     parity: Parity
     loss: float = 0.0  # sum over the updates taken
     unread: list[Unread] = field(default_factory=list)  # of the current update
+    mismatch: Mismatch = field(default_factory=Mismatch)
+    correction: CorrectionEffect = field(default_factory=CorrectionEffect)
     idle: int = 0  # empty micro-batches, which make every rank call the policy equally often
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
@@ -221,12 +230,24 @@ class Tally:
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """Add one micro-batch of the current update."""
         self.idle += not mb.trained_tokens
-        gap, by = None, None
+        gap, advantages, by = None, None, None
+        sampled_by, counts = _ranks_and_counts(mb)
         if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
             gap = (mb.of_trained(out.logprobs) - mb.of_trained(mb.behaviour_logprobs)).detach()
-            by = np.repeat(*_ranks_and_counts(mb)) if mb.sequences else None
-        diagnostics = {name: numbers.detach() for name, numbers in value.diagnostics.items()}
-        self.unread.append(Unread(value.total.detach(), diagnostics, gap, by))
+            advantages = mb.of_trained(mb.advantages)
+            by = np.repeat(sampled_by, counts) if mb.sequences else None
+        self.unread.append(
+            Unread(
+                value.total.detach(),
+                {name: numbers.detach() for name, numbers in value.diagnostics.items()},
+                np.repeat(np.arange(len(counts)), counts),
+                gap,
+                advantages,
+                by,
+                value.importance,
+                value.acted,
+            )
+        )
 
     def close(self, result: UpdateResult) -> None:
         """Add the result of the update that the added micro-batches belong to, and read their measurements."""
@@ -237,7 +258,11 @@ class Tally:
             for name in unread.diagnostics:
                 self.diagnostics.setdefault(name, Mean()).add(next(numbers))
             if unread.gap is not None:
-                self.parity.add(next(numbers), unread.rank)
+                gap = next(numbers)
+                self.parity.add(gap, unread.rank)
+                self.mismatch.add(unread.sequence, gap, next(numbers))
+            if unread.importance is not None:
+                self.correction.add(unread.sequence, next(numbers), next(numbers))
         self.unread.clear()
         self.results.append(result)
         self.loss += 0.0 if result.skipped else loss
@@ -257,13 +282,16 @@ class Tally:
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
         if ranks.count() > 1:
             metrics["ranks/idle_micro_batches"] = float(self.idle)
-        return {**metrics, **self.parity.metrics(), **self._diagnostics()}
+        measured = {**self.parity.metrics(), **self.mismatch.metrics(), **self.correction.metrics()}
+        return {**metrics, **measured, **self._diagnostics()}
 
     def _merge(self, tallies: Sequence[Self]) -> None:
         """Combine the tallies of all ranks, in their order. The results of updates are the same on each rank."""
         self.loss, self.idle = sum(tally.loss for tally in tallies), sum(tally.idle for tally in tallies)
         self.diagnostics = merged([tally.diagnostics for tally in tallies])
         self.parity.merge([tally.parity for tally in tallies])
+        self.mismatch.merge([tally.mismatch for tally in tallies])
+        self.correction.merge([tally.correction for tally in tallies])
 
     def _diagnostics(self) -> Metrics:
         metrics: Metrics = {}

@@ -23,6 +23,7 @@ from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
     ALLOCATOR,
+    CORRECTION,
     ENGINE,
     ENVIRONMENT,
     LOSS,
@@ -36,6 +37,7 @@ from winnow.families import (
     WEIGHTING,
     AdvantageTraits,
     AllocatorTraits,
+    CorrectionTraits,
     Family,
     LossTraits,
     RewardTraits,
@@ -80,6 +82,7 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
     advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
     selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
     loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
+    correction = _bound(CORRECTION, config.correction, base)
     reward = reward_spec(config)
     make_judge(reward, base=base)  # raises for a wrong reward here, and not first in a worker
     members = Members(
@@ -98,12 +101,13 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
         advantage=advantage,
         weighting=_bound(WEIGHTING, config.weighting, base),
         loss=loss,
+        correction=correction,
         terms=terms,
         engine=_bound(ENGINE, config.rollout.engine, base),
         trackers=tuple(_bound(TRACKER, tracker, base) for tracker in config.track),
         critic=None if critic is None else with_named_errors("the critic", critic, critic),
         select=chain(selectors),
-        objective=_objective(config, loss, terms),
+        objective=_objective(config, loss, correction, terms),
         needs=_needs(config, loss, terms),
     )
     check_combinations(members)
@@ -265,11 +269,15 @@ def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) ->
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
 
 
-def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> Objective:
+def _objective(
+    config: Config, loss: Bound[LossTraits], correction: Bound[CorrectionTraits], terms: Sequence[Bound[TermTraits]]
+) -> Objective:
     names = distinct([term.name for term in terms], taken=(*RATIOS, *VALUE_LOSSES))
     shared = config.critic if isinstance(config.critic, SharedCritic) else None
     return Objective(
         loss=loss.call,
+        correction=None if correction.name == "none" else correction.call,
+        old=config.correction.old,
         value_loss=None if shared is None else ValueLoss(shared.clip_range, shared.coefficient),
         terms=tuple(
             Term(name, member.coefficient, term.call)
@@ -285,11 +293,13 @@ def _in_chunks(
 
 
 def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:
-    """What the learner must compute. With a single optimizer update per step the ratio is 1. Old log-probs that no
-    member declares are then added only to correct for the engine (`update.max_importance`).
+    """What the learner must compute. Old log-probs that no member declares are needed for a second update alone: before
+    the first one they are the policy's output. None are computed where the engine's take their place.
     """
     declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
     if isinstance(config.critic, SharedCritic):
         declared |= {"values"}
     single = config.update.epochs * config.update.updates_per_step == 1
-    return declared if single and not config.update.max_importance else declared | {"old_logprobs"}
+    if config.correction.old == "engine":
+        return declared - {"old_logprobs"}
+    return declared if single else declared | {"old_logprobs"}

@@ -15,6 +15,9 @@ IDLE = {"budget__updates": 0, "select__trained": 0, "policy__grad_norm": None}
 CRITIC = {"critic__updates": 1, "critic__explained_variance": -0.1, "critic__loss": 0.3, "budget__tokens_valued": 900}
 
 
+LAGGING = {"policy__engine_lag": lambda s: max(0.0, 0.01 * (s - 7)), "policy__engine_lag_sem": 0.002}
+
+
 def from_step(first, ill, well):
     return lambda step: ill if step >= first else well
 
@@ -51,6 +54,7 @@ ILL = [
     ("gradient_spike", run(30, policy__grad_norm=one_step(20, 4.0, 0.3)), [20]),
     ("not_finite", run(10, policy__not_finite_updates=one_step(7, 2, 0)), [7]),
     ("parity", run(10, policy__parity_alarm=one_step(7, 1, 0), policy__logprob_gap_mean=0.2), [7]),
+    ("engine_lags", run(20, **LAGGING), [12]),  # steps 8 to 12: (0.01 + ... + 0.05) / 5 = 0.03; before, 0.02
     ("no_learning", run(150), [99]),
     ("no_learning", run(150, reward__mean=lambda s: 0.4 + 0.005 * (s % 2)), [49]),
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
@@ -116,6 +120,9 @@ WELL = [
     ("gradient_spike", run(8, policy__grad_norm=lambda s: 4.0 if s == 7 else 0.3)),  # too few to compare with
     ("gradient_spike", run(40, **KL_ALONE, policy__grad_norm=lambda s: 0.3 if s % 10 == 9 else 0.003)),
     ("parity", run(10, policy__logprob_gap_max=9.0)),
+    ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag": lambda s: 0.018 * (s > 0)})),
+    ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag": 0.5})),  # from the first step: not a lag
+    ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag_sem": 0.03})),  # noise
     ("no_learning", run(99)),
     ("no_learning", run(49, reward__mean=lambda s: 0.4 + 0.005 * (s % 2))),
     ("no_learning", run(150, reward__accuracy=0.97)),

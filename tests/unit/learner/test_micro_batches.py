@@ -80,18 +80,10 @@ def test_flat_fields_follow_the_rows() -> None:
     assert mb.trained_tokens == 4
     assert mb.advantages.tolist() == [1, 2, 3, -1, -1]
     assert mb.weights.tolist() == [0.25, 0.25, 0.25, 0.5, 0.5]
-    assert mb.importance.tolist() == [1, 1, 1, 1, 1]
     assert mb.behaviour_logprobs.tolist() == [0, -1, -2, 0, -1]
     assert mb.old_logprobs is not None
     assert mb.old_logprobs.tolist() == [-5, -6, -7, -3, -4]
     assert mb.ref_logprobs is None
-
-
-def test_importance_is_policy_over_engine_probability_up_to_a_bound() -> None:
-    """The engine sampled the two tokens with log-probs 0 and -1; the policy gives them half and four times as much."""
-    rows = [row(1, 2, old=[-np.log(2), np.log(4) - 1])]
-    (mb,) = micro_batches(rows, tokens=100, device=CPU, dtype=torch.float64, max_importance=3.0)
-    assert mb.importance.tolist() == pytest.approx([0.5, 3.0])
 
 
 def test_old_logprobs_only_when_every_row_has_them() -> None:
@@ -102,6 +94,6 @@ def test_old_logprobs_only_when_every_row_has_them() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_floats_have_the_requested_dtype(dtype: torch.dtype) -> None:
     (mb,) = micro_batches([row(1, 2, old=[-1.0, -2.0])], tokens=100, device=CPU, dtype=dtype)
-    floats = (mb.advantages, mb.weights, mb.importance, mb.behaviour_logprobs, mb.old_logprobs)
+    floats = (mb.advantages, mb.weights, mb.behaviour_logprobs, mb.old_logprobs)
     assert all(isinstance(t, Tensor) and t.dtype == dtype for t in floats)
     assert (mb.sequence_index.dtype, mb.trained, mb.trained_tokens) == (torch.int64, None, 2)

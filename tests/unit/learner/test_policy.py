@@ -122,7 +122,7 @@ def batch(rows: Sequence[TrainingSequence], epoch: int = 0) -> Batch:
 
 
 def scalar(logprobs: Tensor, mb: MicroBatch) -> Tensor:
-    return -mb.of_trained(mb.weights * mb.importance * mb.advantages * logprobs).sum()
+    return -mb.of_trained(mb.weights * mb.advantages * logprobs).sum()
 
 
 def gradient(p: Policy, rows: Sequence[TrainingSequence], *, tokens: int) -> Tensor:

@@ -73,7 +73,7 @@ def test_an_input_that_is_not_declared_is_refused_by_name(config, needs):
     "config",
     [
         {"loss": ratio, "update": {"epochs": 2}},  # old log-probs are computed for the second update
-        {"loss": ratio, "update": {"max_importance": 2.0}},
+        {"loss": ratio, "correction": {"old": "engine"}},
         {"loss": with_helper},
         {"loss": aware},
         {"loss": of_a_run},  # it raises in a trial call whatever is filled

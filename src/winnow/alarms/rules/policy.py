@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from winnow.alarms.history import ACCURACY, ACCURACY_READ, PROMPTS_READ, Past, Row, accuracy, is_held, mean, values
@@ -113,7 +114,7 @@ def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
     meaning="a gradient is many times larger than those before it",
     cause="a few rollouts with extreme advantages or ratios, or a learning rate that is too high; clipping limits "
     "the norm and does not change the direction",
-    keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
+    keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "correction", "advantage"),
     limits=("gradient_factor",),
     reads=("policy/grad_norm", "advantage/mean", "advantage/std"),
 )
@@ -163,7 +164,7 @@ def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
     meaning="the engine did not sample what is trained: its log-probs of the same tokens differ by more than its "
     "declared limits; every ratio and gradient is biased while this holds",
     cause="the engine did not load the newest weights, samples at another temperature, or computes in low precision",
-    keys=("rollout.engine", "rollout.max_ratio_outside", "model.dtype", "update.max_importance"),
+    keys=("rollout.engine", "rollout.max_ratio_outside", "model.dtype", "correction"),
     reads=("policy/parity_alarm", *_GAPS, "ranks/out_of_parity"),
 )
 def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
@@ -186,6 +187,38 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"rollout.max_ratio_outside",
         {name: row[name] for name in names},
     )
+
+
+LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
+
+
+@alarm(
+    meaning="the policy prefers better rollouts by more and more than the engine does: the engine keeps sampling an "
+    "earlier policy",
+    cause="the engine's copy of the weights has too few bits for updates of this size, as a bfloat16 copy has at small "
+    "learning rates, or it does not load them",
+    keys=("rollout.engine", "model.dtype", "optimizer.learning_rate", "correction"),
+    limits=("steps", "engine_lag", "standard_errors"),
+    reads=(LAG, LAG_ERROR),
+    explains=("parity",),
+)
+def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """policy/engine_lag has grown since the first step, in which no engine can lag: another mismatch, such as rounding
+    or a temperature, is there from the start.
+    """
+    rows = [row for row in past.last(limits.steps) if LAG in row and LAG_ERROR in row]
+    first = next((row for row in past.first if LAG in row and LAG_ERROR in row), None)
+    if len(rows) < limits.steps or first is None:
+        return None
+    lag, was = mean(rows, LAG), first[LAG]
+    error = math.hypot(first[LAG_ERROR], *(row[LAG_ERROR] / len(rows) for row in rows))
+    if not lag - was > max(limits.engine_lag, limits.standard_errors * error):
+        return None
+    text = (
+        f"over {len(rows)} steps the policy prefers better rollouts by {lag:.2g} nats more than the engine that "
+        f"sampled them (in the first step {was:.2g}; the standard error is {error:.1g})"
+    )
+    return Evidence(text, {LAG: lag, "before": was})
 
 
 EXPLAINED = "critic/explained_variance"

@@ -1,0 +1,116 @@
+"""The mismatch of engine and policy in a step's trained tokens, and what a correction did about it.
+
+Every rollout of a step is sampled with the weights that the step starts with (engines/freshness.py), so the difference
+is that of the same version: kernels, precision, or a copy that did not follow. Staleness, the distance between two
+versions, is no part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from winnow.records import FloatArray, IntArray
+
+Metrics = dict[str, float]
+
+
+@dataclass
+class Mismatch:
+    """Compares engine and policy over tokens and over whole rollouts, before the first update."""
+
+    per_token: list[FloatArray] = field(default_factory=list)  # [T] log(p_policy / p_engine)
+    per_rollout: list[FloatArray] = field(default_factory=list)  # [B] its sum over a rollout's trained tokens
+    along: list[FloatArray] = field(default_factory=list)  # [B] the same sum, each token with its advantage's sign
+
+    def add(self, sequence: IntArray, difference: FloatArray, advantages: FloatArray) -> None:
+        """Add the trained tokens of a micro-batch, all [T]: the place of each token's sequence, the log-prob of the
+        policy minus that of the engine, and the advantage.
+        """
+        rollouts = np.bincount(sequence) > 0
+        self.per_token.append(difference)
+        self.per_rollout.append(np.bincount(sequence, difference)[rollouts])
+        self.along.append(np.bincount(sequence, difference * np.sign(advantages))[rollouts])
+
+    def merge(self, others: Iterable[Self]) -> None:
+        """Replace this rank's tokens by those of `others`, of which this object is one."""
+        every = list(others)
+        self.per_token = [part for other in every for part in other.per_token]
+        self.per_rollout = [part for other in every for part in other.per_rollout]
+        self.along = [part for other in every for part in other.along]
+
+    def metrics(self) -> Metrics:
+        """Nothing without trained tokens."""
+        difference, sums, along = map(_joined, (self.per_token, self.per_rollout, self.along))
+        if not len(difference):
+            return {}
+        lag = {"policy/engine_lag": float(along.mean())}
+        if len(along) > 1:
+            lag["policy/engine_lag_sem"] = float(along.std(ddof=1) / math.sqrt(len(along)))
+        return {
+            "policy/mismatch_kl": float(np.mean(np.expm1(difference) - difference)),
+            "policy/effective_sample_size": effective_sample_size(sums),
+            **lag,
+        }
+
+
+def effective_sample_size(log_ratios: FloatArray) -> float:
+    """(sum w)^2 / (n sum w^2) of the importance w = exp(log_ratios) of n rollouts: 1 where all are equal, 1 / n where
+    one has all of the weight (Kong 1992; Kish 1965).
+    """
+    weights = np.exp(log_ratios - log_ratios.max())
+    return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+
+
+@dataclass
+class CorrectionEffect:
+    """What a correction did to the trained tokens of all updates."""
+
+    importance: float = 0.0  # sum over tokens
+    tokens: int = 0
+    masked: int = 0  # tokens with importance 0
+    truncated: int = 0  # tokens with a smaller importance than their ratio
+    rollouts: int = 0
+    rollouts_masked: int = 0  # with a masked token
+    rollouts_truncated: int = 0  # with a truncated token
+
+    def add(self, sequence: IntArray, importance: FloatArray, acted: FloatArray) -> None:
+        """Add the trained tokens [T] of a micro-batch: the place of each token's sequence, its importance, and 1 where
+        the correction acted.
+        """
+        masked = (importance == 0) & (acted > 0)
+        truncated = (importance != 0) & (acted > 0)
+        self.importance += float(importance.sum())
+        self.tokens += len(importance)
+        self.masked += int(masked.sum())
+        self.truncated += int(truncated.sum())
+        self.rollouts += len(np.unique(sequence))
+        self.rollouts_masked += len(np.unique(sequence[masked]))
+        self.rollouts_truncated += len(np.unique(sequence[truncated]))
+
+    def merge(self, others: Iterable[Self]) -> None:
+        """Replace this rank's numbers by the sums over `others`, of which this object is one."""
+        every = [vars(other).copy() for other in others]
+        for name in vars(self):
+            setattr(self, name, sum(other[name] for other in every))
+
+    def metrics(self) -> Metrics:
+        """Nothing without a correction."""
+        if not self.tokens:
+            return {}
+        return {
+            "correction/importance_mean": self.importance / self.tokens,
+            "correction/tokens_masked": self.masked / self.tokens,
+            "correction/tokens_truncated": self.truncated / self.tokens,
+            "correction/rollouts_masked": self.rollouts_masked / self.rollouts,
+            "correction/rollouts_truncated": self.rollouts_truncated / self.rollouts,
+            "budget/tokens_masked": float(self.masked),
+        }
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    return np.concatenate(parts) if parts else np.zeros(0)
