@@ -5,8 +5,8 @@
 The policy of tests/oracle/test_enumeration.py writes 3 tokens of 3, so it has 27 rollouts with known probabilities.
 Corrections and losses are winnow's.
 
-gradients   by enumeration, without sampling. A rollout is correct if its tokens add up to 3. The policy follows the exact
-            gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, those of an
+gradients   by enumeration, without sampling. A rollout is correct if its tokens add up to 3. The policy follows the
+            exact gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, of an
             engine whose logits are rounded. For each correction:
               bias        |E[g] - exact| / |exact|
               turned      the angle between E[g] and the exact gradient in degrees
@@ -15,7 +15,7 @@ gradients   by enumeration, without sampling. A rollout is correct if its tokens
               masked      share of the tokens with importance 0, under the engine's distribution
             and for each lag the divergence per rollout, KL(engine || policy), and the effective sample size
 learning    from sampled rollouts of the policy `lag` updates earlier: E[reward] (exact) over the last half of the
-            updates, as mean, standard error and worst over seeds. All tokens have the same distribution, and a rollout is
+            updates, as mean, standard error and worst over seeds. All tokens have one distribution, and a rollout is
             correct if its tokens add up to 2. The best policy earns 4 / 9, so a biased gradient has a price at the end
 
 Writes benchmarks/results/<date>_off_policy.json.

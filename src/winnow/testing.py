@@ -88,23 +88,30 @@ def group_of(
 
 
 def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = None, **fields: Tensor) -> MicroBatch:
-    """One sequence of T tokens with weight 1 as a float64 micro-batch; `fields` replace single fields."""
+    """T tokens with weight 1 as a float64 micro-batch: one sequence, or those of `sequence_index`. `fields` replace
+    single fields.
+    """
     t = len(advantages)
-    sequence = TrainingSequence(
-        prompt=Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="testing"),
-        rollout=_rollout(0, t),
-        group=0,
-        advantage=np.asarray(advantages, dtype=np.float64),
-        weight=1.0,
-    )
+    index = fields.get("sequence_index", torch.zeros(t, dtype=torch.int64))
+    numbers = np.asarray(advantages, dtype=np.float64)
+    sequences = [
+        TrainingSequence(
+            prompt=Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="testing"),
+            rollout=_rollout(place, length),
+            group=0,
+            advantage=numbers[index.numpy() == place],
+            weight=1.0,
+        )
+        for place, length in enumerate(torch.bincount(index, minlength=1).tolist())
+    ]
     defaults: dict[str, Any] = {
-        "sequence_index": torch.zeros(t, dtype=torch.int64),
+        "sequence_index": index,
         "advantages": torch.tensor(advantages, dtype=torch.float64),
         "weights": torch.ones(t, dtype=torch.float64),
         "behaviour_logprobs": torch.zeros(t, dtype=torch.float64),
         "old_logprobs": None if old is None else torch.tensor(old, dtype=torch.float64),
     }
-    return MicroBatch(sequences=(sequence,), **{**defaults, **fields})
+    return MicroBatch(sequences=tuple(sequences), **{**defaults, **fields})
 
 
 def check_member(entry: Entry[Any]) -> None:

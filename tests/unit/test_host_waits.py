@@ -155,7 +155,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "shared prompts, clip": {"loss": {"use": "clip"}},
     "padded, importance": {
         "model": {"gradient_checkpointing": "selective"},
-        "update": {"max_importance": 2.0},
+        "correction": {"use": "token_truncate", "most": 2.0},
         "loss": {"use": "cispo"},
     },
     "packed, gspo, kl": {"update": {"layout": "packed"}, "loss": {"use": "gspo"}, **KL},
