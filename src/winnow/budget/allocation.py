@@ -113,9 +113,9 @@ def kept_variance(keep: int) -> PromptValue:
     """Statistics: pass rates p. The expected variance of the 0/1 rewards that `selection.max_variance` keeps of n, for
     n >= `keep`. Ours, for selection with PODS after the allocation.
 
-    Take VIP's assumptions (see RLOO), and the advantage r - mean over the kept rollouts. Then the variance of the
-    gradient of a prompt is this number, up to a factor, and its mean is this number over p (1 - p), times the slope of
-    p. If that slope is in proportion to p (1 - p), the number is also the squared ratio of signal to noise. So it is
+    Take VIP's assumptions (see RLOO), and the advantage r - mean over the kept rollouts. Then the variance of a
+    prompt's gradient is this number, up to a factor, and its mean is this number over p (1 - p), times the slope of p.
+    If that slope is in proportion to p (1 - p), the number is also the squared ratio of signal to noise. So it is
     maximised, where VIP, whose estimator is unbiased, minimises the variance. Of c right and w wrong rollouts, the kept
     ones have the variance h(c) + h(w) - h(`keep`), where h(x) is that of x rewards of one kind and the rest of the
     other, at most half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep`
