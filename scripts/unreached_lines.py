@@ -44,10 +44,9 @@ FIRST = {
     "engines": "scripts/test-gpu tests learn",
     "learner/packing.py": "scripts/test-gpu tests layouts",
     "learner": "scripts/test-gpu tests update",
-    "memory": "scripts/test-gpu memory",
+    "memory/usage.py": "scripts/test-gpu update memory",
     "models": "scripts/test-gpu tests resume",
     "ranks.py": "winnow train grpo --ranks 2",
-    "training": "scripts/test-gpu learn",
 }
 
 
@@ -168,20 +167,18 @@ def _is_silent(statement: ast.stmt) -> bool:
 
 
 def table(found: Mapping[str, Counter[str]], commands: str) -> list[str]:
-    """The lines of the table: files that a device can reach one by one, and the others as a number."""
+    """The lines of the table, with the files that a device can reach."""
     chosen = {path: first_for(path) for path, missing in found.items() if missing}
     rows = [
         f"| `{path}` | {sum(found[path].values())} | {_named(found[path])} | `{first}` |"
         for path, first in chosen.items()
         if first
     ]
-    others = [path for path, first in chosen.items() if not first]
-    count = sum(sum(found[path].values()) for path in others)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
-    total = sum(sum(missing.values()) for missing in found.values()) - count
+    total = sum(sum(found[path].values()) for path, first in chosen.items() if first)
     return [
         f"Traced at commit {commit.stdout.strip()}: {commands}.",
-        f"{total} statements in the {len(rows)} files below are unreached, and {count} in {len(others)} other files.",
+        f"{total} statements in {len(rows)} files are unreached, of the files that a device can reach.",
         "",
         "| file | statements | in | run first |",
         "|---|---|---|---|",
