@@ -88,14 +88,14 @@ def test_rollouts_without_values_or_without_a_verdict_are_left_out():
     assert metrics["critic/explained_variance"] == pytest.approx(1 - (1 / 18) / (2 / 9))
 
 
-def test_tokens_of_a_tool_have_no_part_in_values_but_count_as_read():
-    """The second token is a tool's: its value does not count, and the token is one that the value model read."""
+def test_tokens_of_a_tool_have_no_part_in_values_and_are_counted_apart():
+    """The second token is a tool's: its value does not count, and budget/environment_tokens counts the token."""
     alone = group([RIGHT, WRONG], values=[[1.0, 77.0], [0.0, 77.0]], masks=[[True, False], [True, False]])
     metrics = describe_values([alone], gamma=1.0)
     assert metrics == {
         "critic/explained_variance": 1.0,
         "critic/value_mean": 0.5,
-        "budget/tokens_valued": 4.0,
+        "budget/tokens_valued": 2.0,
     }
 
 
