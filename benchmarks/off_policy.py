@@ -6,13 +6,8 @@ The policy of tests/oracle/test_enumeration.py writes 3 tokens of 3, so it has 2
 Corrections and losses are winnow's.
 
 gradients   by enumeration, without sampling. A rollout is correct if its tokens add up to 3. The policy follows the
-<<<<<<< HEAD
-            exact gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, of an
-            engine whose logits are rounded. For each correction:
-=======
             exact gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, those of
             an engine whose logits are rounded. For each correction:
->>>>>>> h-corrections
               bias        |E[g] - exact| / |exact|
               turned      the angle between E[g] and the exact gradient in degrees
               length      of E[g] along the exact gradient, as a share of it
@@ -20,13 +15,8 @@ gradients   by enumeration, without sampling. A rollout is correct if its tokens
               masked      share of the tokens with importance 0, under the engine's distribution
             and for each lag the divergence per rollout, KL(engine || policy), and the effective sample size
 learning    from sampled rollouts of the policy `lag` updates earlier: E[reward] (exact) over the last half of the
-<<<<<<< HEAD
-            updates, as mean, standard error and worst over seeds. All tokens have one distribution, and a rollout is
-            correct if its tokens add up to 2. The best policy earns 4 / 9, so a biased gradient has a price at the end
-=======
             updates, as mean, standard error and worst over seeds. All tokens have the same distribution, and a rollout
             is correct if its tokens add up to 2. The best policy earns 4 / 9, so a bias has a price at the end
->>>>>>> h-corrections
 
 Writes benchmarks/results/<date>_off_policy.json.
 """
