@@ -106,7 +106,7 @@ def test_a_resumed_run_has_the_same_bits(smallest, tmp_path):
 def test_an_evaluation_plays_the_environment(smallest, tmp_path):
     config = configuration(smallest, tmp_path, steps=1, task={"levels": [1, 2]})
     result = train(config, tmp_path / "run")
-    (one,) = winnow.evaluate(str(result.model), problems=3, rollouts_per_prompt=2, trust_run=True, progress=False)
+    one = winnow.evaluate(str(result.model), problems=3, rollouts_per_prompt=2, trust_run=True, progress=False)
     assert len(one.rows) == 6
     assert all(row["parts"].keys() == {"even", "start"} for row in one.rows)
     assert all(len(row["turns"]) == 5 for row in one.rows)
