@@ -53,7 +53,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
 
     `select` is a selector of winnow: a name, a table with options (`{"use": "max_variance"}`), a function, or a list of
     these. One with the option `keep_per_prompt` gets m. All other arguments are GRPOTrainer's. A generation batch
-    samples n / m times as many rows as TRL's settings say.
+    samples n / m times as many rows as TRL's settings give.
 
     If a selector keeps fewer than m of a prompt, or fewer have a reward, masked rows take the free places: they cost a
     forward pass and have no gradient, and losses that average over rows ("grpo", "dr_grpo", "sapo", "luspo") count

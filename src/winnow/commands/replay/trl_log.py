@@ -45,7 +45,7 @@ _LENGTH = "completions/mean_length"
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a trainer_state.json says about rewards and lengths."""
+    """The metrics of a trainer_state.json that name rewards and give lengths."""
 
     path: Path
     rewards: tuple[str, ...]  # the names of the reward functions, in the order of the metrics

@@ -59,7 +59,7 @@ def test_columns_of_the_user_are_named_and_not_read():
     assert "right" not in note.split()
 
 
-def test_the_text_says_that_tokens_are_estimated():
+def test_the_text_contains_the_note_of_estimated_tokens():
     text = "\n".join(lines_of(replay(REAL, weights=WEIGHTS)))
     assert "160" in text
     assert "estimated" in text
