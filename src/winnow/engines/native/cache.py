@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -172,12 +173,17 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Copy blocks `source` to blocks `target`."""
         if not len(source):
             return
-        device = self.spec.device
-        begin, end = (torch.from_numpy(section.at(blocks).copy()).to(device) for blocks in (source, target))
+        begin, end = section.at(source), section.at(target)
         columns = self._written if section is self.own else section.mask.shape[1]
+        keys, values = section.keys[..., :columns], section.values[..., :columns, :]
+        if self.spec.device.type == "cpu":  # NumPy copies blocks whole, in a third of the time
+            for states in (keys, values, section.mask[None]):
+                for layer in _as_array(states):
+                    layer[end] = layer[begin]
+            return
+        begin, end = (torch.from_numpy(blocks.copy()).to(self.spec.device) for blocks in (begin, end))
         with distinct_places():
-            section.keys[:, end, ..., :columns] = section.keys[:, begin, ..., :columns]
-            section.values[:, end, :, :columns] = section.values[:, begin, :, :columns]
+            keys[:, end], values[:, end] = keys[:, begin], values[:, begin]
             section.mask[end] = section.mask[begin]
 
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor], together: int | None) -> None:
@@ -313,3 +319,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         keys = self._keys[:, begin:end].view(layers, most, heads, head, width)
         values = self._values[:, begin:end].view(layers, most, heads, width, head)
         return BlockSection(keys, values, self._mask[first : first + most * width].view(most, width), reverse)
+
+
+def _as_array(states: Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a tensor on the host; bfloat16, which NumPy does not have, as integers."""
+    return (states.view(torch.int16) if states.dtype == torch.bfloat16 else states).numpy()

@@ -104,7 +104,7 @@ def is_plain(model: PreTrainedModel) -> bool:
     rotation = getattr(config, "rope_parameters", None) or {}
     if config.hidden_act not in ("silu", "swish") or rotation.get("rope_type", "default") not in FIXED_FREQUENCIES:
         return False
-    if any(_is_changed(module) for module in model.modules()) or {p.dtype for p in model.parameters()} != {model.dtype}:
+    if any(_is_changed(module, model.dtype) for module in model.modules()):
         return False
     backbone: Any = model.model
     width = backbone.layers[0].self_attn.head_dim
@@ -128,11 +128,13 @@ def _are_linear(layers: Sequence[nn.Module]) -> bool:
     return all(type(layer) is nn.Linear for layer in layers)
 
 
-def _is_changed(module: nn.Module) -> bool:
-    """Whether a module computes something else than its class."""
-    forward = vars(module).get("forward")
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    return bool(hooks) or not (forward is None or isinstance(forward, PackedLinear))
+def _is_changed(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether a module computes something else than its class, or in another precision than the model."""
+    own = vars(module)
+    forward = own.get("forward")
+    replaced = not (forward is None or isinstance(forward, PackedLinear))
+    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"]
+    return replaced or bool(hooks) or any(p is not None and p.dtype != dtype for p in own["_parameters"].values())
 
 
 def plain_weights(model: PreTrainedModel) -> PlainWeights:

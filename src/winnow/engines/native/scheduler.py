@@ -27,8 +27,9 @@ def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
 
     `fill_gaps(np.array([1, 4]), 6)` is `([5], [1])`: of the places 0, 2, 3, 5 the last moves into the gap.
     """
-    left = total - len(removed)
-    return np.setdiff1d(np.arange(left, total), removed), np.sort(removed[removed < left])
+    left, gap = total - len(removed), np.zeros(total, dtype=np.bool_)
+    gap[removed] = True
+    return left + np.flatnonzero(~gap[left:]), np.flatnonzero(gap[:left])
 
 
 class BlockTable:
@@ -82,15 +83,18 @@ class BlockTable:
     def remove(self, sequences: IntArray) -> tuple[IntArray, IntArray]:
         """Remove sequences; returns the block moves (source, target) that the cache has to make."""
         self.changes += 1
-        freed = np.flatnonzero(np.isin(self.owner[: self.used], sequences))
+        gone = np.zeros(self.sequences, dtype=np.bool_)
+        gone[sequences] = True
+        freed = np.flatnonzero(gone[self.owner[: self.used]])
         source, target = fill_gaps(freed, self.used)
         self.owner[target], self.ordinal[target] = self.owner[source], self.ordinal[source]
         self.table[self.owner[target], self.ordinal[target]] = target
         self.used -= len(freed)
         last, gap = fill_gaps(sequences, self.sequences)
         self.held[gap], self.table[gap] = self.held[last], self.table[last]
-        for now in gap.tolist():
-            self.owner[self.table[now, : self.held[now]]] = now
+        now = np.arange(self.sequences)
+        now[last] = gap
+        self.owner[: self.used] = now[self.owner[: self.used]]
         self.sequences -= len(sequences)
         return source, target
 
