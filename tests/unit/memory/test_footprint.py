@@ -274,8 +274,10 @@ def test_the_root_and_two_layers_are_gathered_in_the_computing_precision():
 
 
 def test_gradients_before_they_are_scattered():
-    """As computed, as they are summed with rows rounded up, and the share; the output layer's waits, as computed."""
-    layer, root = 30 * 2 + 4 * LAYER * 4 + LAYER * 4, 80 * 2 + 4 * ROOT * 4 + ROOT * 4
+    """As they are summed with rows rounded up, and as computed, which is more than the share; the output layer's waits,
+    as computed.
+    """
+    layer, root = 30 * 2 + 4 * LAYER * 4, 80 * 2 + 4 * ROOT * 4
     assert footprint.unscattered_bytes(Tiny(), 4) == layer
     assert footprint.waiting_bytes(Tiny()) == 40 * 2
     assert footprint.unscattered_root_bytes(Tiny(), 4) == root

@@ -36,14 +36,17 @@ def test_groups_that_dynamic_sampling_adds_are_in_a_micro_batch_too():
     assert refilled["activations"] == 3 * plain["activations"]
 
 
-def test_passes_for_log_probs_are_planned_where_there_are_any():
-    """8 rollouts of 20 + 30 tokens: keys and values of 3 layers x 2 heads x 32, and 240 x 512 logits twice."""
+def test_passes_for_log_probs_are_planned_where_there_are_any(qwen):
+    """8 rollouts of 20 + 30 tokens: keys and values of 3 layers x 2 heads x 32, or 240 x 151,936 logits twice. The two
+    do not coincide.
+    """
     assert parts_of("logprobs", rollout=STEP) == {}
     found = parts_of("logprobs", rollout=STEP, terms=[{"use": "kl", "coefficient": 0.1}])
-    assert found["logits"] == 2 * 240 * 512 * 4
     model = load("bundled").model.config
     widest = 3 * model.intermediate_size + 4 * model.hidden_size
-    assert found["forward pass"] == 400 * 4 * (widest + 3 * 2 * 2 * 32)
+    assert found == {"forward pass": 400 * 4 * (widest + 3 * 2 * 2 * 32)}
+    large = {"rollout": STEP, "model": {"path": str(qwen)}, "terms": [{"use": "kl", "coefficient": 0.1}]}
+    assert parts_of("logprobs", **large) == {"logits": 2 * 240 * 151_936 * 4}
 
 
 @pytest.mark.parametrize(
@@ -133,4 +136,4 @@ def test_the_two_updates_do_not_coincide_and_optimizers_are_always_held():
 def test_a_reward_for_staying_near_takes_a_reference_and_its_pass():
     plan = planned_with("model", advantage={"use": "gae", "kl_reward": 0.1})
     assert sizes(plan, "always")["reference"] == sizes(plan, "always")["weights"]
-    assert "logits" in sizes(plan, "logprobs")
+    assert set(sizes(plan, "logprobs")) == {"forward pass"}

@@ -1,0 +1,166 @@
+"""The memory plan beside torch's tracker, operations and exchanged bytes beside formulas, for a rehearsed update."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from refusals import refused
+from winnow import ranks
+from winnow.commands import app
+from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.learner.proof import prove
+from winnow.learner.rehearsal import full_batch, rehearsal
+from winnow.training.budget import demand_of, log_probs_needed
+from winnow.training.resolve import resolve_members
+
+H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 32_000
+PROMPT, ROW = 8, 512  # tokens of the longest prompt, and with its completion
+SHAPE = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": H,
+    "intermediate_size": INTER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEYS,
+    "vocab_size": V,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 4096,
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+}
+STEP = {
+    "select": "all",
+    "prompt": {"max_prompt_tokens": PROMPT},
+    "rollout": {"prompts_per_step": 64, "rollouts_per_prompt": 16, "max_new_tokens": ROW - PROMPT},
+    "update": {"tokens_per_micro_batch": 8 * ROW, "updates_per_step": 2},
+    "ranks": {"learner": "sharded"},
+}
+MATRICES = LAYERS * (2 * H * H + 2 * H * (H // HEADS * KEYS) + 3 * H * INTER)  # numbers in the layers' matrices
+ROOT = 2 * V * H + H  # numbers outside the layers
+NUMBERS = MATRICES + LAYERS * (2 * H + H + 2 * (H // HEADS * KEYS)) + ROOT  # norms and biases too
+
+
+def demand(folder, number, **keys):
+    """What rank 0 of `number` demands, with the policy's needs."""
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    config = copy.deepcopy({**STEP, **keys})
+    config.setdefault("model", {})["path"] = str(folder)
+    members = resolve_members(validate(config), base=Path())
+    made = demand_of(members, torch.device("cpu"), longest_prompt=PROMPT, planned_ranks=number)
+    return made, log_probs_needed(members)
+
+
+def proved(folder, number, **keys):
+    made, needs = demand(folder, number, **keys)
+    return prove(made, needs=needs)
+
+
+CASES = {
+    "masters": (1, {"model": {"dtype": "bfloat16", "gradient_checkpointing": "full"}}),
+    "rounding": (
+        1,
+        {"model": {"dtype": "bfloat16"}, "optimizer": {"master_weights": False, "stochastic_rounding": True}},
+    ),
+    "adapter": (1, {"model": {"dtype": "bfloat16", "lora": {"rank": 8}}, "terms": [{"use": "kl", "coefficient": 0.1}]}),
+    "value model": (
+        8,
+        {
+            "model": {"dtype": "bfloat16", "gradient_checkpointing": "selective"},
+            "advantage": "gae",
+            "critic": {"form": "model"},
+            "update": {"tokens_per_micro_batch": 2 * ROW, "updates_per_step": 2},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_part_of_the_plan_is_what_torch_tracks(case, tmp_path):
+    number, keys = CASES[case]
+    found = proved(tmp_path, number, **keys)
+    assert found.tracker == ("MemTracker" if number == 1 else "FSDPMemTracker")
+    names = {row.name for row in found.rows}
+    assert {"parameters", "moments", "update: gradients", "update: activations", "update: peak"} <= names
+    assert ("value update: peak" in names) == (case == "value model")
+    assert all(row.tracked > 0 for row in found.rows)
+    assert {row.name: row.ratio for row in found.rows if not 0.95 <= row.ratio <= 1.05} == {}
+
+
+def test_operations_are_six_per_number_and_those_of_attention(tmp_path):
+    """8 rows of 512 tokens, of which the last predicts nothing. The head's logits are computed twice. Attention takes
+    2 products of [S, S] forward and 5 backward.
+    """
+    update = proved(tmp_path, 1, model={"dtype": "bfloat16"})
+    tokens, completions, attention = 8 * (ROW - 1), 8 * (ROW - PROMPT), LAYERS * 8 * 2 * (ROW - 1) ** 2 * H
+    found = update.passed("update")
+    assert (found.tokens, found.completion_tokens) == (tokens, completions)
+    by_hand = 6 * MATRICES * tokens + 8 * V * H * completions + 7 * attention
+    assert found.operations == pytest.approx(by_hand, rel=0.02)
+    forward = 2 * MATRICES * tokens + 2 * V * H * completions + 2 * attention
+    assert update.passed("old log-probs").operations == pytest.approx(forward, rel=0.02)
+    assert (found.gathered, found.scattered, found.reduced) == (0, 0, 0)
+
+
+def test_a_sharded_pass_exchanges_what_fsdp2_does(tmp_path):
+    """In bfloat16: the layers' weights twice and the others once. In float32: all gradients."""
+    found = proved(tmp_path, 4, model={"dtype": "bfloat16", "gradient_checkpointing": "full"})
+    update = found.passed("update")
+    assert update.gathered == 2 * (2 * NUMBERS - ROOT)
+    assert (update.scattered, update.reduced) == (4 * NUMBERS, 0)
+    assert found.passed("old log-probs").gathered == 2 * NUMBERS
+
+
+def test_a_rehearsal_ends_without_a_group_and_within_its_time(tmp_path):
+    made, needs = demand(tmp_path, 4)
+    with refused(ConfigError, code="config.unsupported"):
+        prove(made, needs=needs, limit=0.0)
+    assert ranks.count() == 1
+    assert not torch.distributed.is_initialized()
+
+
+def test_simulated_ranks_all_have_this_rank_s_items():
+    with ranks.simulated(3):
+        assert (ranks.rank(), ranks.count()) == (0, 3)
+        assert ranks.gather_from_all("a") == ["a", "a", "a"]
+    assert ranks.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"optimizer": {"moments": "8bit"}}, "optimizer.moments"),
+        ({"model": {"dtype": "bfloat16", "lora": {"rank": 2}, "quantization": "nf4"}}, "model.quantization"),
+    ],
+)
+def test_kernels_that_need_numbers_are_refused(keys, named, tmp_path):
+    made, needs = demand(tmp_path, 1, **keys)
+    with refused(ConfigError, named, code="config.unsupported"), rehearsal(made, needs=needs):
+        pass
+
+
+@pytest.mark.parametrize(("tokens", "rows", "length"), [(1000, 10, 100), (950, 10, 95), (40, 1, 40), (199, 2, 99)])
+def test_a_full_micro_batch_has_rows_of_one_length(tokens, rows, length):
+    config = validate({"rollout": {"max_new_tokens": 60}})
+    batch = full_batch(config, prompt_tokens=40, tokens=tokens, number=3)
+    lengths = [len(s.prompt.tokens) + len(s.rollout.tokens) for s in batch.sequences]
+    assert lengths == [length] * 3 * rows
+
+
+def test_check_prints_the_proof(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\nupdate.tokens_per_micro_batch = 600\n'
+    )
+    shown = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), "--prove"])
+    assert shown.exit_code == 0
+    assert "MemTracker" in shown.stdout
+    assert "update: activations" in shown.stdout
+    assert CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), "--prove", "--prove-minutes=0"]).exit_code == 2
