@@ -28,6 +28,7 @@ import winnow
 from winnow.alarms import ALARMS, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load, validate
+from winnow.models.load import load as load_model
 from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
@@ -55,11 +56,19 @@ BUILT: dict[str, dict[str, Any]] = {  # runs with too many steps for a test; the
     },
     "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
 }
+GRID = "the bundled policy, rounded to bfloat16"  # in the place of a path
 MISTAKES: dict[str, dict[str, Any]] = {  # changes to the recipe arithmetic
     "diverged": {"steps": 40, "optimizer.learning_rate": 0.05},
     "gamed": {  # an early end earns more than a right answer
         "steps": 80,
         "reward": '{parts = [{use = "r1_zero"}, {use = "length", weight = 5.0, limit_tokens = 40, slope_tokens = 40}]}',
+    },
+    "lagging": {  # a copy in bfloat16 of a policy that starts on bfloat16 values, and updates that it rounds away
+        "steps": 16,
+        "model.path": GRID,
+        "model.dtype": "float32",
+        "rollout.engine": '{use = "native", dtype = "bfloat16"}',
+        "optimizer.learning_rate": 1e-5,
     },
     "shuffled": {"advantage": f"'{frame.HERE.parent / 'examples' / 'shuffled_rewards.py'}:shuffled'"},
 }
@@ -70,6 +79,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--fixture", help="write the metrics of the healthy runs that the rules read")
     parser.add_argument("--ill-fixture", help="write the metrics of the runs with a mistake that the rules read")
+    parser.add_argument("--ill", nargs="*", choices=MISTAKES, default=list(MISTAKES), help="runs with a mistake")
     parser.add_argument("--only", nargs="*", choices=HEALTHY, default=HEALTHY, help="healthy configurations to run")
     options = frame.parse(parser)
     folder = Path(options.folder)
@@ -83,8 +93,11 @@ def main() -> None:
     built = {name: _built(folder / f"built-{name}", changes) for name, changes in BUILT.items()}
     print(json.dumps(built), flush=True)
     ill, ill_rows = dict[str, Any](), dict[str, list[dict[str, float]]]()
-    for name, mistake in MISTAKES.items():
-        ill_rows[name], config = _run(folder / f"ill-{name}", "arithmetic", {"threads": options.threads, **mistake})
+    for name in options.ill:
+        changes = {"threads": options.threads, **MISTAKES[name]}
+        if changes.get("model.path") == GRID:
+            changes["model.path"] = f'"{_on_the_grid(folder / "model")}"'
+        ill_rows[name], config = _run(folder / f"ill-{name}", "arithmetic", changes)
         ill[name] = _judged(ill_rows[name], config)
         print(name, json.dumps(ill[name]), flush=True)
     if options.fixture:
@@ -101,6 +114,15 @@ def _run(folder: Path, name: str, own: dict[str, Any]) -> tuple[list[dict[str, f
     if not _is_whole(folder, config.steps):
         fit(resolve_members(config, base=FOLDER))
     return read_metrics(folder), dump(config)
+
+
+def _on_the_grid(folder: Path) -> Path:
+    """A model folder of the bundled policy, rounded to bfloat16, as published checkpoints are."""
+    if not folder.is_dir():
+        loaded = load_model("bundled", dtype="bfloat16")
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    return folder.resolve()
 
 
 def _built(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ The policy of tests/oracle/test_enumeration.py writes 3 tokens of 3, so it has 2
 Corrections and losses are winnow's.
 
 gradients   by enumeration, without sampling. A rollout is correct if its tokens add up to 3. The policy follows the
-            exact gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, of an
-            engine whose logits are rounded. For each correction:
+            exact gradient, and rollouts are those of the policy `lag` updates earlier; or, at the same version, those
+            of an engine whose logits are rounded. For each correction:
               bias        |E[g] - exact| / |exact|
               turned      the angle between E[g] and the exact gradient in degrees
               length      of E[g] along the exact gradient, as a share of it

@@ -43,9 +43,10 @@ def test_a_healthy_run_raises_no_alarm(name):
 MISTAKES = {
     "diverged": [("sudden_drop", 3, 40)],  # a learning rate of 0.05: 36% at step 0, then nothing
     "gamed": [("reward_without_accuracy", 13, 79)],  # a short text pays more than a right answer
+    "lagging": [("engine_lags", 7, 15)],  # a bfloat16 copy at a learning rate of 1e-5
     "shuffled": [("no_learning", 73, 82), ("no_learning", 119, 120)],  # after 74 steps; before, after 120
 }
-NAMED = {"diverged": "optimizer.learning_rate", "gamed": "reward", "shuffled": "reward"}
+NAMED = {"diverged": "optimizer.learning_rate", "gamed": "reward", "lagging": "rollout.engine", "shuffled": "reward"}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
