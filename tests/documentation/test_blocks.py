@@ -63,6 +63,7 @@ PYTHON = {
     "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
+    "docs/off-policy.md": {"import winnow": "test_a_correction_of_your_own_meets_its_contract"},
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
@@ -208,6 +209,12 @@ def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():
     assert (rows.tolist(), state) == ([2, 1, 3], {})
     with pytest.raises(AssertionError):
         check_sampler(names["hardest_first"])
+
+
+def test_a_correction_of_your_own_meets_its_contract():
+    names: dict = {}
+    exec(python("docs/off-policy.md", "import winnow"), names)
+    check_correction(names["token_mask"])
 
 
 def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):

@@ -94,4 +94,4 @@ def test_every_trait_is_in_the_table_with_its_default():
 
 def default_of(field: dataclasses.Field) -> str:
     value = field.default_factory() if field.default is dataclasses.MISSING else field.default
-    return {"None": "none", "False": "false"}.get(str(value), str(value))
+    return {"None": "none", "False": "false", "True": "true"}.get(str(value), str(value))

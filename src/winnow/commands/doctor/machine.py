@@ -314,6 +314,7 @@ OPTIONAL = (
     Optional("tensorboard", "tensorboard", "track runs with TensorBoard"),
     Optional("mlflow", "mlflow", "track runs with MLflow"),
     Optional("trackio", "trackio", "track runs with trackio"),
+    Optional("trl", "trl", "select rollouts in TRL's trainer (winnow_trl)"),
 )
 
 
