@@ -23,6 +23,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,12 +36,13 @@ SOURCE = REPOSITORY / "src" / "winnow"
 REACHED = REPOSITORY / ".unreached" / "reached"
 PAGE = REPOSITORY / "docs" / "gpu.md"
 BEGIN, END = "<!-- unreached: python scripts/unreached_lines.py page -->", "<!-- end of the unreached statements -->"
+WIDTH = 120  # columns of the page
 TRACE = "WINNOW_TRACE_LINES"  # the file that the traced processes append to
-# The files whose statements a device can reach, and what reaches them first
+# The files whose statements a device can reach, and what reaches them first; empty where a device changes nothing
 FIRST = {
     "engines/native": "scripts/test-gpu tests generation",
-    "engines/process": "scripts/test-gpu tests",
-    "engines/vllm": "scripts/test-vllm",
+    "engines/process": "",
+    "engines/vllm": "",
     "engines": "scripts/test-gpu tests learn",
     "learner/packing.py": "scripts/test-gpu tests layouts",
     "learner": "scripts/test-gpu tests update",
@@ -177,7 +179,7 @@ def table(found: Mapping[str, Counter[str]], commands: str) -> list[str]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
     total = sum(sum(found[path].values()) for path, first in chosen.items() if first)
     return [
-        f"Traced at commit {commit.stdout.strip()}: {commands}.",
+        *textwrap.wrap(f"Traced at commit {commit.stdout.strip()}: {commands}.", WIDTH),
         f"{total} statements in {len(rows)} files are unreached, of the files that a device can reach.",
         "",
         "| file | statements | in | run first |",

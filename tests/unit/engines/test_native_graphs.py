@@ -31,7 +31,8 @@ def sampled(tokens: int, *, at_once: int = 64, recorded: bool = False, stops: bo
         max_rollouts_at_once=at_once,
     )
     engine: Any = native(context, packed=False)
-    engine._graphs = recorded
+    # As on a device: by the model's modules, whose weights an update changes in place
+    engine._graphs, engine._modules = recorded, recorded
     prompts = [
         Prompt(id=str(length), tokens=np.arange(3, 3 + length), text="", answer=None, task="t") for length in (4, 9, 2)
     ]

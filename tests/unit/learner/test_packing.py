@@ -29,13 +29,14 @@ from test_policy import (
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 from transformers import Olmo2Config, PreTrainedConfig, Qwen3Config
+from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.learner.learner import compute_logprobs
 from winnow.learner.micro_batches import fill, micro_batches
 from winnow.learner.model_input import hidden_states
-from winnow.learner.packing import BLOCK, Segment, block_mask
+from winnow.learner.packing import BLOCK, Packing, Segment, attend_packed, block_mask, read
 from winnow.learner.policy import FrozenCopy, Policy
 from winnow.models.adapter import add_lora
 from winnow.records import TrainingSequence
@@ -248,6 +249,23 @@ def test_flex_attention_over_the_blocks_is_the_attention_of_each_segment(segment
     seen = torch.from_numpy(seen_by(segments))
     expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_row_through_flex_attention_has_the_hidden_states_of_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, through the model and transformers, but without the compiler."""
+    model, segments = tiny(), [Segment(0, 3, 0, 0), Segment(3, 5, 0, 3), Segment(5, 7, 0, 3)]
+    attend_packed(model)
+    tokens, positions = torch.tensor([5, 6, 7, 8, 9, 10, 11]), torch.tensor([0, 1, 2, 3, 4, 3, 4])
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(WrappedFlexAttention, "_is_flex_compiled", False)
+    monkeypatch.setattr(WrappedFlexAttention, "_instance", None)
+    with torch.no_grad():
+        by_segment = read(model.get_decoder(), tokens, positions, Packing(segments))
+        by_blocks = read(
+            model.get_decoder(), tokens, positions, Packing(segments, block_mask(segments, torch.device("cpu")))
+        )
+    torch.testing.assert_close(by_blocks, by_segment, rtol=0, atol=1e-10)
 
 
 # -- how a row is filled
