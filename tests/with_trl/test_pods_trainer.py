@@ -201,6 +201,41 @@ def test_a_step_logs_its_budget_and_the_table_of_all_rollouts(tmp_path):
     assert math.isfinite(log["loss"])
 
 
+def test_one_generation_serves_several_updates(tmp_path):
+    """The 8 kept rows of two prompts are divided into two batches of 4, each of which is one update."""
+    trainer = trainer_of(
+        tmp_path,
+        n=8,
+        steps_per_generation=2,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=1,
+        max_steps=2,
+    )
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    trained = []
+    inner = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: trained.append(inputs) or inner(model, inputs)
+    trainer.train()
+    assert [len(inputs["completion_ids"]) for inputs in trained] == [4, 4]
+    kept = sorted(pair for inputs in trained for pair in rollouts_of(inputs))
+    assert len(set(kept)) == 8
+    assert [prompt for prompt, _ in kept] == [0] * 4 + [1] * 4
+    generated = [
+        row["budget/generated_tokens"] for row in trainer.state.log_history if "budget/generated_tokens" in row
+    ]
+    assert len(generated) == 1
+    assert any(not torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_several_rewards_are_selected_by_their_weighted_sum(tmp_path):
+    """reward - 2 * reward: the two highest sums are the two lowest rewards."""
+    weights = {"reward_weights": [1.0, -2.0], "num_generations": 2, "per_device_train_batch_size": 2}
+    functions = [scripted_reward, lambda **columns: scripted_reward(**columns)]
+    trainer = trainer_of(tmp_path, n=8, count=1, select="max_reward", reward_funcs=functions, **weights)
+    rewards = [reward(0, i) for _, i in rollouts_of(batch_of(trainer))]
+    assert sorted(rewards) == sorted(reward(0, i) for i in range(8))[:2]
+
+
 def test_evaluation_selects_nothing(tmp_path):
     trainer = trainer_of(tmp_path, n=8)
     trainer.model.eval()
