@@ -349,18 +349,28 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _history(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a history as an older tree wrote it: results by prompt, [verified, correct, gradient norm]. Prompts
-    without a verdict are left out, and so is what an older tree does not have: the sampler's state and its draws.
+    """The state of a history as an older tree wrote it: results by prompt, [verified, correct, gradient norm].
+
+    A prompt is named by the hash of its id. Prompts without a verdict are left out, and so is what an older tree does
+    not have: the sampler's state and its draws.
     """
     seen = state["seen"]
-    if "ids" in seen:
+    if "rows" in seen:
+        names = base64.b64decode(seen["prompts"])
         columns = [
-            np.frombuffer(base64.b64decode(seen.get(name, "")), dtype="<f8").tolist()
+            np.frombuffer(base64.b64decode(seen[name]), dtype="<f8").tolist()
+            if name in seen
+            else [np.nan] * (len(names) // 8)
             for name in ("trials", "correct", "gradient_norm")
         ]
-        rows = zip(seen["ids"], *columns, strict=True)
-        seen = {name: [verified, right, None if np.isnan(norm) else norm] for name, verified, right, norm in rows}
-    judged = {name: of for name, of in sorted(seen.items()) if of[0] > 0}
+        rows = zip(range(0, len(names), 8), *columns, strict=True)
+        by_name = {
+            names[place : place + 8].hex(): [verified, right, None if np.isnan(norm) else norm]
+            for place, verified, right, norm in rows
+        }
+    else:
+        by_name = {hashlib.blake2b(name.encode(), digest_size=8).hexdigest(): of for name, of in seen.items()}
+    judged = {name: of for name, of in sorted(by_name.items()) if of[0] > 0}
     return {"seen": judged, "probed": state["probed"], "plan": state["plan"]}
 
 

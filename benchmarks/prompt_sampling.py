@@ -6,7 +6,8 @@ No model and no rollouts: the verdicts are drawn at random, a third of the promp
 Before the measured steps every prompt was drawn and visited once, with one rollout, so that tables and checkpoints are
 full. Per step are measured: the copy that a checkpoint may need, the draw, the allocation and the record of the
 results. Per checkpoint: the state as JSON text, and its restoration. Times are medians of `--steps` steps, and of 5
-saves and restorations; `step_and_state` is the sum of all three. Writes
+saves and restorations; `step_and_state` is the sum of all three. They are CPU time of this process, which computes all
+of this in one thread, so that other programs on the machine hardly change them. Writes
 benchmarks/results/<date>_prompt_sampling.json.
 """
 
@@ -15,7 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import frame
 import numpy as np
@@ -32,6 +36,7 @@ from winnow.training.prompts import PromptPool
 from winnow.training.resolve import resolve_members
 
 ROLLOUTS = 8
+T = TypeVar("T")
 SAVES = 5
 
 
@@ -73,15 +78,15 @@ def measured(
             stats = history.stats(drawn)
             history.record_plan(drawn, uniform(stats, per_step * ROLLOUTS), stats.pass_rate)
 
-        _, planning = frame.timed(plan)
+        _, planning = timed(plan)
         judged = groups(pool, history.drawn(step), rates, step)
-        _, observing = frame.timed(lambda judged=judged: history.observe(judged))
+        _, observing = timed(lambda judged=judged: history.observe(judged))
         seconds.append(planning + observing)
     saved, restored = [], []
     for _ in range(SAVES):
-        text, of_save = frame.timed(lambda: json.dumps(history.state_dict()))
+        text, of_save = timed(lambda: json.dumps(history.state_dict()))
         again = History([prompt.id for prompt in pool.prompts], remember=run.remember)
-        _, of_load = frame.timed(lambda again=again, text=text: again.load_state_dict(json.loads(text)))
+        _, of_load = timed(lambda again=again, text=text: again.load_state_dict(json.loads(text)))
         saved.append(of_save)
         restored.append(of_load)
     each = [1e3 * statistics.median(of) for of in (seconds, saved, restored)]
@@ -89,6 +94,12 @@ def measured(
     report = {key: round(value, 2) for key, value in {**times, "step_and_state": sum(each)}.items()}
     print(f"{name:<10}{report}", flush=True)
     return {**report, "bytes_saved_per_prompt": round(len(text) / len(pool.prompts), 1)}
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """The result of a call, and the CPU seconds that it takes."""
+    begin = time.process_time()
+    return call(), time.process_time() - begin
 
 
 def groups(pool: PromptPool, rows: np.ndarray, rates: np.ndarray, step: int, rollouts: int = ROLLOUTS) -> list[Group]:

@@ -173,7 +173,7 @@ def greso(
 
     def passes(rows: IntArray) -> BoolArray:
         probability = np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least)
-        return rng("draw", table.draws).random(len(rows)) < probability
+        return np.asarray(rng("draw", table.draws).random(len(rows)) < probability, dtype=np.bool_)
 
     return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience)
 
@@ -243,7 +243,7 @@ def adarft(
         level = float(np.clip(level + step_size * np.tanh(sensitivity * (mean - target)), lowest, highest))
 
     def distance(rows: IntArray) -> FloatArray:
-        return np.abs(table.difficulty[rows] - level)
+        return np.asarray(np.abs(table.difficulty[rows] - level), dtype=np.float64)
 
     return _nearest(table, {**state, "level": level}, rng, count, distance, candidates, patience)
 
@@ -266,9 +266,9 @@ def cures(
     log-weight + Gumbel noise, which is done here.
 
     The form was checked against the authors' code (ZexuSun/CurES, epic/epic_sampler.py). There the temperature is 100
-    (right + 1) for every prompt, and the configured one is not read. So no two weights differ by more than 0.5%, and
-    the draw is uniform in effect. The paper's text was not at hand, so its temperature is not known to us: 0.1 is the
-    unread default of the code.
+    (right + 1) for every prompt, and the configured one is not read. So the largest weight is at most 1.005 times the
+    smallest, and the draw is uniform in effect. The paper's text was not at hand, so its temperature is not known to
+    us: 0.1 is the unread default of the code.
     """
 
     def disadvantage(rows: IntArray) -> FloatArray:

@@ -13,7 +13,7 @@ BYTES = "base64"
 
 def packed(array: Any, dtype: str) -> str:
     """The bytes of an array as text; `dtype` has a byte order, such as "<f8"."""
-    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype)).decode("ascii")
+    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode("ascii")
 
 
 def unpacked(text: str, dtype: str) -> Any:

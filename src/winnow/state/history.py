@@ -19,17 +19,17 @@ from winnow.budget.sampling import PromptTable
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 from winnow.state.arrays import packed, packed_values, unpacked, unpacked_values
 
-# The columns of the table in a checkpoint, with the type of their numbers there.
+# The columns of a table in a checkpoint, with the type of their numbers there. All of them are read at every save, so
+# they are few and small: a streak is all_right, or -all_wrong.
 COLUMNS = {
     "trials": "<f8",
     "correct": "<f8",
-    "gradient_norm": "<f8",
     "latest_trials": "<i4",
     "latest_correct": "<i4",
-    "all_right": "<i4",
-    "all_wrong": "<i4",
-    "drawn_at": "<i8",
+    "streak": "<i4",
+    "drawn_at": "<i4",
 }
+NORMS = "gradient_norm"  # a further column of "<f8", where one was measured
 
 
 class Probed(NamedTuple):
@@ -205,8 +205,9 @@ class History:
         return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as JSON. The table has the rows of the prompts that were drawn or visited, column by column. A
-        prompt's results in a probe are [verified, correct, gradient norm], its plan is [count, rate].
+        """The state as JSON. The table "seen" has the prompts that were drawn or visited, column by column; a prompt is
+        named by 64 bits of a hash of its id. Its results in a probe are [verified, correct, gradient norm], its plan is
+        [count, rate].
         """
         return {
             "prompts": self._digest,
@@ -238,35 +239,61 @@ class History:
         """Of the ids of all prompts, in their order."""
         return hashlib.sha256("\0".join(self._ids).encode(errors="surrogatepass")).hexdigest()
 
+    @functools.cached_property
+    def _hashes(self) -> IntArray:
+        """[P] 64 bits of a hash of each id: a tenth of a checkpoint with the ids themselves."""
+        each = (hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest() for name in self._ids)
+        return np.frombuffer(b"".join(each), dtype="<i8").astype(np.int64)
+
     def _packed_table(self) -> dict[str, Any]:
         table = self._table
         known = np.flatnonzero((table.drawn_at >= 0) | (table.trials > 0) | (table.latest_trials > 0))
         if not len(known):
-            return {"ids": []}
-        ids = self._ids if len(known) == len(self._ids) else [self._ids[row] for row in known.tolist()]
-        columns = {name: packed(getattr(table, name)[known], dtype) for name, dtype in COLUMNS.items()}
-        newest = np.searchsorted(known, table.newest)  # places in `ids`
-        rows = packed(known, "<i4")
-        return {"ids": list(ids), "rows": rows, **columns, "draws": table.draws, "newest": newest.tolist()}
+            return {}
+        every = {**vars(table), "streak": table.all_right - table.all_wrong}
+        columns = {name: packed(every[name][known], dtype) for name, dtype in COLUMNS.items()}
+        if not np.isnan(table.gradient_norm).all():
+            columns[NORMS] = packed(table.gradient_norm[known], "<f8")
+        newest = np.searchsorted(known, table.newest)  # places in the columns
+        return {
+            "prompts": packed(self._hashes[known], "<i8"),
+            "rows": packed(known, "<i4"),
+            **columns,
+            "draws": table.draws,
+            "newest": newest.tolist(),
+        }
 
     def _load_table(self, saved: Mapping[str, Any], *, same: bool) -> None:
         empty = PromptTable.empty(len(self._ids), self._table.difficulty)
         self._table = empty
-        if not saved["ids"] or not self._remember:
+        if not saved or not self._remember:
             return
-        rows = unpacked(saved["rows"], "<i4") if same else _as_rows([self._rows.get(name, -1) for name in saved["ids"]])
+        rows = unpacked(saved["rows"], "<i4") if same else self._rows_of_hashes(unpacked(saved["prompts"], "<i8"))
         places = np.flatnonzero(rows >= 0)
-        columns = {}
-        for name, dtype in COLUMNS.items():
-            columns[name] = getattr(empty, name).copy()
-            columns[name][rows[places]] = unpacked(saved[name], dtype)[places]
+
+        def column(name: str, dtype: str, unknown: Any) -> Any:
+            values = unknown.copy()
+            if name in saved:
+                values[rows[places]] = unpacked(saved[name], dtype)[places]
+            return values
+
+        loaded = {name: column(name, dtype, getattr(empty, name, empty.all_right)) for name, dtype in COLUMNS.items()}
+        streak = loaded.pop("streak")
         newest = rows[_as_rows(saved["newest"])]
-        newest = np.sort(newest[newest >= 0])
         self._table = PromptTable(
-            difficulty=empty.difficulty, draws=saved["draws"] if same else 0, newest=newest, **columns
+            **(loaded if same else {**loaded, "drawn_at": empty.drawn_at}),  # else the clock of the draws starts anew
+            draws=saved["draws"] if same else 0,
+            difficulty=empty.difficulty,
+            gradient_norm=column(NORMS, "<f8", empty.gradient_norm),
+            all_right=np.maximum(streak, 0),
+            all_wrong=np.maximum(-streak, 0),
+            newest=np.sort(newest[newest >= 0]),
         )
-        if not same:  # the clock of the draws starts anew
-            self._table.drawn_at[:] = -1
+
+    def _rows_of_hashes(self, hashes: IntArray) -> IntArray:
+        """[K] rows of the prompts with these hashes; -1 for a prompt that the task does not have."""
+        row_of = dict(zip(self._hashes.tolist(), range(len(self._ids)), strict=True))
+        return _as_rows([row_of.get(value, -1) for value in hashes.tolist()])
 
     def _rows_of(self, prompts: Sequence[Prompt]) -> IntArray:
         return _as_rows([self._rows[prompt.id] for prompt in prompts])

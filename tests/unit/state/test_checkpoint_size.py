@@ -16,6 +16,7 @@ from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
+from winnow.state.arrays import unpacked
 from winnow.training.budget import plan_devices
 from winnow.training.fit import fit
 from winnow.training.progress import Started
@@ -101,5 +102,5 @@ def test_results_of_prompts_are_stored_only_where_a_member_reads_them(smallest, 
     """16 problems in four steps of four: each was sampled once."""
     model = winnow.train(**smallest(steps=4, **keys)).model
     history = json.loads((model / "trainer.json").read_text())["state"]["history"]
-    assert len(history["seen"]["ids"]) == remembered
+    assert len(unpacked(history["seen"].get("rows", ""), "<i4")) == remembered
     assert len(history["plan"]) == 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.state.arrays import unpacked
 from winnow.state.history import History
 
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct")
@@ -179,8 +180,21 @@ def test_table_draws_and_sampler_survive_strict_json():
 
 
 def test_a_checkpoint_has_only_the_prompts_that_were_drawn():
-    assert full_history().state_dict()["seen"]["ids"] == ["a", "b"]
-    assert history_of().state_dict()["seen"] == {"ids": []}
+    seen = full_history().state_dict()["seen"]
+    assert unpacked(seen["rows"], "<i4").tolist() == [0, 1]
+    assert unpacked(seen["trials"], "<f8").tolist() == [2, 3]
+    assert unpacked(seen["streak"], "<i4").tolist() == [1, 0]  # a was all right once
+    assert history_of().state_dict()["seen"] == {}
+
+
+def test_a_checkpoint_has_no_gradient_norms_where_none_was_measured():
+    history = history_of()
+    history.observe([group("a", WRONG)])
+    assert "gradient_norm" not in history.state_dict()["seen"]
+    restored = history_of()
+    restored.load_state_dict(json.loads(json.dumps(history.state_dict())))
+    same_tables(history, restored)
+    np.testing.assert_array_equal(restored.table.all_wrong, [1, 0, 0, 0])
 
 
 def test_results_follow_their_ids_into_another_task_and_draws_do_not():
@@ -196,5 +210,5 @@ def test_a_history_that_no_member_reads_stores_no_table():
     history = history_of(remember=False)
     history.record_draw([0], [rows(1, 0)], [[]], {"epoch": 0, "place": 2}, {})
     history.observe([group("b", RIGHT)])
-    assert history.state_dict()["seen"] == {"ids": []}
+    assert history.state_dict()["seen"] == {}
     np.testing.assert_array_equal(history.drawn(0), [1, 0])
