@@ -107,3 +107,42 @@ def test_a_loss_with_a_ratio_is_refused_before_a_model_is_looked_for(tmp_path):
     with refused(ConfigError, "old_logprobs", key="loss", code="config.member_result"):
         winnow.train(loss=ratio, model=str(tmp_path / "nowhere"), output=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("use", ["token_truncate", "sequence_truncate", "sequence_mask", "geometric_mask", "icepop"])
+def test_the_engine_as_old_policy_leaves_nothing_to_correct(use):
+    with refused(ConfigError, use, key="correction.old", code="config.combination"):
+        resolved(correction={"use": use, "old": "engine"})
+
+
+@pytest.mark.parametrize("loss", ["reinforce", lambda out, mb: (-mb.advantages * out.logprobs, {})])
+def test_the_engine_as_old_policy_needs_a_loss_with_a_ratio(loss):
+    with refused(ConfigError, key="correction.old", code="config.no_effect"):
+        resolved(correction={"old": "engine"}, loss=loss)
+
+
+@pytest.mark.parametrize("loss", ["clip", "cispo", "gspo", "raft_plus_plus", ratio])
+@pytest.mark.parametrize("use", ["none", "dppo"])
+def test_the_engine_as_old_policy_saves_the_pass(loss, use):
+    members = resolved(correction={"use": use, "old": "engine"}, loss=loss, update={"epochs": 2})
+    assert "old_logprobs" not in members.needs
+    assert members.objective.old == "engine"
+
+
+def test_a_correction_needs_no_pass_in_a_step_of_one_update():
+    assert "old_logprobs" not in resolved(correction="icepop").needs
+    assert "old_logprobs" in resolved(correction="icepop", update={"updates_per_step": 2}).needs
+
+
+@pytest.mark.parametrize(
+    "correction",
+    [
+        {"use": "token_truncate", "most": 0.9},
+        {"use": "geometric_mask", "least": 1.1},
+        {"use": "icepop", "least": -0.1},
+        {"use": "dppo", "most": 1.0},
+    ],
+)
+def test_a_bound_that_would_act_where_policy_and_engine_agree_is_refused(correction):
+    with refused(ConfigError, code="config.value"):
+        resolved(correction=correction)
