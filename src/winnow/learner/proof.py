@@ -41,7 +41,7 @@ ATEN, C10D = torch.ops.aten, torch.ops.c10d
 
 
 @dataclass(frozen=True)
-class PlannedRow:
+class ProvedPart:
     """Bytes of a part or a moment of training on one rank, by the plan and by the tracker."""
 
     name: str
@@ -72,7 +72,7 @@ class Proof:
     """What torch's instruments find in a rehearsed step."""
 
     tracker: str  # the class that tracked memory
-    rows: tuple[PlannedRow, ...]
+    rows: tuple[ProvedPart, ...]
     passes: tuple[Pass, ...]
     seconds: float
 
@@ -107,7 +107,7 @@ def prove(demand: Demand, *, needs: frozenset[str], limit: float = float("inf"))
             remedy="give it more time, or lower update.tokens_per_micro_batch",
             code="config.unsupported",
         ) from error
-    rows = [PlannedRow(name, size, walk.tracked[name]) for name, size in planned(demand, needs).items()]
+    rows = [ProvedPart(name, size, walk.tracked[name]) for name, size in planned(demand, needs).items()]
     return Proof(walk.tracker_name, tuple(rows), tuple(walk.passes), time.monotonic() - begin)
 
 

@@ -128,7 +128,7 @@ def _check_instruments(demand: Demand) -> None:
     if demand.sharded and isinstance(config.critic, AdapterCritic):
         raise ConfigError(
             "critic.form = 'adapter': torch's tracker fails for a sharded value head that the policy does not call",
-            remedy="rehearse one rank, or check without a proof",
+            remedy="plan without a proof, or rehearse one rank",
             key="critic.form",
             code="config.unsupported",
         )
@@ -136,7 +136,7 @@ def _check_instruments(demand: Demand) -> None:
     if keys := [key for key, of_bits in few.items() if of_bits]:
         raise ConfigError(
             f"{keys[0]}: the kernels of bitsandbytes need numbers, and a rehearsal has none",
-            remedy="rehearse without this key, or check without a proof",
+            remedy="plan without a proof, or without this key",
             key=keys[0],
             code="config.unsupported",
         )

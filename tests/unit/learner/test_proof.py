@@ -20,7 +20,7 @@ from winnow.learner.rehearsal import full_batch, rehearsal
 from winnow.training.budget import demand_of, log_probs_needed
 from winnow.training.resolve import resolve_members
 
-H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 32_000
+H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 151_936
 PROMPT, ROW = 8, 512  # tokens of the longest prompt, and with its completion
 SHAPE = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -77,7 +77,6 @@ CASES = {
             "model": {"dtype": "bfloat16", "gradient_checkpointing": "selective"},
             "advantage": "gae",
             "critic": {"form": "model"},
-            "update": {"tokens_per_micro_batch": 2 * ROW, "updates_per_step": 2},
         },
     ),
 }

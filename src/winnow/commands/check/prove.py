@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from winnow.learner.proof import Pass, PlannedRow, Proof, prove
+from winnow.learner.proof import Pass, Proof, ProvedPart, prove
 from winnow.memory.demand import Demand
 from winnow.memory.plan import format_bytes
 from winnow.view.text import format_count
@@ -26,7 +26,7 @@ def proof_lines(demand: Demand, needs: frozenset[str], *, limit: float) -> Itera
     yield from _passes(found)
 
 
-def _row(row: PlannedRow) -> str:
+def _row(row: ProvedPart) -> str:
     sign = "" if abs(row.ratio - 1) <= SAME else "  !"
     return _line(row.name, format_bytes(row.planned), format_bytes(row.tracked), f"{row.ratio:.3f}{sign}")
 
