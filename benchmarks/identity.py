@@ -384,7 +384,7 @@ def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:
                 if row["kind"] == "failed":
                     row["reward"] = None  # NaN differs from itself
                 absent = [
-                    name for name in ("values", "returns") if row.get(name) is None
+                    name for name in ("values", "returns", "turns") if row.get(name) is None
                 ]  # an older tree has no such columns
                 yield {name: value for name, value in row.items() if name not in absent}
         return

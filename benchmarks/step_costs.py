@@ -35,7 +35,7 @@ UPDATE = ("seconds/select", "seconds/logprobs", "seconds/update")
 GENERATED = ("budget/rollouts", "budget/tokens_generated")
 TRAINED = ("select/trained", "budget/tokens_trained")
 FIRST = 5  # first steps, which are omitted
-PlannedRow = Mapping[str, float]
+Row = Mapping[str, float]
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     frame.finish("step_costs", report, options, show=("runs",))
 
 
-def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[PlannedRow]:
+def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Row]:
     """The rows of a run's steps, without the first ones."""
     select = '"all"' if m == n else f'{{ use = "max_variance", keep_per_prompt = {m} }}'
     with tempfile.TemporaryDirectory() as home:
@@ -67,7 +67,7 @@ def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Pla
         return [row for row in read_metrics(run) if "seconds/step" in row][FIRST:]
 
 
-def curves(runs: Mapping[tuple[int, int], Sequence[PlannedRow]], threads: int) -> StepCosts:
+def curves(runs: Mapping[tuple[int, int], Sequence[Row]], threads: int) -> StepCosts:
     """Sampling by n with 16 kept rollouts, and the update by the number of kept rollouts of 64 sampled ones."""
     every = [row for rows in runs.values() for row in rows]
     rest = [row["seconds/step"] - _sum(row, (*SAMPLING, *UPDATE)) for row in every]
@@ -79,7 +79,7 @@ def curves(runs: Mapping[tuple[int, int], Sequence[PlannedRow]], threads: int) -
     )
 
 
-def described(n: int, m: int, rows: Sequence[PlannedRow], costs: StepCosts) -> dict[str, Any]:
+def described(n: int, m: int, rows: Sequence[Row], costs: StepCosts) -> dict[str, Any]:
     """A run's phases, and the seconds per step that the curves predict for its work."""
     computed = [costs.seconds(work(row)) for row in rows]
     measured = statistics.fmean(row["seconds/step"] for row in rows)
@@ -94,7 +94,7 @@ def described(n: int, m: int, rows: Sequence[PlannedRow], costs: StepCosts) -> d
     }
 
 
-def work(row: PlannedRow) -> StepWork:
+def work(row: Row) -> StepWork:
     """The work of a row's step."""
     return StepWork(
         prompts=int(row["group/count"]),
@@ -105,7 +105,7 @@ def work(row: PlannedRow) -> StepWork:
     )
 
 
-def _curve(runs: Sequence[Sequence[PlannedRow]], phases: Sequence[str], counted: str, tokens: str) -> CostCurve:
+def _curve(runs: Sequence[Sequence[Row]], phases: Sequence[str], counted: str, tokens: str) -> CostCurve:
     """A curve through runs with different numbers of rollouts, at their mean length.
 
     Seconds must not decrease with rollouts: a smaller value is replaced by the larger one before it.
@@ -122,11 +122,11 @@ def _curve(runs: Sequence[Sequence[PlannedRow]], phases: Sequence[str], counted:
     return CostCurve(x, np.maximum.accumulate(y), length, mixed_lengths=True)
 
 
-def _median(rows: Sequence[PlannedRow], name: str) -> float:
+def _median(rows: Sequence[Row], name: str) -> float:
     return statistics.median(row.get(name, 0.0) for row in rows)
 
 
-def _sum(row: PlannedRow, names: Sequence[str]) -> float:
+def _sum(row: Row, names: Sequence[str]) -> float:
     return sum(row.get(name, 0.0) for name in names)
 
 

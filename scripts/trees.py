@@ -56,7 +56,7 @@ def packages() -> list[str]:
     names = [name for floor in FLOORS.values() for name in floor if not name.endswith(".py")]
     return [
         "    src/winnow/",
-        *(line for name in names for line in _lines(f"      {name}/", describe(SOURCE / name), 18)),
+        *(line for name in names for line in _lines(f"      {name}/", describe(SOURCE / name), 20)),
     ]
 
 

@@ -26,7 +26,7 @@ from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.recipes import find_config, recipe_paths
-from winnow.testing import check_engine, check_sampler
+from winnow.testing import check_correction, check_engine, check_sampler
 from winnow.training.resolve import resolve_members
 
 COMMANDS = typer.main.get_command(app).commands

@@ -70,7 +70,7 @@ ELSEWHERE = {
     "engine.memory": "unit/engines/test_native_memory.py",
     "run_folder.incomplete": "unit/models/test_adapter.py",
     "run_folder.other_model": "unit/models/test_adapter.py",
-    "verifier.not_repeatable": "unit/environments/test_hostile.py",
+    "verifier.not_repeatable": "unit/environments/test_hostile_environments.py",
 }
 
 

@@ -112,7 +112,7 @@ def prove(demand: Demand, *, needs: frozenset[str], limit: float = float("inf"))
 
 
 def planned(demand: Demand, needs: frozenset[str]) -> dict[str, int]:
-    """PlannedRow -> bytes of the plan on the policy's device, without those of an engine."""
+    """Name of a part -> bytes of the plan on the policy's device, without those of an engine."""
     every = (
         *policy_parts(demand, needs),
         *value_model_parts(demand),
