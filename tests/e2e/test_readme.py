@@ -115,6 +115,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         "train",
         "eval",
         "score",
+        "replay",
         "export",
         "audit",
     ]

@@ -35,7 +35,7 @@ from winnow.config import Config
 from winnow.config_file import load, validate
 from winnow.config_keys import keys
 from winnow.engines.freshness import check_newer
-from winnow.engines.sampling import choose
+from winnow.engines.sampling import choose, to_host
 from winnow.engines.stopping import split_stops
 from winnow.errors import CODES, WinnowError
 from winnow.families import FAMILIES
@@ -132,7 +132,7 @@ def without_datasets(place: Place) -> None:
 
 
 def diverged(place: Place) -> None:
-    choose(torch.full((1, 3), torch.nan), torch.zeros(1, dtype=torch.float64), Sampling(max_new_tokens=1))
+    to_host(*choose(torch.full((1, 3), torch.nan), torch.zeros(1, dtype=torch.float64), Sampling(max_new_tokens=1)))
 
 
 def foreign_folder(place: Place) -> None:
@@ -190,7 +190,7 @@ def two_ranks(place: Place, *received: object) -> None:
     """Make this process rank 0 of 2, whose next exchange returns `received`."""
     place.patch.setattr(ranks, "count", lambda: 2)
     place.patch.setattr(ranks, "rank", lambda: 0)
-    place.patch.setattr(ranks, "_groups", object())
+    place.patch.setattr(ranks, "_groups", SimpleNamespace(control=object()))
     place.patch.setattr(ranks, "_exchanged", lambda pickled, what: list(received))
 
 
