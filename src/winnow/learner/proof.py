@@ -298,13 +298,13 @@ class _Memory:
 
 
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *others: Any, **more: Any) -> int:
-    return flop_counter.sdpa_flop_count(query, key, value)
+    return int(flop_counter.sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward(
     gradient: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *others: Any, **more: Any
 ) -> int:
-    return flop_counter.sdpa_backward_flop_count(gradient, query, key, value)
+    return int(flop_counter.sdpa_backward_flop_count(gradient, query, key, value))  # type: ignore[no-untyped-call]
 
 
 ATTENTION = {  # torch's counter has no formula for its kernel of the CPU
@@ -313,13 +313,13 @@ ATTENTION = {  # torch's counter has no formula for its kernel of the CPU
 }
 
 
-class _Limit(TorchDispatchMode):
+class _Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises TimeoutError in the first operation after `until`. It answers for the device of a fake tensor, the most
     frequent operation, before a counter or tracker sees it.
     """
 
     def __init__(self, until: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._until = until
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -332,7 +332,7 @@ class _Limit(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Collectives(_Limit):
+class _Collectives(_Limit):  # type: ignore[no-untyped-call]
     """Bytes that the collectives exchange."""
 
     def __init__(self, until: float) -> None:
