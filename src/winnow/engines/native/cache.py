@@ -181,10 +181,10 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
                 for layer in _as_array(states):
                     layer[end] = layer[begin]
             return
-        begin, end = (torch.from_numpy(blocks.copy()).to(self.spec.device) for blocks in (begin, end))
+        first, last = (torch.from_numpy(blocks.copy()).to(self.spec.device) for blocks in (begin, end))
         with distinct_places():
-            keys[:, end], values[:, end] = keys[:, begin], values[:, begin]
-            section.mask[end] = section.mask[begin]
+            keys[:, last], values[:, last] = keys[:, first], values[:, first]
+            section.mask[last] = section.mask[first]
 
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor], together: int | None) -> None:
         """Set the shape and index arrays (see decoder.py) of the next forward pass, which writes one token per row.
@@ -268,12 +268,12 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Attention per block; then the blocks of each text are combined, and last prompt and own tokens."""
         shape, heads = self.shape, self.spec.heads
         prompt_mask, own_mask = self._masks
-        queries = self._by_prompt(grouped).unflatten(0, (shape.prompt_blocks, heads))
+        queries = self._by_prompt(grouped).unflatten(0, (shape.prompt_blocks, heads))  # type: ignore[no-untyped-call]
         output, total = attend_per_block(queries, *self._prompt_pieces[layer], prompt_mask)
         if shape.prompt_longest > 1:
             output, total = combine_blocks(output, total, **self._combine_arguments("prompt"))
         output, total = (self._by_row(each.flatten(0, 1)) for each in (output, total[..., None]))
-        queries = self._by_owner(grouped).unflatten(0, (shape.blocks, heads))
+        queries = self._by_owner(grouped).unflatten(0, (shape.blocks, heads))  # type: ignore[no-untyped-call]
         own, own_total = attend_per_block(queries, *self._own_pieces[layer], own_mask)
         if shape.longest > 1:
             own, own_total = combine_blocks(own, own_total, **self._combine_arguments("own"))
@@ -301,14 +301,14 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Gather [R x heads, ...] into the order of own blocks: [N x heads, ...]."""
         if self.shape.in_order:
             return of_rows
-        each = of_rows.unflatten(0, (self.shape.rows, self.spec.heads))
+        each: Tensor = of_rows.unflatten(0, (self.shape.rows, self.spec.heads))  # type: ignore[no-untyped-call]
         return each.index_select(0, self._index["own_owner"]).flatten(0, 1)
 
     def _own_rows(self, of_blocks: Tensor) -> Tensor:
         """Gather [N or N x heads, ...] of rows with one block each into the order of rows: [R or R x heads, ...]."""
         if self.shape.in_order:
             return of_blocks
-        each = of_blocks.unflatten(0, (self.shape.blocks, -1))
+        each: Tensor = of_blocks.unflatten(0, (self.shape.blocks, -1))  # type: ignore[no-untyped-call]
         return each.index_select(0, self._index["own_table"][:, 0]).flatten(0, 1)
 
     def _section(self, width: int, *, reverse: bool) -> BlockSection:

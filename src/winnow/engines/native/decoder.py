@@ -322,7 +322,7 @@ class Decoder:
         self.cache.begin_pass()
         rows = self.cache.shape.rows
         if self._weights is not None:
-            logits = decode(self._weights, self.cache, self._step["token"], self._step["position"])
+            logits: Tensor = decode(self._weights, self.cache, self._step["token"], self._step["position"])
             return logits if self._logits is None else self._logits[:rows].copy_(logits)
         out = self._model(
             input_ids=self._step["token"][:, None],
@@ -332,7 +332,7 @@ class Decoder:
             use_cache=True,
             shared=self.cache,
         )
-        logits: Tensor = out.logits[:, -1]
+        logits = out.logits[:, -1]
         if self._logits is None:
             return logits
         # The result must not be in the graphs' memory pool, which other recorded steps reuse.
