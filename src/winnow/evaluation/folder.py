@@ -56,6 +56,7 @@ class _Line(Section):
     cause: Cause | None
     detail: str
     late: bool
+    turns: list[str] | None = None  # absent from rows that were written before environments existed
 
 
 def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
@@ -102,7 +103,7 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
         "meta": prompt.meta,
         "index": rollout.index,
         "text": rollout.text,
-        "turns": rollout.turns,
+        "turns": None if rollout.turns is None else list(rollout.turns),
         "length": rollout.length,
         "finish": rollout.finish,
         "kind": outcome.kind,

@@ -6,13 +6,15 @@ two between them.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 
 import numpy as np
 import pytest
 
 from synthetic_run import RIGHT, WRONG
-from winnow.evaluation.folder import rows_of
+from winnow.evaluation.folder import parse_row, rows_of
 from winnow.learner.batches import make_batches
 from winnow.metrics import check
 from winnow.records import Group, Prompt, Rollout
@@ -107,6 +109,16 @@ def test_an_evaluation_measures_the_policys_tokens():
     group = step(rollout(), rollout(1, None))
     assert [one.length for one in judged(group)] == [4, 6]
     assert [row["length"] for row in rows_of("sampled", [group])] == [4, 6]
+
+
+def test_a_row_of_an_evaluation_is_read_as_it_was_written():
+    turns = ("so <answer>3</answer>", "higher", "7")
+    played = dataclasses.replace(rollout(), turns=turns, text="\n".join(turns[::2]))
+    for row, expected in zip(rows_of("sampled", [step(played, rollout(1, None))]), (list(turns), None), strict=True):
+        assert row["turns"] == expected
+        assert parse_row(json.dumps(row).encode(), "a file") == row
+        older = {name: value for name, value in row.items() if name != "turns"}
+        assert parse_row(json.dumps(older).encode(), "a file") == older
 
 
 def test_advantages_per_token_have_the_size_of_the_rollout():
