@@ -1,4 +1,4 @@
-"""The rollout budget as functions of numpy arrays: which prompts, how many rollouts, in which rounds, which are kept.
+"""The rollout budget as functions of numpy arrays: prompts, counts, rounds, and the rollouts to keep.
 
     from winnow.budget import allocation, pass_rates, rounds, sampling, selection
 

@@ -45,7 +45,6 @@ class _Line(Section):
     meta: dict[str, Any]
     index: int
     text: str
-    turns: list[str] | None = None  # the texts of an environment's rollout; absent in older files
     length: int
     finish: Finish
     kind: Kind

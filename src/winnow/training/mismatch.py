@@ -33,8 +33,8 @@ class Mismatch:
         """
         rollouts = np.bincount(sequence) > 0
         self.per_token.append(difference)
-        self.per_rollout.append(np.bincount(sequence, difference)[rollouts])
-        self.along.append(np.bincount(sequence, difference * np.sign(advantages))[rollouts])
+        self.per_rollout.append(_sums(sequence, difference)[rollouts])
+        self.along.append(_sums(sequence, difference * np.sign(advantages))[rollouts])
 
     def merge(self, others: Iterable[Self]) -> None:
         """Replace this rank's tokens by those of `others`, of which this object is one."""
@@ -110,6 +110,10 @@ class CorrectionEffect:
             "correction/rollouts_truncated": self.rollouts_truncated / self.rollouts,
             "budget/tokens_masked": float(self.masked),
         }
+
+
+def _sums(sequence: IntArray, numbers: FloatArray) -> FloatArray:
+    return np.asarray(np.bincount(sequence, numbers), dtype=np.float64)
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
