@@ -26,7 +26,7 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
         pytest.param("writes", 32, {KILLED}, marks=SLOW),
         pytest.param("phases", 25, {KILLED}, marks=SLOW),
         pytest.param("under_way", 11, {KILLED, ERROR, WENT_ON}, marks=SLOW),
-        pytest.param("failures", 27, {ERROR, WENT_ON}, marks=SLOW),
+        pytest.param("failures", 28, {ERROR, WENT_ON}, marks=SLOW),
         pytest.param("full", 6, {KILLED}, marks=SLOW),
     ],
 )
