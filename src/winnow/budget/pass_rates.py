@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.records import FloatArray
+from winnow.records import FloatArray, IntArray
 
 JEFFREYS = 0.5
+Numbers = FloatArray | IntArray
 
 
-def rates(correct: FloatArray, trials: FloatArray) -> FloatArray:
+def rates(correct: Numbers, trials: Numbers) -> FloatArray:
     """[G] correct / trials; NaN without trials."""
     _check_counts(correct, trials)
-    return np.where(trials > 0, correct / np.where(trials > 0, trials, 1.0), np.nan)
+    return np.asarray(np.where(trials > 0, correct / np.where(trials > 0, trials, 1.0), np.nan), dtype=np.float64)
 
 
 def add_visit(
-    correct: FloatArray, trials: FloatArray, new_correct: FloatArray, new_trials: FloatArray, *, decay: float
+    correct: FloatArray, trials: FloatArray, new_correct: Numbers, new_trials: Numbers, *, decay: float
 ) -> tuple[FloatArray, FloatArray]:
     """The counts ([G] correct, [G] trials) after one more visit of each prompt: earlier rollouts, which are of older
     policies, count `decay` times as much as before. Raises ValueError for a decay outside [0, 1].
@@ -97,7 +98,7 @@ def _check_prior(prior: float) -> None:
         raise ValueError(f"prior = {prior} must be above 0")
 
 
-def _check_counts(correct: FloatArray, trials: FloatArray) -> None:
+def _check_counts(correct: Numbers, trials: Numbers) -> None:
     if np.shape(correct) != np.shape(trials):
         raise ValueError(f"correct of shape {np.shape(correct)} and trials of shape {np.shape(trials)} must be alike")
     if np.any(correct < 0) or np.any(correct > trials):

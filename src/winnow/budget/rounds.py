@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from winnow.budget.pass_rates import rates
+from winnow.records import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +86,9 @@ def _next_round(seen: Counts, enough: BoolArray, per_round: int) -> IntArray:
     return np.where(enough, 0, np.minimum(per_round, seen.planned - seen.sampled))
 
 
-def _continued(seen: Counts, pilot: int, worthwhile: Callable[[npt.NDArray[np.float64]], BoolArray]) -> IntArray:
+def _continued(seen: Counts, pilot: int, worthwhile: Callable[[FloatArray], BoolArray]) -> IntArray:
     first = np.minimum(pilot, seen.planned)
-    verified = seen.correct + seen.wrong
-    rate = np.divide(seen.correct, verified, out=np.full(len(verified), np.nan), where=verified > 0)
+    rate = rates(seen.correct, seen.correct + seen.wrong)
     rest = np.where(np.isnan(rate) | worthwhile(rate), seen.planned - seen.sampled, 0)
     return np.where(seen.sampled < first, first - seen.sampled, rest)
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from winnow.budget.pass_rates import add_visit, posterior_mean, rates
 from winnow.records import BoolArray, FloatArray, IntArray
 
 MOST_CANDIDATES = 2_048  # per draw, unless a draw takes more prompts
@@ -79,7 +80,7 @@ class PromptTable:
     @property
     def pass_rate(self) -> FloatArray:
         """[P] at the last visit; NaN before the first."""
-        return _ratio(self.latest_correct, self.latest_trials)
+        return rates(self.latest_correct, self.latest_trials)
 
     def drawn(self, rows: IntArray) -> Self:
         """After one more draw."""
@@ -109,10 +110,11 @@ class PromptTable:
             return column
 
         every = np.ones(len(rows), dtype=np.bool_)
+        all_correct, all_trials = add_visit(self.correct[rows], self.trials[rows], correct, trials, decay=decay)
         return dataclasses.replace(
             self,
-            trials=changed(self.trials, decay * self.trials[rows] + trials, every),
-            correct=changed(self.correct, decay * self.correct[rows] + correct, every),
+            trials=changed(self.trials, all_trials, every),
+            correct=changed(self.correct, all_correct, every),
             gradient_norm=changed(self.gradient_norm, norms, ~np.isnan(norms) & (correct > 0)),
             latest_trials=changed(self.latest_trials, trials, judged),
             latest_correct=changed(self.latest_correct, correct, judged),
@@ -202,8 +204,8 @@ def mopps(
 
     def distance(rows: IntArray) -> FloatArray:
         right, trials = table.correct[rows], table.trials[rows]
-        rates = rng("draw", table.draws).beta(prior + right, prior + np.maximum(trials - right, 0.0))
-        return np.asarray((rates - target) ** 2, dtype=np.float64)
+        sampled = rng("draw", table.draws).beta(prior + right, prior + np.maximum(trials - right, 0.0))
+        return np.asarray((sampled - target) ** 2, dtype=np.float64)
 
     return _nearest(table, state, rng, count, distance, candidates, patience)
 
@@ -272,7 +274,7 @@ def cures(
     """
 
     def disadvantage(rows: IntArray) -> FloatArray:
-        rate = _posterior_mean(table, rows, prior)
+        rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
         log_weight = np.sqrt(rate * (1 - rate)) / temperature
         return np.asarray(-log_weight - rng("draw", table.draws).gumbel(size=len(rows)), dtype=np.float64)
 
@@ -336,7 +338,7 @@ def retire(
     """
 
     def passes(rows: IntArray) -> BoolArray:
-        return ~(_ratio(table.latest_correct[rows], table.latest_trials[rows]) >= above)
+        return ~(rates(table.latest_correct[rows], table.latest_trials[rows]) >= above)
 
     return _sieve(table, state, rng, count, passes, patience)
 
@@ -432,12 +434,3 @@ def _checked(count: int, table: PromptTable) -> int:
 def _moved(probability: float, change: float, share: float, target: float) -> float:
     """GRESO's base probability after a draw: lower where too many groups were flat, so that more are skipped."""
     return max(probability - change, 0.05) if share >= target else min(probability + change, 0.95)
-
-
-def _posterior_mean(table: PromptTable, rows: IntArray, prior: float) -> FloatArray:
-    return np.asarray((prior + table.correct[rows]) / (2 * prior + table.trials[rows]), dtype=np.float64)
-
-
-def _ratio(correct: IntArray, trials: IntArray) -> FloatArray:
-    """NaN where there are no trials."""
-    return np.where(trials > 0, correct / np.maximum(trials, 1), np.nan)

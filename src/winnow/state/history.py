@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from winnow.budget.pass_rates import rates
 from winnow.budget.sampling import PromptTable
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 from winnow.state.arrays import packed, packed_values, unpacked, unpacked_values
@@ -91,19 +92,17 @@ class History:
         """The results of training for G prompts: NaN and 0 trials for a prompt that was never verified."""
         rows = self._rows_of(prompts)
         trials, correct = self._table.trials[rows], self._table.correct[rows]
-        rate = np.divide(correct, trials, out=np.full(len(rows), np.nan), where=trials > 0)
-        return _stats(prompts, trials, correct, rate, self._table.gradient_norm[rows])
+        return _stats(prompts, trials, correct, self._table.gradient_norm[rows])
 
     def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of the last probe for G prompts."""
         known = [self._probed.get(prompt.id, Probed()) for prompt in prompts]
-        rates = [p.correct / p.verified if p.verified else math.nan for p in known]
         norms = [math.nan if p.gradient_norm is None else p.gradient_norm for p in known]
-        trials, correct, rate, norm = (
+        trials, correct, norm = (
             np.array(column, dtype=np.float64)
-            for column in ([p.verified for p in known], [p.correct for p in known], rates, norms)
+            for column in ([p.verified for p in known], [p.correct for p in known], norms)
         )
-        return _stats(prompts, trials, correct, rate, norm)
+        return _stats(prompts, trials, correct, norm)
 
     def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Add the verdicts of a step (without failed ones), and [G] gradient norms where they were measured."""
@@ -309,9 +308,11 @@ def _probed_of(group: Group, gradient_norm: float) -> Probed:
     return Probed(float(group.valid.sum()), float(correct), float(gradient_norm) if measured else None)
 
 
-def _stats(
-    prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, rate: FloatArray, norm: FloatArray
-) -> PromptStats:
+def _stats(prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, norm: FloatArray) -> PromptStats:
     return PromptStats(
-        ids=tuple(prompt.id for prompt in prompts), pass_rate=rate, gradient_norm=norm, trials=trials, correct=correct
+        ids=tuple(prompt.id for prompt in prompts),
+        pass_rate=rates(correct, trials),
+        gradient_norm=norm,
+        trials=trials,
+        correct=correct,
     )
