@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from winnow.algos.advantage import dr_grpo, grpo
-from winnow.algos.selection import Selector
+from winnow.algos.selection import Selector, keep_verified
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, IntArray
 from winnow.seeds import Rng
@@ -41,9 +41,7 @@ def fill_keep(groups: Sequence[Group], select: Selector, rng: Rng, *, most: int)
     """
     filled = []
     for group in groups:
-        keep, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
-        if valid.any():
-            keep[valid] = select(group.take(valid), rng)
+        keep = keep_verified(select, group, rng)
         if keep.sum() > most:
             raise ConfigError(
                 f"the selector keeps {keep.sum()} of {len(keep)} rollouts of a prompt, and TRL trains on {most}",

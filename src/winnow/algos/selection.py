@@ -121,6 +121,14 @@ def checked_mask(answer: object, n: int) -> BoolArray:
     return mask
 
 
+def keep_verified(select: Selector, group: Group, rng: Rng) -> BoolArray:
+    """[N] what the selector keeps of the verified rollouts, which are all that it gets. A failed one is never kept."""
+    keep, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
+    if valid.any():
+        keep[valid] = select(group.take(valid), rng)
+    return keep
+
+
 def _mask(n: int, chosen: IntArray) -> BoolArray:
     mask = np.zeros(n, dtype=np.bool_)
     mask[chosen] = True

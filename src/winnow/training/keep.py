@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from winnow.algos.advantage import check_credits
+from winnow.algos.selection import keep_verified
 from winnow.families import AdvantageTraits
 from winnow.options import Bound
 from winnow.records import Group
@@ -20,12 +21,9 @@ def fill_keep(members: Members, group: Group, step: int) -> Group:
 
     With dynamic sampling nothing is kept of a group without a signal, which further groups replace.
     """
-    nothing, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
-    keep = nothing.copy()
-    if valid.any():
-        keep[valid] = members.select(group.take(valid), Rng((members.config.seed, "select", step)))
+    keep = keep_verified(members.select, group, Rng((members.config.seed, "select", step)))
     kept, replaces = group.fill(keep=keep), members.config.rollout.dynamic_sampling_rounds > 0
-    return kept if not replaces or carries_signal(kept, members.advantage) else group.fill(keep=nothing)
+    return kept if not replaces or carries_signal(kept, members.advantage) else group.fill(keep=np.zeros_like(keep))
 
 
 def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
