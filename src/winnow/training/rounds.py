@@ -59,9 +59,12 @@ def rounds_metrics(run: Run, counts: IntArray, groups: Sequence[Group]) -> Metri
 
 
 def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
+    """[G] rollouts of the next round."""
+    sampled = np.array([len(group.rollouts) for group in groups], dtype=np.int64)
+    if np.array_equal(sampled, planned):  # no rule has anything left to decide
+        return np.zeros_like(planned)
     valid = np.array([group.valid.sum() for group in groups], dtype=np.int64)
     correct = np.array([group.correct.sum() for group in groups], dtype=np.int64)
-    sampled = np.array([len(group.rollouts) for group in groups], dtype=np.int64)
     seen = Counts(planned=planned, sampled=sampled, correct=correct, wrong=valid - correct)
     more = check_more(run.members.rounds(seen), seen)
     ranks.check_same("number of further rollouts", lambda: str(more.tolist()), ranks.SAME_RESULTS)
@@ -70,6 +73,8 @@ def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
 
 def _joined(group: Group, further: Group) -> Group:
     start = len(group.rollouts)
+    if start == 0:
+        return further
     numbered = tuple(dataclasses.replace(rollout, index=start + rollout.index) for rollout in further.rollouts)
     outcomes = (*(group.outcomes or ()), *(further.outcomes or ()))
     return Group(prompt=group.prompt, rollouts=(*group.rollouts, *numbered), outcomes=outcomes)
