@@ -14,7 +14,7 @@ and z_1 that of its mean given one rollout.
 
 `efficiency` is the variance times the mean generated tokens, relative to uniform counts: below 1, fewer tokens reach
 the same variance. `error` is the same for the mean squared error, as a prompt with fewer than 2 rollouts has no
-gradient. `best` allocates by the pool's own z_1 and z_2, which no allocator knows. Intervals: bootstrap over prompts.
+gradient. `best` allocates by the pool's own z_1 and z_2, which no allocator gets. Intervals: bootstrap over prompts.
 Writes benchmarks/results/<date>_allocator_variance.json.
 """
 

@@ -4,8 +4,8 @@
     python scripts/make_guesser.py --out configs/policies/guess_number
 
 In each turn the demonstrator writes the range that is left, `9 15</think> <answer>12</answer>`. Often it then guesses
-any number from 1 to 31, and sometimes it forgets the answer's end tag. So the policy knows the rules and the form, and
-which guess is a good one is left to reinforcement learning. Games are of the train split. Only the demonstrator's
+any number from 1 to 31, and sometimes it forgets the answer's end tag. So the policy learns the rules and the
+form, and reinforcement learning has to find the good guesses. Games are of the train split. Only the demonstrator's
 tokens are learned. The same seed, thread count and versions give the same weights.
 """
 

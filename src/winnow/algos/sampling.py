@@ -1,8 +1,8 @@
 """Which prompts a step takes: (table of P prompts, state, rng, count) -> `count` different rows, and the next state.
 
 These members are the functions of `winnow.budget.sampling` with checked options; their formulas and sources are there.
-A member visits every prompt again and again: `patience` is the number of epochs after which a prompt is drawn whatever
-its results are. An epoch is as many draws of single prompts as the task has prompts.
+Every member visits all prompts again and again: after `patience` epochs without a draw, a prompt is drawn with any
+results. An epoch is as many draws of single prompts as the task has prompts.
 """
 
 from __future__ import annotations

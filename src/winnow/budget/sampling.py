@@ -162,8 +162,8 @@ def greso(
     0.95]. The targets are target / 3 for all-right groups and 2 target / 3 for all-wrong ones.
 
     Checked against the authors' code (Infini-AI-Lab/GRESO, verl/trainer/ttis/presampling_selector.py and
-    ppo/ray_trainer.py). It differs in three ways. Its shares are of groups of exactly 8 rollouts, whatever their
-    configured number. Candidates beyond a full batch are lost to it until the next epoch; here the next draw begins
+    ppo/ray_trainer.py). It differs in three ways. Its shares assume groups of 8 rollouts, also where another
+    number is configured. Candidates beyond a full batch are lost to it until the next epoch; here the next draw begins
     with them. And a skipped prompt may be skipped for ever. Where too few candidates pass, the first skipped ones are
     taken.
     """

@@ -104,10 +104,10 @@ class TurnEngine:
             self._checked = True
 
     def _take(self, game: _Game, rollout: Rollout) -> None:
-        """Add a turn of the policy, and ask the environment."""
+        """Add a turn of the policy, and request the environment's answer."""
         game.add(rollout.tokens, rollout.logprobs, np.ones(len(rollout.tokens), dtype=np.bool_), rollout.text)
         game.version = rollout.version
-        game.ticket = self._verifiers.ask(game.prompt, game.rollout("stop"))
+        game.ticket = self._verifiers.request(game.prompt, game.rollout("stop"))
 
     def _ends(self, game: _Game, most: int, on_rollout: OnRollout | None) -> bool:
         """Add the environment's turn, and return False; or True where the rollout has ended.

@@ -106,7 +106,7 @@ class Verifiers:
             ticket = self._runner.submit(prompt, rollout)
             self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
 
-    def ask(self, prompt: Prompt, rollout: Rollout) -> int:
+    def request(self, prompt: Prompt, rollout: Rollout) -> int:
         """Start an environment's answer to the last turn of an unfinished rollout; returns a ticket for `answer`."""
         return self._runner.submit(prompt, rollout)
 
@@ -115,11 +115,11 @@ class Verifiers:
         return self._runner.result(ticket)
 
     def check_repeats(self, played: Sequence[tuple[Prompt, Rollout, Outcome]]) -> None:
-        """Ask an environment again about rollouts that it has ended.
+        """Have an environment judge again rollouts that it has ended.
 
-        Raises VerifierError where it gives another outcome. A timeout and the like, then or now, proves nothing.
+        Raises VerifierError where it returns another outcome. A timeout and the like, then or now, proves nothing.
         """
-        tickets = [self.ask(prompt, rollout) for prompt, rollout, _ in played]
+        tickets = [self.request(prompt, rollout) for prompt, rollout, _ in played]
         for (prompt, rollout, before), ticket in zip(played, tickets, strict=True):
             again = self.answer(ticket)
             differs = isinstance(again, Reply) or replace(again, seconds=before.seconds) != before

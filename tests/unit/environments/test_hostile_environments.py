@@ -45,7 +45,7 @@ def rollout(*turns: str, index: int = 0) -> Rollout:
 
 
 def ask(judges: Verifiers, *turns: str) -> Outcome | Reply:
-    return judges.answer(judges.ask(PROMPT, rollout(*turns)))
+    return judges.answer(judges.request(PROMPT, rollout(*turns)))
 
 
 @pytest.fixture
