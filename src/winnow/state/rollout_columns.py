@@ -35,7 +35,7 @@ as permitted words and equal lengths.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -95,14 +95,19 @@ class Row(NamedTuple):
     returns: FloatArray | None
     advantage: float | FloatArray
     weight: float | None
+    prompt_bytes: int  # an upper bound of the bytes of the prompt's texts, counted once for all its rollouts
 
     @property
     def text_bytes(self) -> int:
         """An upper bound of the bytes of the row's texts as columns."""
-        prompt, outcome = self.prompt, self.outcome
+        outcome = self.outcome
         own = (self.rollout.text, *(self.rollout.turns or ()), outcome.answer or "", outcome.detail)
-        texts = (prompt.id, prompt.text, prompt.task, self.answer, self.meta, *own)
-        return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)  # UTF-8: at most 4 bytes each
+        return self.prompt_bytes + _most_bytes(own)
+
+
+def _most_bytes(texts: Iterable[str]) -> int:
+    """An upper bound of the texts' bytes in UTF-8, which needs at most 4 per character."""
+    return sum([len(text) if text.isascii() else 4 * len(text) for text in texts])
 
 
 def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) -> list[Row]:
@@ -117,9 +122,11 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     verdicts = zip(group.rollouts, group.outcomes, group.keep.tolist(), strict=True)
     credits = zip(group.values or nothing, group.returns or nothing, group.advantages, strict=True)
     prompt = group.prompt
-    of_prompt = prompt, encode(prompt.answer).decode(), encode(prompt.meta).decode(), len(group.rollouts)
+    answer, meta = encode(prompt.answer).decode(), encode(prompt.meta).decode()
+    prompt_bytes = _most_bytes((prompt.id, prompt.text, prompt.task, answer, meta))
+    of_prompt = prompt, answer, meta, len(group.rollouts)
     return [
-        Row(*of_prompt, r, o, keep, replaced, *credit, weights.get((place, r.index)))
+        Row(*of_prompt, r, o, keep, replaced, *credit, weights.get((place, r.index)), prompt_bytes)
         for (r, o, keep), credit in zip(verdicts, credits, strict=True)
     ]
 
@@ -138,7 +145,7 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "index": [r.index for r in rollouts],
         "text": [row and row.rollout.text for row in full],
         "tokens": _lists([row and row.rollout.tokens for row in full], np.int32),
-        "logprobs": _lists([row and _logprobs(row) for row in full], np.float32),
+        "logprobs": _logprobs(full),
         "trainable": _lists([row and row.rollout.trainable for row in full], np.bool_),
         "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
@@ -200,13 +207,18 @@ def _reason(row: Row) -> str:
     return "zero advantage" if silent else "not scheduled"
 
 
-def _logprobs(row: Row) -> Any:
-    """[L] log-probs in float32. Those of a rollout that is not kept have float16's precision and range."""
-    logprobs = row.rollout.logprobs.astype(np.float32)
-    if row.keep:
-        return logprobs
+def _logprobs(rows: Sequence[Row | None]) -> pa.Array:
+    """[L] log-probs in float32 per row; null in the place of None. Those of a rollout that is not kept have float16's
+    precision and range.
+    """
+    lists = [row and row.rollout.logprobs for row in rows]
+    flat = _flat(lists, np.float32)
+    lengths = [0 if own is None else len(own) for own in lists]
+    rounded = np.repeat([row is not None and not row.keep for row in rows], lengths)
     most = np.finfo(np.float16).max
-    return np.where(np.isfinite(logprobs), np.clip(logprobs, -most, most), logprobs).astype(np.float16)
+    some = flat[rounded]
+    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
+    return _list_array(lists, flat)
 
 
 def _where_read(numbers: FloatArray | None) -> FloatArray | None:
@@ -216,13 +228,22 @@ def _where_read(numbers: FloatArray | None) -> FloatArray | None:
 
 def _lists(lists: Sequence[Any], kind: Any) -> pa.Array:
     """One list per row; null in the place of None."""
+    return _list_array(lists, _flat(lists, kind))
+
+
+def _flat(lists: Sequence[Any], kind: Any) -> Any:
+    """The numbers of all lists in one array. A number too large for the type becomes infinite."""
+    present = [numbers for numbers in lists if numbers is not None and len(numbers)]
+    with np.errstate(over="ignore"):
+        return np.concatenate(present, dtype=kind, casting="unsafe") if present else np.zeros(0, kind)
+
+
+def _list_array(lists: Sequence[Any], flat: Any) -> pa.Array:
+    """`flat`, divided as `lists` are; null in the place of None."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int32)
     np.cumsum([0 if numbers is None else len(numbers) for numbers in lists], out=offsets[1:])
-    present = [numbers for numbers in lists if numbers is not None and len(numbers)]
-    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
-        flat = np.concatenate(present, dtype=kind, casting="unsafe") if present else np.zeros(0, kind)
     mask = pa.array([numbers is None for numbers in lists]) if any(n is None for n in lists) else None
-    list_type = _each(pa.from_numpy_dtype(kind))
+    list_type = _each(pa.from_numpy_dtype(flat.dtype))
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), list_type, mask=mask)
 
 
