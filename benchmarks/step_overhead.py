@@ -22,8 +22,7 @@ import frame
 import winnow
 from winnow.records import StepReport
 from winnow.training import fit
-from winnow.training.progress import Progress
-from winnow.training.run import Run
+from winnow.training.run import Progress, Run
 
 WORK = {
     "generate": ("engine", "generate"),
