@@ -81,6 +81,22 @@ def test_rollouts_are_announced_while_others_are_still_sampled(engine):
     assert len(order) == sum(len(group.rollouts) for group in groups)
 
 
+def test_a_seed_per_request_repeats_a_request_as_a_whole_and_depends_on_its_rollouts():
+    made = vllm(context(load("bundled")), **OPTIONS, seed_per="request")
+    try:
+
+        def tokens(count: int, seed: int) -> list[list[int]]:
+            group, *_ = made.generate([prompt("a")], [count], Sampling(max_new_tokens=16), seed=(seed,))
+            return [rollout.tokens.tolist() for rollout in group.rollouts]
+
+        once = tokens(16, 0)
+        assert tokens(16, 0) == once
+        assert tokens(16, 1) != once
+        assert len(set(map(tuple, once))) > 1  # the rows of a request have noise of their own
+    finally:
+        made.close()
+
+
 def test_unsupported_settings_are_refused_before_vllm_starts():
     with refused(ConfigError, "float64", key="model.dtype", code="config.combination"):
         vllm(context(load("bundled", dtype="float64")))

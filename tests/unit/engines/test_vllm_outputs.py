@@ -59,6 +59,7 @@ class SleepingLLM:
 def test_memory_is_read_from_the_workers_after_sampling_and_asleep() -> None:
     engine = VllmEngine.__new__(VllmEngine)
     engine._llm, engine._sleep, engine._adapter, engine.version, engine.memory_mib = SleepingLLM(), True, None, 0, {}
+    engine._seed_per = "rollout"
     engine._rule = lambda stop: SimpleNamespace(tokens=(), strings=())  # type: ignore[assignment, return-value]
     engine._served = SimpleNamespace(context_tokens=64)  # type: ignore[assignment]
     assert engine.generate([], [], Sampling(max_new_tokens=4), seed=(0,)) == []

@@ -17,7 +17,7 @@ from pydantic import Field
 from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.vllm.settings import DTYPES, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
+from winnow.engines.vllm.settings import DTYPES, SeedPer, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
 from winnow.errors import ConfigError
 from winnow.memory.demand import Demand
 from winnow.registry import register
@@ -82,6 +82,7 @@ def vllm(
     key_value_gib: Annotated[float, Field(gt=0)] | None = None,
     compiled: bool = True,
     sleep: bool = False,
+    seed_per: SeedPer = "rollout",
     timeout_seconds: Seconds = 600.0,
     start_seconds: Seconds = 600.0,
 ) -> Engine:
@@ -97,6 +98,7 @@ def vllm(
         key_value_gib=key_value_gib,
         compiled=compiled,
         sleep=sleep,
+        seed_per=seed_per,
     )
     dtype, adapted = str(plain_model(context.model).dtype).removeprefix("torch."), has_adapter(context.model)
     check(dtype, process=process, device=device, tensor_parallel=tensor_parallel)

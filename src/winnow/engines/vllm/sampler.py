@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class VllmEngine:
     """See `vllm`. Loads whole models by the names of their checkpoints; before the first load its version is -1.
 
-    Each rollout is a separate request with a separate seed: `on_rollout` receives it when it is finished, it can be
-    aborted and repeated alone, and vLLM's prefix cache shares common prefixes. Stop strings are detected here and not
-    by vLLM, so that every engine ends a rollout at the same token.
+    Each rollout is a separate request, by default with a separate seed: `on_rollout` receives it when it is finished,
+    it can be aborted and repeated alone, and vLLM's prefix cache shares common prefixes. Stop strings are detected here
+    and not by vLLM, so that every engine ends a rollout at the same token.
     """
 
     def __init__(self, served: Served, settings: VllmSettings) -> None:
@@ -45,6 +45,7 @@ class VllmEngine:
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
+        self._seed_per = settings.seed_per
         self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.memory_by_state
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
@@ -120,6 +121,8 @@ class VllmEngine:
         sampled = {name: GrowingRollout() for name in unfinished}
         try:
             with engine_errors("accept prompts"):
+                if self._seed_per == "request":
+                    self._llm.collective_rpc("seed_noise", args=(seeds.derive(*seed) % 2**63,))
                 for name, pending in unfinished.items():
                     parameters = self._parameters(pending, rule, sampling, seed)
                     engine.add_request(name, _prompt(pending), parameters, **adapter)
@@ -150,7 +153,8 @@ class VllmEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            seed=seeds.derive(*seed, pending.prompt.id, pending.index) % 2**63,
+            # With a seed per rollout, vLLM draws the noise of each row separately
+            seed=seeds.derive(*seed, pending.prompt.id, pending.index) % 2**63 if self._seed_per == "rollout" else None,
             stop_token_ids=list(rule.tokens),
             ignore_eos=True,  # vLLM's guess of the end-of-sequence token; stop_token_ids lists the real ones
             logprobs=0,  # only that of the sampled token

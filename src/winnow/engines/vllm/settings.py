@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from winnow.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
+SeedPer = Literal["rollout", "request"]
 LORA_RANKS = (8, 16, 32, 64, 128, 256)  # the ranks with kernels in vLLM
 
 
@@ -20,6 +22,7 @@ class VllmSettings:
     key_value_gib: float | None = None
     compiled: bool = True
     sleep: bool = False
+    seed_per: SeedPer = "rollout"
 
 
 def serves_adapter(lora: str, dtype: str, *, sharded: bool = False) -> bool:

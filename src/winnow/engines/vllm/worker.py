@@ -103,6 +103,10 @@ class WorkerExtension:
         """MiB that all processes use on each CUDA device of this worker."""
         return used_on_devices()
 
+    def seed_noise(self, seed: int) -> None:
+        """Seed the generator that requests without a seed share. All workers of an engine draw the same noise."""
+        torch.manual_seed(seed)
+
     def write_adapter(self, weights: Mapping[str, Tensor], names: Sequence[str], path: str) -> None:
         """Read an adapter's weights; the engine's first worker writes them to `path`."""
         worker: int = self.parallel_config.rank  # type: ignore[attr-defined]
