@@ -228,6 +228,8 @@ def _where_read(numbers: FloatArray | None) -> FloatArray | None:
 
 def _lists(lists: Sequence[Any], kind: Any) -> pa.Array:
     """One list per row; null in the place of None."""
+    if all(numbers is None for numbers in lists):  # most columns of a value model, in most runs
+        return pa.nulls(len(lists), _each(pa.from_numpy_dtype(kind)))
     return _list_array(lists, _flat(lists, kind))
 
 
