@@ -195,7 +195,8 @@ def _train(built: Built, *, first_step: int, evaluated: bool, watch: Watch) -> R
         if not ranks.any_rank(stop.requested):
             with progress.clock.step():
                 progress.phases.step = step
-                plan(run, progress, step)
+                if not progress.ahead.holds(step):  # else it was planned before it was sampled
+                    plan(run, progress, step)
                 report = train_step(run, progress, step)
             _report_step(config, progress, report, watch)
             check_skipped(run, step)

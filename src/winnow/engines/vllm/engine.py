@@ -88,7 +88,7 @@ def vllm(
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
     from winnow.engines.vllm.sampler import VllmEngine
-    from winnow.engines.vllm.served import ServerEngine, describe
+    from winnow.engines.served import ServerEngine, describe
     from winnow.models.adapter import has_adapter, plain_model
 
     settings = VllmSettings(
