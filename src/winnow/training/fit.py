@@ -36,6 +36,7 @@ from winnow.training.critic import is_pretraining
 from winnow.training.evaluation import evaluate
 from winnow.training.members import Members
 from winnow.training.metrics import completion_tokens, prompt_tokens
+from winnow.training.named_rollouts import measure_mismatch
 from winnow.training.probe import plan
 from winnow.training.progress import (
     AlarmRaised,
@@ -195,8 +196,7 @@ def _train(built: Built, *, first_step: int, evaluated: bool, watch: Watch) -> R
         if not ranks.any_rank(stop.requested):
             with progress.clock.step():
                 progress.phases.step = step
-                if not progress.ahead.holds(step):  # else it was planned before it was sampled
-                    plan(run, progress, step)
+                plan(run, progress, step)
                 report = train_step(run, progress, step)
             _report_step(config, progress, report, watch)
             check_skipped(run, step)
@@ -274,6 +274,8 @@ def _evaluate(run: Run, progress: Progress, step: int, watch: Watch) -> None:
     progress.phases.step = step
     progress.phases.begin("evaluate")
     metrics = {**_evaluation_metrics(run, progress.phases), **progress.clock.metrics("eval/training_hours")}
+    if run.config.rollout.ahead:  # nothing is under way here, and the engine has the policy's version
+        metrics |= measure_mismatch(run, step)
     run.logbook.write_between(step, metrics)
     progress.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))

@@ -17,13 +17,14 @@ Code that changes a tensor calls `Saving.wait` first.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from winnow import ranks
@@ -274,7 +275,7 @@ class Ahead:
 
     def __init__(self) -> None:
         self.pending: PendingGroups | None = None
-        self.stopped = Event()  # for the thread: the run ends
+        self.stopped = threading.Event()  # for the thread: the run ends
         self._sampling: tuple[Future[Any], Thread] | None = None
 
     @property

@@ -41,7 +41,8 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     Raises WinnowError subclasses. Parameters and moments are unchanged until the first update.
     """
     clock = Clock(progress.phases.begin)
-    tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
+    parity = Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside)
+    tally = Tally(parity, stale=bool(run.config.rollout.ahead))
     planned = progress.history.snapshot()  # this step's plan, which the next one may replace before the update
     prompts = run.prompts.take(planned.drawn(step))  # [G] the sampler ran before the step
     counts = planned.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
