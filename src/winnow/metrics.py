@@ -177,8 +177,8 @@ METRICS: dict[str, str] = {
     "seconds/sync": "sending the new weights to the engine",
     "seconds/wait": "with rollout.ahead = 1: waiting, after the updates, until the next step's rollouts are judged",
     "seconds/step": "sum of these",
-    "ahead/seconds_sampling": "with rollout.ahead = 1: seconds in which the engine sampled and the verifiers judged the "
-    "next step's rollouts; it waited for the rest of seconds/step",
+    "ahead/seconds_sampling": "with rollout.ahead = 1: seconds in which the engine sampled and the verifiers judged "
+    "the next step's rollouts; it waited for the rest of seconds/step",
     "time/training_hours": "hours of training up to the end of the step, without evaluations; where a key of the "
     "configuration needs the clock",
     "memory/{phase}/cpu/resident": "resident MiB of this process at the end of a phase, verify workers not counted",
