@@ -171,7 +171,7 @@ def _check_ahead(members: Members) -> None:
     config, engine = members.config, members.engine
     if not config.rollout.ahead:
         return
-    several, by_default = ranks.launched_count() > 1, "use" not in config.correction.model_fields_set
+    several, named = ranks.launched_count() > 1, "correction" in config.model_fields_set
     for key, refused, why, remedy in (
         (
             "allocate",
@@ -202,7 +202,7 @@ def _check_ahead(members: Members) -> None:
         ),
         (
             "correction",
-            config.correction.old == "policy" and ("correction" not in config.model_fields_set or by_default),
+            not named,
             "the rollouts are a step older than the policy, and no correction is named",
             "choose a correction (docs/off-policy.md), or write correction = 'none'",
         ),

@@ -30,9 +30,15 @@ def sampled(engine):
     return [(r.version, r.tokens.tolist(), r.logprobs.tolist()) for group in groups for r in group.rollouts]
 
 
+def check(found, expected):
+    assert [rollout[:2] for rollout in found] == [rollout[:2] for rollout in expected]
+    for (*_, one), (*_, other) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("arch", ["qwen2", "llama"])
 def test_a_server_samples_what_the_engine_in_the_trainer_does(arch, tmp_path):
-    """To the bit, on one thread, before and after an update."""
+    """The same tokens, and log-probs up to rounding; two servers to the bit. Before and after an update."""
     before, threads = torch.get_num_threads(), 1
     loaded = tiny(arch)
     context = EngineContext(
@@ -42,19 +48,25 @@ def test_a_server_samples_what_the_engine_in_the_trainer_does(arch, tmp_path):
         server = NativeServer(describe(context, tmp_path), {"packed": False}, threads)
         assert server.version == -1
         own, inside = ServerEngine(server, loaded.model, adapter=False), Native(context, packed=False)
-        assert sampled(own) == sampled(inside)
+        second = NativeServer(describe(context, tmp_path), {"packed": False}, threads)
+        other = ServerEngine(second, loaded.model, adapter=False)
+        assert sampled(own) == sampled(other)
+        check(sampled(own), sampled(inside))
         with torch.no_grad():
             for parameter in loaded.model.parameters():
                 parameter.add_(torch.full_like(parameter, 0.01))
         weights = dict(loaded.model.named_parameters())
-        assert sampled(own)[0][1:] != (first := sampled(inside))[0][1:]  # not handed over yet
+        assert sampled(own) == sampled(other)  # not handed over yet, and
+        with pytest.raises(AssertionError):
+            check(sampled(own), sampled(inside))
         own.load(weights, version=1)
         inside.load(weights, version=1)
-        assert sampled(own) == [(1, *rest) for _, *rest in first]
+        check(sampled(own), sampled(inside))
         with refused(EngineError, code="engine.stale_weights"):
             server.load({}, version=1)
         with refused(EngineError, code="engine.contract"):
             server.load({}, version=2)
         own.close()
+        other.close()
     finally:
         torch.set_num_threads(before)

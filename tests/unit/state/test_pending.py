@@ -27,16 +27,17 @@ def rollout(index: int, *logprobs: float, **fields: object) -> Rollout:
     return Rollout(index=index, tokens=np.arange(len(logprobs)) + 151_000, logprobs=np.array(logprobs), **others)  # type: ignore[arg-type]
 
 
+PLAYED = {"trainable": np.array([False]), "turns": ("x", "y")}
 PROMPTS = [prompt("a"), prompt("b"), prompt("c")]
 GROUPS = (
     Group(
         prompt=PROMPTS[2],
-        rollouts=(rollout(0, -1 / 3, -1e-17), rollout(1), rollout(2, -2.0, trainable=np.array([False]), turns=("x", "y"))),
+        rollouts=(rollout(0, -1 / 3, -1e-17), rollout(1), rollout(2, -2.0, **PLAYED)),
         outcomes=(RIGHT, FAILED, FAILED),
     ),
     Group(prompt=PROMPTS[0], rollouts=(), outcomes=()),
     Group(prompt=PROMPTS[1], rollouts=(rollout(0, float("-inf"), finish="stop"),), outcomes=(RIGHT,)),
-)  # fmt: skip
+)
 
 
 def saved_and_restored(tmp_path, prompts=PROMPTS):

@@ -40,8 +40,8 @@ def test_steps_0_and_1_share_version_0():
 def test_every_rollout_has_the_version_of_the_step_before(smallest, tmp_path):
     train(settings(smallest, steps=4))
     versions = {step: set() for step in range(4)}
-    for row in read_rollouts(tmp_path / "run"):
-        versions[row["step"]].add(row["version"])
+    for logged in read_rollouts(tmp_path / "run"):
+        versions[logged.step] |= {rollout.version for rollout in logged.group.rollouts}
     assert versions == {0: {0}, 1: {0}, 2: {1}, 3: {2}}
 
 
@@ -55,12 +55,10 @@ def test_a_step_without_a_next_one_samples_nothing_ahead(smallest, tmp_path):
 def test_mismatch_is_measured_beside_evaluations_and_staleness_in_every_step(smallest, tmp_path):
     train(settings(smallest, steps=3))
     rows = read_metrics(tmp_path / "run")
-    beside = [row["step"] for row in rows if "policy/mismatch_kl" in row and "budget/rollouts" not in row]
-    assert beside == [0, 2, 3]
-    assert all(
-        ("policy/staleness_kl" in row) == (row["budget/updates"] > 0) for row in rows if "budget/rollouts" in row
-    )
-    assert not any("policy/mismatch_kl" in row for row in rows if "budget/rollouts" in row)
+    for name in ("policy/mismatch_kl", "policy/parity_alarm", "budget/mismatch_tokens"):
+        assert [row["step"] for row in rows if name in row] == [0, 2, 3]
+    steps = [row for row in rows if "budget/rollouts" in row]
+    assert ["policy/staleness_kl" in row for row in steps] == [row["budget/updates"] > 0 for row in steps]
 
 
 def test_ahead_0_has_none_of_its_metrics(smallest, tmp_path):
@@ -168,7 +166,6 @@ def resolved(tmp_path, **changes):
     [
         ("allocate", {"allocate": "gvm"}),
         ("correction", {"correction": None}),
-        ("correction", {"correction": {"old": "policy"}}),
         ("rollout.ahead", {"rollout": {"engine": "native"}}),
         ("rollout.ahead", {"rollout": {"engine": "auto"}}),
         ("rollout.engine", {"rollout": {"engine": "hf"}}),

@@ -235,7 +235,7 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     """
     rows = [row for row in past.last(limits.steps) if LAG in row and LAG_ERROR in row]
     first = next((row for row in past.first if LAG in row and LAG_ERROR in row), None)
-    if STALE in past.rows[-1]:  # measured beside evaluations alone
+    if past.rows and STALE in past.rows[-1]:  # measured beside evaluations alone
         rows = [row for row in past.rows if LAG in row and LAG_ERROR in row][-limits.steps :]
         if len(rows) < BESIDE_EVALUATIONS or LAG not in past.rows[-1]:
             return None
