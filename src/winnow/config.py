@@ -154,6 +154,9 @@ class RolloutSection(Section):
     """Rollouts that are sampled concurrently, which determines the engine's memory."""
     dynamic_sampling_rounds: NonNegative = 0
     """Maximum number of rounds per step that add prompts while too few groups carry a signal."""
+    ahead: Literal[0, 1] = 0
+    """Steps by which the rollouts are older than the policy: with 1, an engine with devices or cores of its own samples
+    the next step's rollouts while the policy is trained on this step's."""
     max_ratio_outside: float = Field(0.01, ge=0, le=1)
     """Raise an alarm when a larger share of tokens has p_policy / p_engine outside [0.8, 1.25]."""
 
@@ -476,6 +479,8 @@ class AlarmsSection(Section):
     """clip_fraction: share of the trained tokens at which the clip acts."""
     engine_lag: float = Field(0.02, gt=0)
     """engine_lags: nats per rollout by which policy/engine_lag has grown since the first step."""
+    stale_sample_size: float = Field(0.5, gt=0, lt=1)
+    """stale_rollouts: policy/staleness_sample_size, 1 where the policy has not moved since its rollouts."""
     gradient_factor: float = Field(10.0, gt=1)
     """gradient_spike: multiple of the median norm of the last 20 steps."""
     no_learning_steps: Annotated[int, Field(ge=6)] = 100

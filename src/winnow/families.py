@@ -159,6 +159,8 @@ class EngineTraits(Traits):
     memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
     job: Callable[[Any], str] | None = None  # its devices and weights, in a sentence of the plan
     may_change: Sequence[str] = ()  # options that a resume may change, because no number depends on them
+    # Checks a Config; raises ConfigError where it cannot sample while the policy is trained. None: it never can
+    ahead: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

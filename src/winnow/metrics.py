@@ -96,6 +96,14 @@ METRICS: dict[str, str] = {
     "policy/engine_lag": "mean over the trained rollouts of the sum of log rho, each token with the sign of its "
     "advantage, in nats: it grows where the engine does not follow the policy's updates",
     "policy/engine_lag_sem": "its standard error over rollouts",
+    "policy/staleness_gap_mean": "with rollout.ahead = 1: mean |engine log-prob - policy log-prob| of the trained "
+    "tokens, before the first update, under weights that are one step apart; the mismatch is then measured on 32 named "
+    "rollouts beside each evaluation",
+    "policy/staleness_gap_p999": "99.9th percentile of those gaps",
+    "policy/staleness_ratio_outside": "share of those tokens whose p_policy / p_engine is outside [0.8, 1.25]",
+    "policy/staleness_kl": "mean of rho - 1 - log rho over those tokens, as for policy/mismatch_kl",
+    "policy/staleness_sample_size": "the effective sample size of the trained rollouts under their staleness, as for "
+    "policy/effective_sample_size",
     "correction/importance_mean": "mean factor with which the correction multiplied a trained token's loss; absent, as "
     "all correction/..., without a correction",
     "correction/tokens_masked": "share of the trained tokens whose importance it set to 0, over all updates",
@@ -125,6 +133,8 @@ METRICS: dict[str, str] = {
     "budget/probe_tokens": "completion tokens of the probe; in addition to budget/tokens_generated",
     "budget/probe_prompt_tokens": "tokens of the probe's prompts, each once per group; in addition to "
     "budget/prompt_tokens",
+    "budget/mismatch_tokens": "completion tokens of the named rollouts on which the mismatch is measured with "
+    "rollout.ahead = 1; none is trained on, and they are in no other number of tokens",
     "budget/evaluation_tokens": "completion tokens of an evaluation of all tasks, greedy ones included; in addition to "
     "budget/tokens_generated",
     "budget/evaluation_prompt_tokens": "tokens of its prompts, once for sampled and once for greedy rollouts; in "
@@ -165,7 +175,10 @@ METRICS: dict[str, str] = {
     "seconds/save": "waiting, before the first update, for the checkpoint that is written in the background",
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "sending the new weights to the engine",
+    "seconds/wait": "with rollout.ahead = 1: waiting, after the updates, until the next step's rollouts are judged",
     "seconds/step": "sum of these",
+    "ahead/seconds_sampling": "with rollout.ahead = 1: seconds in which the engine sampled and the verifiers judged "
+    "the next step's rollouts; it waited for the rest of seconds/step",
     "time/training_hours": "hours of training up to the end of the step, without evaluations; where a key of the "
     "configuration needs the clock",
     "memory/{phase}/cpu/resident": "resident MiB of this process at the end of a phase, verify workers not counted",

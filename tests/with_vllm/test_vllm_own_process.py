@@ -10,8 +10,8 @@ import numpy as np
 
 from refusals import refused
 from winnow.engines.base import EngineContext
+from winnow.engines.served import ServerEngine
 from winnow.engines.vllm.engine import vllm
-from winnow.engines.vllm.served import ServerEngine
 from winnow.errors import EngineError
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling

@@ -7,6 +7,8 @@ A member of the family "engine" is a function `(context, *, options) -> Engine`.
     job         demand -> its line of the device plan, such as "hf samples on cpu with a copy of the weights"
     memory      demand -> its MemoryParts
     may_change  names of the options that a resumed run may change, because they change no rollout
+    ahead       config -> None; raises ConfigError where it cannot sample while the policy is trained. Without it, the
+                engine is refused under rollout.ahead = 1. With it, `generate` is called in another thread
 
 `demand` is a `winnow.memory.demand.Demand`.
 """

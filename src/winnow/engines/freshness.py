@@ -1,6 +1,7 @@
 """Checks against stale weights, when an engine loads weights and when a step trains on rollouts.
 
-The weights after n steps have version n. Every rollout contains the version of the weights that sampled it.
+The weights after n steps have version n. Every rollout contains the version of the weights that sampled it. That of a
+step's rollouts follows from the configuration alone: see `sampling_version`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,22 @@ def check_names(weights: Collection[str], *, known: Collection[str], trained: Co
         )
 
 
-def check_fresh(groups: Sequence[Group], step: int) -> None:
-    """Raise EngineError for rollouts of other weights than this step's: their importance ratios would be wrong."""
+def sampling_version(step: int, ahead: int) -> int:
+    """The version of the weights that sample a step's rollouts; with `rollout.ahead = 1`, steps 0 and 1 share version
+    0.
+    """
+    return max(step - ahead, 0)
+
+
+def check_fresh(groups: Sequence[Group], version: int) -> None:
+    """Raise EngineError for rollouts of other weights than those of `version`: their importance ratios would be
+    wrong.
+    """
     for rollout in (rollout for group in groups for rollout in group.rollouts):
-        if rollout.version != step:
+        if rollout.version != version:
             raise EngineError(
-                f"step {step} received a rollout sampled with the weights of version {rollout.version}",
+                f"rollouts of version {version} are due, and one was sampled with the weights of version "
+                f"{rollout.version}",
                 remedy="have the engine sample with the weights that it loaded last, and set `version` of each rollout",
                 code="engine.stale_weights",
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.freshness import check_newer
 from winnow.engines.requests import SamplingRequest
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 Script = Callable[[Prompt, int], str]
 
 
-@register("engine")
+def ahead(config: Config) -> None:
+    """Accept every configuration: a script shares nothing with the policy."""
+
+
+@register("engine", ahead=ahead)
 def scripted(context: EngineContext, *, script: Script | str | Sequence[str]) -> Engine:
     """Rollouts from a function (prompt, index) -> text, or from a list of texts used in turn; log-probs are 0."""
     return Scripted(context, _script(script))

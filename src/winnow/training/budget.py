@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +17,7 @@ from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
-from winnow.memory.plan import MemoryPlan
+from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.plan_memory import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
 from winnow.training.members import Members
@@ -156,7 +158,13 @@ def plan_demand(members: Members, demand: Demand) -> MemoryPlan:
     """
     config, engine = members.config, members.engine
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
-    parts = engine.traits.memory or (lambda demand: ())
+    declared = engine.traits.memory or (lambda demand: ())
+
+    def parts(demand: Demand) -> Iterator[MemoryPart]:
+        for part in declared(demand):  # one step ahead, an engine samples while the policy is trained
+            always = config.rollout.ahead and part.phase == "generate"
+            yield dataclasses.replace(part, phase="always") if always else part
+
     return plan_memory(
         demand,
         needs=log_probs_needed(members),

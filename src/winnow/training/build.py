@@ -75,6 +75,7 @@ class Built(NamedTuple):
         with contextlib.ExitStack() as each:  # calls the last one first
             each.callback(self.run.engine.close)
             each.callback(self.run.verifiers.close)
+            each.callback(self.progress.ahead.stop, self.run.engine)
             each.callback(self.progress.saving.wait)  # first, while this process still holds the run folder's lock
 
 

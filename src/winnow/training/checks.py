@@ -8,6 +8,7 @@ member reads without declaring them.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def check_combinations(members: Members) -> None:
         _check_bits,
         _check_engine,
         _check_correction,
+        _check_ahead,
         _check_presumed,
         _check_probe,
         _check_assumed,
@@ -162,6 +164,69 @@ def _check_correction(members: Members) -> None:
             key="correction.old",
             code="config.no_effect",
         )
+
+
+def _check_ahead(members: Members) -> None:
+    """Refuse `rollout.ahead = 1` where the next step cannot be planned or sampled before this step's updates."""
+    config, engine = members.config, members.engine
+    if not config.rollout.ahead:
+        return
+    several, named = ranks.launched_count() > 1, "correction" in config.model_fields_set
+    for key, refused, why, remedy in (
+        (
+            "allocate",
+            members.source == "probe",
+            f"allocate = {members.allocate.name!r} probes with the weights after the step before, and they do "
+            f"not exist when the next step is planned",
+            "choose allocate = 'gvm_online', which plans from earlier results of training, or rollout.ahead = 0",
+        ),
+        (
+            "probe.outer_reset",
+            config.probe.outer_reset != "none",
+            "a reset belongs to the start of a window, and rollouts of its first step are sampled before it",
+            "remove probe.outer_reset, or set rollout.ahead = 0",
+        ),
+        (
+            "rollout.dynamic_sampling_rounds",
+            several and config.rollout.dynamic_sampling_rounds > 0,
+            "the ranks agree on the further prompts of dynamic sampling in the middle of sampling, and they exchange "
+            "nothing while the policy is trained",
+            "set rollout.dynamic_sampling_rounds = 0, or use one rank",
+        ),
+        (
+            "rounds",
+            several and members.rounds.name != "single",
+            f"the ranks agree on the next round of rounds = {members.rounds.name!r} in the middle of sampling, and "
+            f"they exchange nothing while the policy is trained",
+            "set rounds = 'single', or use one rank",
+        ),
+        (
+            "correction",
+            not named,
+            "the rollouts are a step older than the policy, and no correction is named",
+            "choose a correction (docs/off-policy.md), or write correction = 'none'",
+        ),
+        (
+            "rollout.engine",
+            engine.traits.ahead is None,
+            f"rollout.engine = {engine.name!r} does not declare that it can sample while the policy is trained",
+            "use 'native' with process = 'own' on a CPU, or 'vllm' on a GPU of its own",
+        ),
+        (
+            "threads",
+            not (config.threads or "OMP_NUM_THREADS" in os.environ) and _on_cpu(config),
+            "the engine needs cores of its own, and threads = 0 lets the trainer use every core",
+            "set threads to the trainer's number of cores; rollout.engine.threads are the engine's",
+        ),
+    ):
+        if refused:
+            raise ConfigError(f"rollout.ahead = 1: {why}", remedy=remedy, key=key, code="config.combination")
+    if engine.traits.ahead is not None:
+        engine.traits.ahead(config)
+
+
+def _on_cpu(config: Config) -> bool:
+    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
 
 
 def _ignores_ratio(loss: Bound[LossTraits]) -> bool:

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from winnow import ranks
 from winnow.algos.division import deal
 from winnow.engines.base import Engine
-from winnow.engines.freshness import check_fresh
+from winnow.engines.freshness import check_fresh, sampling_version
 from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
-from winnow.training.metrics import Clock
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
@@ -96,6 +95,13 @@ Phase = Callable[[str], AbstractContextManager[Any]]
 OnRollout = Callable[[Rollout], None]
 
 
+class Share(NamedTuple):
+    """The judged groups of one rank."""
+
+    places: Sequence[int]  # [g] of their prompts
+    groups: list[Group]  # [g]
+
+
 def collect(
     engine: Engine,
     verifiers: Verifiers,
@@ -110,12 +116,43 @@ def collect(
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
+    Raises as `collect_share`, and RankError where another rank raised.
+    """
+    with ranks.announced("sampling and judging"):
+        share = collect_share(
+            engine,
+            verifiers,
+            prompts,
+            counts,
+            sampling,
+            seed=seed,
+            phase=phase,
+            version=version,
+            on_rollout=on_rollout,
+        )
+    with phase("gather") if ranks.count() > 1 else nullcontext():
+        return gather_groups(prompts, share.places, share.groups)
+
+
+def collect_share(
+    engine: Engine,
+    verifiers: Verifiers,
+    prompts: Sequence[Prompt],
+    counts: Sequence[int],
+    sampling: Sampling,
+    *,
+    seed: tuple[SeedName, ...],
+    phase: Phase = nullcontext,
+    version: int | None = None,
+    on_rollout: OnRollout | None = None,
+) -> Share:
+    """This rank's share of `collect`, without an exchange between ranks.
+
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
     overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
     this rank.
 
     Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `version` (if given).
-    Raises RankError where another rank raised.
     """
     places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
 
@@ -124,16 +161,13 @@ def collect(
         if on_rollout is not None:
             on_rollout(rollout)
 
-    with ranks.announced("sampling and judging"):
-        with phase("generate"):
-            own_prompts, own_counts = [prompts[place] for place in places], [counts[place] for place in places]
-            groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
-            if version is not None:
-                check_fresh(groups, version)
-        with phase("verify"):
-            groups = verifiers.collect(groups)
-    with phase("gather") if ranks.count() > 1 else nullcontext():
-        return gather_groups(prompts, places, groups)
+    with phase("generate"):
+        own_prompts, own_counts = [prompts[place] for place in places], [counts[place] for place in places]
+        groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
+        if version is not None:
+            check_fresh(groups, version)
+    with phase("verify"):
+        return Share(places, verifiers.collect(groups))
 
 
 def sample(
@@ -142,15 +176,32 @@ def sample(
     prompts: Sequence[Prompt],
     counts: IntArray,
     step: int,
-    clock: Clock,
+    phase: Phase,
     *,
     number: int = 0,
 ) -> list[Group]:
-    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step.
+    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights that `rollout.ahead` names.
 
     `number` is that of the round: rounds have different random numbers.
     """
-    return collect(
+    with ranks.announced("sampling and judging"):
+        share = sample_share(run, progress, prompts, counts, step, phase, number=number)
+    with phase("gather") if ranks.count() > 1 else nullcontext():
+        return gather_groups(prompts, share.places, share.groups)
+
+
+def sample_share(
+    run: Run,
+    progress: Progress,
+    prompts: Sequence[Prompt],
+    counts: IntArray,
+    step: int,
+    phase: Phase,
+    *,
+    number: int = 0,
+) -> Share:
+    """This rank's share of `sample`, without an exchange between ranks."""
+    return collect_share(
         run.engine,
         run.verifiers,
         prompts,
@@ -158,8 +209,8 @@ def sample(
         run.sampling,
         # With the step: a prompt that returns gets other random numbers, and so does every later round
         seed=(run.seed, "rollout", step, *(("round", number) if number else ())),
-        phase=clock,
-        version=step,
+        phase=phase,
+        version=sampling_version(step, run.config.rollout.ahead),
         on_rollout=progress.phases.rollout_counter(int(counts.sum())),
     )
 

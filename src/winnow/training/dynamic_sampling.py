@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.records import Group
+from winnow.training.collect import Phase
 from winnow.training.keep import fill_keep
-from winnow.training.metrics import Clock
 from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
 
 
-def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, phase: Phase) -> list[Group]:
     """Further groups, sampled until as many carry a signal as were planned, the prompts are used up, or
     `dynamic_sampling_rounds` are done.
 
@@ -24,12 +24,12 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
     rollout, added = run.config.rollout, list[Group]()
     planned, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
-        with clock("select"):
+        with phase("select"):
             carrying += sum(bool(np.any(fill_keep(run.members, group, step).keep)) for group in newest)
         prompts = run.prompts.take(progress.history.drawn(step, extra=number))
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample_in_rounds(run, progress, prompts, counts, step, clock)
+        newest = sample_in_rounds(run, progress, prompts, counts, step, phase)
         added += newest
     return added

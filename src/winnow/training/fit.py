@@ -36,6 +36,7 @@ from winnow.training.critic import is_pretraining
 from winnow.training.evaluation import evaluate
 from winnow.training.members import Members
 from winnow.training.metrics import completion_tokens, prompt_tokens
+from winnow.training.named_rollouts import measure_mismatch
 from winnow.training.probe import plan
 from winnow.training.progress import (
     AlarmRaised,
@@ -273,6 +274,8 @@ def _evaluate(run: Run, progress: Progress, step: int, watch: Watch) -> None:
     progress.phases.step = step
     progress.phases.begin("evaluate")
     metrics = {**_evaluation_metrics(run, progress.phases), **progress.clock.metrics("eval/training_hours")}
+    if run.config.rollout.ahead:  # nothing is under way here, and the engine has the policy's version
+        metrics |= measure_mismatch(run, step)
     run.logbook.write_between(step, metrics)
     progress.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))

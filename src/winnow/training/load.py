@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
@@ -15,7 +17,7 @@ from winnow.config import Config, OwnModelCritic, SeparateCritic
 from winnow.engines.base import EngineContext
 from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner
-from winnow.learner.optimizer import VALUE_MODEL
+from winnow.learner.optimizer import VALUE_MODEL, split
 from winnow.learner.value_model import Critic, make_critic
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.device import keeps_value_masters
@@ -25,6 +27,7 @@ from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import TENSORS
+from winnow.state.pending import PENDING, PendingGroups
 from winnow.training.collect import sync_weights
 from winnow.training.run import Progress, Run
 
@@ -32,6 +35,8 @@ from winnow.training.run import Progress, Run
 def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     """Restore everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
+    pending, tensors = split(tensors, PENDING)
+    progress.ahead.pending = restored_pending(run, state.get("pending"), pending, saved)
     if run.critic is not None:
         run.critic.restore(tensors, state.get("critic", {}))
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
@@ -41,6 +46,29 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     progress.clock.load_state_dict(state.get("clock", {}))
     ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
     sync_weights(run.learner, run.engine, version=saved.step)
+
+
+def restored_pending(
+    run: Run, state: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], saved: Checkpoint
+) -> PendingGroups | None:
+    """The rollouts of the next step from a checkpoint. Raises RunFolderError where it has none and `rollout.ahead`
+    needs them, or has some that no step may train on.
+    """
+    ahead = run.config.rollout.ahead
+    if state is None and not (ahead and saved.step < run.config.steps):
+        return None
+    if state is not None and ahead:
+        return PendingGroups.restored(
+            state, {f"{PENDING}{name}": of for name, of in tensors.items()}, run.prompts.prompts
+        )
+    has = "no rollouts" if state is None else "rollouts"
+    raise RunFolderError(
+        f"{saved.path} has {has} of step {saved.step}, sampled with the weights before it, and rollout.ahead = {ahead}",
+        remedy="resume with the rollout.ahead and at most the steps that the run was started with; a longer run, or "
+        "one with another value, starts in a new output folder from this checkpoint as model.path",
+        key="rollout.ahead",
+        code="run_folder.changed",
+    )
 
 
 def load_model(

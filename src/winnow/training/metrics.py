@@ -26,7 +26,7 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
 from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
-from winnow.training.mismatch import CorrectionEffect, Mismatch
+from winnow.training.mismatch import CorrectionEffect, Mismatch, as_staleness
 
 
 @dataclass
@@ -219,6 +219,7 @@ class Tally:
     """
 
     parity: Parity
+    stale: bool = False  # the rollouts may be older than the policy, so that no comparison is one of equal versions
     loss: float = 0.0  # sum over the updates taken
     unread: list[Unread] = field(default_factory=list)  # of the current update
     mismatch: Mismatch = field(default_factory=Mismatch)
@@ -282,8 +283,9 @@ class Tally:
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
         if ranks.count() > 1:
             metrics["ranks/idle_micro_batches"] = float(self.idle)
-        measured = {**self.parity.metrics(), **self.mismatch.metrics(), **self.correction.metrics()}
-        return {**metrics, **measured, **self._diagnostics()}
+        compared = {**self.parity.metrics(), **self.mismatch.metrics()}
+        compared = as_staleness(compared) if self.stale else compared
+        return {**metrics, **compared, **self.correction.metrics(), **self._diagnostics()}
 
     def _merge(self, tallies: Sequence[Self]) -> None:
         """Combine the tallies of all ranks, in their order. The results of updates are the same on each rank."""

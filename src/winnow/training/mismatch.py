@@ -1,8 +1,9 @@
 """The mismatch of engine and policy in a step's trained tokens, and what a correction did about it.
 
-Every rollout of a step is sampled with the weights that the step starts with (engines/freshness.py), so the difference
-is that of the same version: kernels, precision, or a copy that did not follow. Staleness, the distance between two
-versions, is no part of it.
+Without `rollout.ahead`, every rollout of a step is sampled with the weights that the step starts with
+(engines/freshness.py). The difference is then that of the same version: kernels, precision, or a copy that did not
+follow. With `rollout.ahead = 1` a step's own rollouts are older, and their difference is its staleness. The mismatch is
+then measured on other rollouts (named_rollouts.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ import numpy as np
 from winnow.records import FloatArray, IntArray
 
 Metrics = dict[str, float]
+
+STALENESS = {  # a metric of equal versions: its name where the rollouts are older than the policy
+    "policy/logprob_gap_mean": "policy/staleness_gap_mean",
+    "policy/logprob_gap_p999": "policy/staleness_gap_p999",
+    "policy/ratio_outside": "policy/staleness_ratio_outside",
+    "policy/mismatch_kl": "policy/staleness_kl",
+    "policy/effective_sample_size": "policy/staleness_sample_size",
+}
 
 
 @dataclass
@@ -56,6 +65,11 @@ class Mismatch:
             "policy/effective_sample_size": effective_sample_size(sums),
             **lag,
         }
+
+
+def as_staleness(compared: Metrics) -> Metrics:
+    """The metrics of parity and mismatch by their names as staleness; those that need equal versions are omitted."""
+    return {name: compared[own] for own, name in STALENESS.items() if own in compared}
 
 
 def effective_sample_size(log_ratios: FloatArray) -> float:

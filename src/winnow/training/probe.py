@@ -31,6 +31,8 @@ from winnow.training.run import Progress, Run
 
 def plan(run: Run, progress: Progress, step: int) -> None:
     """Make sure that there is a plan for a step: its prompts, and the number of rollouts of each."""
+    if progress.ahead.holds(step):
+        return  # it was planned before it was sampled
     history, probes = progress.history, run.members.source == "probe"
     if probes and not starts_window(run, step) and _is_planned(run, history, step):
         return  # no plan inside a window: a resume was allowed to change a key on which the windows depend

@@ -7,6 +7,9 @@ The training clock, on which `max_hours` and `every_minutes` are based, runs whi
 Evaluations, other work between two steps, and the time between an interruption and a resume do not count. So runs that
 differ in evaluation reach each hour after equal training.
 
+With `rollout.ahead = 1` a thread samples the next step's rollouts (training/ahead.py). At every boundary between two
+steps it has ended.
+
 The tensors of a checkpoint (parameters, moments, a moving reference) change only in an optimizer update or in a probe's
 reset. So nothing is copied: a thread may write while the next step plans, samples, verifies and computes log-probs.
 Code that changes a tensor calls `Saving.wait` first.
@@ -14,6 +17,7 @@ Code that changes a tensor calls `Saving.wait` first.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,9 +30,11 @@ from typing import Any
 from winnow import ranks
 from winnow.alarms import Alarm
 from winnow.config import Config
+from winnow.engines.base import Engine
 from winnow.errors import StoppedBySignal
 from winnow.records import Rollout, StepReport
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.pending import PendingGroups
 
 
 @dataclass(frozen=True)
@@ -258,8 +264,55 @@ class Saving:
         self._under_way = None
 
 
-def _fill(outcome: Future[Checkpoint], save: Save) -> None:
+ENDS_WITHIN = 5.0  # seconds for a thread that samples to end, once its engine is closed
+
+
+class Ahead:
+    """The rollouts of the next step, with `rollout.ahead = 1`: none, under way in a thread, or complete in `pending`.
+
+    Only the training thread calls its methods.
+    """
+
+    def __init__(self) -> None:
+        self.pending: PendingGroups | None = None
+        self.stopped = threading.Event()  # for the thread: the run ends
+        self._sampling: tuple[Future[Any], Thread] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether `begin` has started what `wait` has not returned yet."""
+        return self._sampling is not None
+
+    def holds(self, step: int) -> bool:
+        """Whether the rollouts of this step are complete."""
+        return self.pending is not None and self.pending.step == step
+
+    def begin(self, sample: Callable[[], Any]) -> None:
+        """Call `sample` in a thread."""
+        outcome: Future[Any] = Future()
+        thread = Thread(target=_fill, args=(outcome, sample), name="winnow-ahead", daemon=True)
+        thread.start()
+        self._sampling = outcome, thread
+
+    def wait(self) -> Any:
+        """The result of `sample`; raises what it raised."""
+        assert self._sampling is not None, "begin was called"
+        result = self._sampling[0].result()
+        self._sampling = None
+        return result
+
+    def stop(self, engine: Engine) -> None:
+        """End a thread that still samples, with the engine: nothing is sampled afterwards. Its result is dropped."""
+        if self._sampling is None:
+            return
+        self.stopped.set()
+        engine.close()
+        self._sampling[1].join(ENDS_WITHIN)
+        self._sampling = None
+
+
+def _fill(outcome: Future[Any], work: Callable[[], Any]) -> None:
     try:
-        outcome.set_result(save())
+        outcome.set_result(work())
     except BaseException as error:  # of any type: the training thread raises it
         outcome.set_exception(error)

@@ -11,23 +11,23 @@ from winnow import ranks
 from winnow.budget.rounds import Counts
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, as_array
-from winnow.training.collect import sample
-from winnow.training.metrics import Clock, Metrics
+from winnow.training.collect import Phase, sample
+from winnow.training.metrics import Metrics
 from winnow.training.run import Progress, Run
 
 
 def sample_in_rounds(
-    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
+    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, phase: Phase
 ) -> list[Group]:
     """[G] judged groups of at most `counts` rollouts each, sampled round after round until the rule ends all prompts.
 
     The rollouts of a prompt are numbered through its rounds, and each round has random numbers of its own. All rounds
-    sample with the weights of this step.
+    sample with the same weights.
     """
     groups = [Group(prompt=prompt, rollouts=(), outcomes=()) for prompt in prompts]
     number = 0
     while (more := _further(run, groups, counts)).any():
-        added = sample(run, progress, prompts, more, step, clock, number=number)
+        added = sample(run, progress, prompts, more, step, phase, number=number)
         groups = [_joined(group, further) for group, further in zip(groups, added, strict=True)]
         number += 1
     return groups

@@ -16,7 +16,7 @@ from winnow.state.checkpoint import Checkpoint
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.training.members import Members
-from winnow.training.progress import Phases, Saving, TrainingClock
+from winnow.training.progress import Ahead, Phases, Saving, TrainingClock
 from winnow.training.prompts import HeldOut, PromptPool
 from winnow.verify import Verifiers
 
@@ -60,5 +60,6 @@ class Progress:
     alarms: Alarms
     phases: Phases = field(default_factory=Phases)  # events about the current phase
     saving: Saving = field(default_factory=Saving)  # a checkpoint that a thread writes
+    ahead: Ahead = field(default_factory=Ahead)  # the rollouts of the next step, with rollout.ahead
     saved: Checkpoint | None = None  # the newest checkpoint that is known to be whole
     written: int = -1  # the last step whose updates are taken and whose rows are in the log

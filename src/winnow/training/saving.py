@@ -21,6 +21,7 @@ from winnow import ranks
 from winnow.state import checkpoint
 from winnow.state.folder import path_of, paths
 from winnow.state.history import History
+from winnow.state.pending import PendingGroups
 from winnow.training.run import Progress, Run
 
 
@@ -35,6 +36,7 @@ class Boundary:
     history: History
     verifiers: Mapping[str, Any]
     clock: Mapping[str, Any]
+    pending: PendingGroups | None  # the rollouts of the next step, with rollout.ahead
 
     @classmethod
     def of(cls, run: Run, progress: Progress, step: int) -> Self:
@@ -46,6 +48,7 @@ class Boundary:
             history=progress.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
             clock=progress.clock.state_dict(),
+            pending=progress.ahead.pending,
         )
 
 
@@ -59,10 +62,13 @@ def untouched(run: Run, before: Boundary) -> bool:
 
 def reached(run: Run, progress: Progress, before: Boundary) -> Boundary | None:
     """The newest boundary that can be saved now: the one after the step if the step is updated and logged, else the one
-    before it. None after the first update of a step that is not logged, whose weights belong to no step.
+    before it. None after the first update of a step that is not logged, whose weights belong to no step; and where the
+    next step's rollouts, which only older weights could sample again, are not complete.
     """
     if progress.written == before.step:
-        return Boundary.of(run, progress, before.step + 1)
+        after = before.step + 1
+        whole = not run.config.rollout.ahead or after >= run.config.steps or progress.ahead.holds(after)
+        return Boundary.of(run, progress, after) if whole else None
     return before if untouched(run, before) else None
 
 
@@ -107,9 +113,17 @@ def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Call
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
     critic = {"critic": at.critic} if at.critic else {}
-    state = {"optimizer": at.learner, **critic, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
-    values = run.critic.state() if run.critic else {}
-    tensors, shares = {**run.learner.state(), **values}, run.learner.shares(values)
+    pending = {"pending": at.pending.state_dict()} if at.pending else {}
+    state = {
+        "optimizer": at.learner,
+        **critic,
+        "history": at.history.state_dict(),
+        "verifiers": at.verifiers,
+        **clock,
+        **pending,
+    }
+    more = {**(run.critic.state() if run.critic else {}), **(at.pending.tensors() if at.pending else {})}
+    tensors, shares = {**run.learner.state(), **more}, run.learner.shares(more)
     known, beside = progress.saved, run.learner.on_side_stream()
 
     def write() -> checkpoint.Checkpoint:
@@ -154,8 +168,8 @@ def _rescue(run: Run, progress: Progress, before: Boundary) -> str:
     at = reached(run, progress, before)
     if at is None:
         return (
-            f"Step {before.step} stopped after its first update and before it was logged. Its weights are those of no "
-            f"step and were not saved. {_elsewhere(run.folder)}"
+            f"Step {before.step} stopped after its first update, and before the log and the next step's rollouts were "
+            f"complete. Its weights were not saved. {_elsewhere(run.folder)}"
         )
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."

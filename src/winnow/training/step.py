@@ -17,6 +17,7 @@ from winnow.families import AdvantageTraits
 from winnow.learner.batches import make_batches
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, StepReport
+from winnow.training.ahead import begin, finish, take
 from winnow.training.collect import sync_weights
 from winnow.training.critic import (
     CriticTally,
@@ -27,11 +28,10 @@ from winnow.training.critic import (
     train_critic,
     values_metrics,
 )
-from winnow.training.dynamic_sampling import dynamic_sampling
 from winnow.training.keep import fill_keep
-from winnow.training.metrics import Clock, Parity, Tally, describe
+from winnow.training.metrics import Clock, Metrics, Parity, Tally, describe
 from winnow.training.probe import prompt_gradient_norms
-from winnow.training.rounds import rounds_metrics, sample_in_rounds
+from winnow.training.rounds import rounds_metrics
 from winnow.training.run import Progress, Run
 
 
@@ -41,16 +41,18 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     Raises WinnowError subclasses. Parameters and moments are unchanged until the first update.
     """
     clock = Clock(progress.phases.begin)
-    tally = Tally(Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside))
-    prompts = run.prompts.take(progress.history.drawn(step))  # [G] the sampler ran before the step
-    counts = progress.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
-    groups = sample_in_rounds(run, progress, prompts, counts, step, clock)  # per group: rollouts [N], outcomes [N]
-    groups += dynamic_sampling(run, progress, groups, step, clock)
+    parity = Parity(run.engine.logprob_tolerance, run.config.rollout.max_ratio_outside)
+    tally = Tally(parity, stale=bool(run.config.rollout.ahead))
+    planned = progress.history.snapshot()  # this step's plan, which the next one may replace before the update
+    prompts = run.prompts.take(planned.drawn(step))  # [G] the sampler ran before the step
+    counts = planned.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
+    groups = take(run, progress, prompts, counts, step, clock)  # per group: rollouts [N], outcomes [N]
     run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
     with clock("select"):
-        # Before the update: the norms are those of gradients under the weights that sampled
+        # Before the update: the norms are those of gradients under the weights that the step starts with
         progress.history.observe(groups, gradient_norms(run, groups))  # input of the next plan
+        begin(run, progress, step + 1)  # with rollout.ahead = 1: these weights sample the next step from here on
         groups = [fill_keep(run.members, group, step) for group in groups]  # [N] bool
 
     if run.members.reads_values:
@@ -61,7 +63,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
 
     with clock("select"):
         groups = fill_advantages(run.members.advantage, groups)  # [N], or N x [L] where each token has its own
-        pass_rates = progress.history.planned_pass_rates([group.prompt for group in groups])  # [G] NaN: unknown
+        pass_rates = planned.planned_pass_rates([group.prompt for group in groups])  # [G] NaN: unknown
         # A list of epochs x updates batches. Sequences are weighted before those without a gradient are dropped:
         # the other order would divide by fewer sequences, and so change the weights of the rest.
         updates = make_batches(
@@ -90,7 +92,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     critic_tally = CriticTally()
     if run.critic is not None:  # a separate value model
         with clock("critic"):
-            critic_tally = train_critic(run, progress.history, groups, step, planned=len(prompts))
+            critic_tally = train_critic(run, planned, groups, step, planned=len(prompts))
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
@@ -103,7 +105,9 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
             # An empty batch still advances the learning-rate schedule
             tally.close(run.learner.step() if batch.sequences else run.learner.skip())
 
+    ahead = Metrics()
     try:
+        ahead = finish(run, progress, clock)  # the rollouts of the next step, before the engine gets other weights
         with clock("sync"):
             sync_weights(run.learner, run.engine, version=step + 1)
     finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
@@ -111,7 +115,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
         metrics = {**of_step, **rounds_metrics(run, counts, groups), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
-        metrics |= {**progress.history.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
+        metrics |= {**ahead, **planned.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
         progress.written = step

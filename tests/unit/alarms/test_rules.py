@@ -26,6 +26,15 @@ def one_step(at, ill, well):
     return lambda step: ill if step == at else well
 
 
+def every_fifth(of):
+    return lambda step: of(step) if step % 5 == 0 else None
+
+
+BESIDE = {  # with rollout.ahead = 1, a lag is measured beside evaluations
+    "policy__engine_lag": every_fifth(LAGGING["policy__engine_lag"]),
+    "policy__engine_lag_sem": every_fifth(lambda step: 0.002),
+    "policy__staleness_sample_size": 0.9,
+}
 ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
 SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
 
@@ -55,6 +64,8 @@ ILL = [
     ("not_finite", run(10, policy__not_finite_updates=one_step(7, 2, 0)), [7]),
     ("parity", run(10, policy__parity_alarm=one_step(7, 1, 0), policy__logprob_gap_mean=0.2), [7]),
     ("engine_lags", run(20, **LAGGING), [12]),  # steps 8 to 12: (0.01 + ... + 0.05) / 5 = 0.03; before, 0.02
+    ("engine_lags", run(20, **BESIDE), [15]),  # (0 + 0 + 0.03 + 0.08) / 4 = 0.0275 at steps 0, 5, 10, 15
+    ("stale_rollouts", run(12, policy__staleness_sample_size=from_step(4, 0.3, 0.9)), [7]),  # (0.9 + 4 x 0.3) / 5
     ("no_learning", run(150), [99]),
     ("no_learning", run(150, reward__mean=lambda s: 0.4 + 0.005 * (s % 2)), [49]),
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
@@ -123,6 +134,9 @@ WELL = [
     ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag": lambda s: 0.018 * (s > 0)})),
     ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag": 0.5})),  # from the first step: not a lag
     ("engine_lags", run(20, **{**LAGGING, "policy__engine_lag_sem": 0.03})),  # noise
+    ("engine_lags", run(20, **{**BESIDE, "policy__engine_lag_sem": every_fifth(lambda s: 0.03)})),
+    ("stale_rollouts", run(12, policy__staleness_sample_size=0.5)),
+    ("stale_rollouts", run(12, policy__staleness_sample_size=one_step(4, 0.01, 0.9))),
     ("no_learning", run(99)),
     ("no_learning", run(49, reward__mean=lambda s: 0.4 + 0.005 * (s % 2))),
     ("no_learning", run(150, reward__accuracy=0.97)),

@@ -12,8 +12,8 @@ import torch
 from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext, Tolerance
+from winnow.engines.served import ServerEngine, describe, served_weights
 from winnow.engines.vllm.engine import check_devices, device_environment, fits
-from winnow.engines.vllm.served import ServerEngine, describe, served_weights
 from winnow.errors import ConfigError, EngineError
 from winnow.models.adapter import adapter_weights, add_lora
 from winnow.testing import tiny

@@ -16,8 +16,8 @@ from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.policy_copy import PolicyCopy
+from winnow.engines.served import ServerEngine, describe
 from winnow.engines.vllm.engine import check_merge, fits
-from winnow.engines.vllm.served import ServerEngine, describe
 from winnow.engines.vllm.settings import serves_adapter
 from winnow.errors import ConfigError
 from winnow.models.adapter import adapter_weights, add_lora, merges, plain_model, plain_names

@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.native.linear import packed_bytes
-from winnow.engines.vllm.served import ServerEngine
+from winnow.engines.served import ServerEngine
 from winnow.errors import ConfigError, DataError
 from winnow.learner.policy import Policy
 from winnow.memory.footprint import parameter_bytes, unpacked_bytes

@@ -190,6 +190,33 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
+STALE = "policy/staleness_sample_size"
+BESIDE_EVALUATIONS = 2  # fewest measurements of a lag, where a step's own rollouts show none
+
+
+@alarm(
+    meaning="the policy moves so far in a step that few of the rollouts, which are a step older, count: the effective "
+    "sample size is small, and the variance of every estimate large",
+    cause="the learning rate or the number of updates per step is too high for rollouts that are a step old",
+    keys=("optimizer.learning_rate", "update.updates_per_step", "update.epochs", "correction", "rollout.ahead"),
+    limits=("steps", "stale_sample_size"),
+    reads=(STALE,),
+)
+def stale_rollouts(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """The mean of policy/staleness_sample_size over some steps is below its limit.
+
+    A falling effective sample size announces the collapse of training on older rollouts (VCPO, arXiv 2602.17616, as
+    reported; not measured here).
+    """
+    rows = [row for row in past.last(limits.steps) if STALE in row]
+    if len(rows) < limits.steps or not mean(rows, STALE) < limits.stale_sample_size:
+        return None
+    share = mean(rows, STALE)
+    text = (
+        f"over {len(rows)} steps the rollouts, sampled a step before the policy that trains on them, have an effective "
+        f"sample size of {share:.2g} of their number"
+    )
+    return Evidence(text, {STALE: share})
 
 
 @alarm(
@@ -208,7 +235,13 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     """
     rows = [row for row in past.last(limits.steps) if LAG in row and LAG_ERROR in row]
     first = next((row for row in past.first if LAG in row and LAG_ERROR in row), None)
-    if len(rows) < limits.steps or first is None:
+    if past.rows and STALE in past.rows[-1]:  # measured beside evaluations alone
+        rows = [row for row in past.rows if LAG in row and LAG_ERROR in row][-limits.steps :]
+        if len(rows) < BESIDE_EVALUATIONS or LAG not in past.rows[-1]:
+            return None
+    elif len(rows) < limits.steps:
+        return None
+    if first is None:
         return None
     lag, was = mean(rows, LAG), first[LAG]
     error = math.hypot(first[LAG_ERROR], *(row[LAG_ERROR] / len(rows) for row in rows))

@@ -1,12 +1,18 @@
-"""The registration of the native engine, which by default decodes on the policy's module, without a copy of it."""
+"""The registration of the native engine, which by default decodes on the policy's module, without a copy of it.
+
+With `process = "own"` it decodes in another process on the CPU, on a copy of the policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.errors import ConfigError
@@ -18,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def fits(config: Config) -> None:
-    """Raise ConfigError for a copy in another precision of a quantized base."""
+    """Raise ConfigError for a copy in another precision of a quantized base, and for a policy that has no copy in
+    another process.
+    """
+    if config.rollout.engine.options.get("process", "inside") == "own":
+        check_own_process(config)
     dtype = config.rollout.engine.options.get("dtype", "policy")
     if dtype != "policy" and config.model.quantization is not None:
         raise ConfigError(
@@ -30,8 +40,61 @@ def fits(config: Config) -> None:
         )
 
 
+def check_own_process(config: Config) -> None:
+    """Raise ConfigError for settings under which the policy has no exact copy in another process."""
+    options, lora, sharded = config.rollout.engine.options, config.model.lora, config.ranks.learner == "sharded"
+    for key, value, refused, why, remedy in (
+        ("device", config.device, on_gpu(config), "that process samples on the CPU", "use the engine 'vllm'"),
+        (
+            "rollout.engine.dtype",
+            options.get("dtype"),
+            options.get("dtype", "policy") != "policy",
+            "evaluations would sample with the rounded copy",
+            "remove it",
+        ),
+        (
+            "model.quantization",
+            config.model.quantization,
+            config.model.quantization is not None,
+            "a base of 4 bits is not sent",
+            "remove it",
+        ),
+        (
+            "model.lora",
+            f"rank {lora.rank}" if lora else None,
+            lora is not None and (config.model.dtype == "bfloat16" or (sharded and ranks.launched_count() > 1)),
+            "the adapter is merged into the weights that are sent, which bfloat16 would round, and of which no rank "
+            "of a sharded policy has all",
+            "remove rollout.engine.process",
+        ),
+    ):
+        if refused:
+            raise ConfigError(
+                f"rollout.engine.process = 'own' with {key} = {value!r}: {why}",
+                remedy=remedy,
+                key="rollout.engine.process",
+                code="config.combination",
+            )
+
+
+def ahead(config: Config) -> None:
+    """Raise ConfigError where it decodes on the policy's own weights, which an update changes."""
+    if config.rollout.engine.options.get("process", "inside") != "own":
+        raise ConfigError(
+            "rollout.ahead = 1 with rollout.engine = 'native' in the trainer's process: it shares device and weights "
+            "with the policy, whose updates would change them while it samples",
+            remedy="on a CPU set rollout.engine = { use = 'native', process = 'own' }; on two GPUs use 'vllm' on the "
+            "second",
+            key="rollout.ahead",
+            code="config.combination",
+        )
+
+
 def job(demand: Demand) -> str:
     from winnow.engines.native.memory import evaluates_exactly, rounds
+
+    if demand.options["process"] == "own":
+        return f"native samples on {demand.device} in a process of its own with a copy of the weights"
 
     shared = demand.options["dtype"] == "policy" and not demand.sharded
     weights = "the policy's own weights" if shared else "a copy of the weights"
@@ -41,27 +104,76 @@ def job(demand: Demand) -> str:
     return f"native samples on {demand.device} with {weights}"
 
 
+def on_gpu(config: Config) -> bool:
+    """Whether the policy is on a GPU."""
+    import torch
+
+    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+
+
 def memory(demand: Demand) -> Iterable[MemoryPart]:
     from winnow.engines.native.memory import parts
 
     return parts(demand)
 
 
-@register("engine", fits=fits, memory=memory, job=job, may_change=("key_value_mb",))
+@register(
+    "engine",
+    fits=fits,
+    memory=memory,
+    job=job,
+    may_change=("key_value_mb", "timeout_seconds", "start_seconds"),
+    ahead=ahead,
+)
 def native(
     context: EngineContext,
     *,
+    process: Literal["inside", "own"] = "inside",
+    threads: Annotated[int, Field(gt=0)] = 1,
     dtype: Literal["policy", "bfloat16", "float16"] = "policy",
     key_value_mb: Annotated[int, Field(ge=0)] = 0,
     graphs: bool = True,
     packed: bool = True,
+    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0,
+    start_seconds: Annotated[float, Field(gt=0)] = 600.0,
 ) -> Engine:
     """Fast decoding on the policy's module: a prompt is read once for all its rollouts, and free rows are refilled.
 
     A `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` limits the memory
     of keys and values (0: the memory that the rest of the run leaves). `graphs` replays CUDA graphs on a GPU.
-    `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU.
+    `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU. With `process = "own"` it
+    decodes in a separate process with `threads` threads, on a copy that it receives after each update.
     """
+    if process == "own":
+        return _in_own_process(
+            context,
+            {"key_value_mb": key_value_mb, "packed": packed},
+            threads=threads,
+            timeout_seconds=timeout_seconds,
+            start_seconds=start_seconds,
+        )
     from winnow.engines.native.sampler import Native
 
     return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)
+
+
+def _in_own_process(
+    context: EngineContext,
+    options: Mapping[str, Any],
+    *,
+    threads: int,
+    timeout_seconds: float,
+    start_seconds: float,
+) -> Engine:
+    from winnow.engines.process.engine import second_process
+    from winnow.engines.served import ServerEngine, describe
+
+    with TemporaryDirectory(prefix="winnow-native-") as folder:  # read at the start only
+        server = second_process(
+            "winnow.engines.native.served:NativeServer",
+            {"served": describe(context, Path(folder)), "options": options, "threads": threads},
+            timeout_seconds=timeout_seconds,
+            start_seconds=start_seconds,
+            environment={"OMP_NUM_THREADS": str(threads)},
+        )
+    return ServerEngine(server, context.model, adapter=False)

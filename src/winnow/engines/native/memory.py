@@ -89,7 +89,7 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     if demand.sharded:  # a whole copy, made before the policy is sharded, and gathered again after each update
         yield MemoryPart("decoding copy", weight_bytes(model, other), "load", device, USE_VLLM)
         yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
-    elif other is not None:
+    elif other is not None or options["process"] == "own":
         yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
     # Requests by precision. A cache and packed copies exist for one precision at a time, hence the maxima below.
     decoded = [(dtype, demand.requests), *([(model.dtype, demand.evaluations)] if evaluates_exactly(demand) else [])]

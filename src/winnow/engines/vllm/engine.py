@@ -52,6 +52,21 @@ def fits(config: Config) -> None:
         )
 
 
+def ahead(config: Config) -> None:
+    """Raise ConfigError where vLLM shares the trainer's process, or its GPU."""
+    options = config.rollout.engine.options
+    own = options.get("process", "inside") == "own"
+    if own and (config.device == "cpu" or options.get("device") is not None or _cuda_devices() == 0):
+        return
+    where = "on the policy's GPU" if own else "in the trainer's process"
+    raise ConfigError(
+        f"rollout.ahead = 1 with rollout.engine = 'vllm' {where}: sampling and updates would wait for each other there",
+        remedy="set rollout.engine.process = 'own' and, with GPUs, rollout.engine.device to one that no trainer uses",
+        key="rollout.ahead",
+        code="config.combination",
+    )
+
+
 def job(demand: Demand) -> str:
     process = " in a process of its own" if demand.options["process"] == "own" else ""
     return f"vllm samples on {demand.options['device'] or demand.device}{process} with a copy of the weights"
@@ -70,6 +85,7 @@ def memory(demand: Demand) -> Iterable[MemoryPart]:
     memory=memory,
     job=job,
     may_change=("gpu_memory_utilization", "key_value_gib", "timeout_seconds", "start_seconds"),
+    ahead=ahead,
 )
 def vllm(
     context: EngineContext,
@@ -88,8 +104,8 @@ def vllm(
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
+    from winnow.engines.served import ServerEngine, describe
     from winnow.engines.vllm.sampler import VllmEngine
-    from winnow.engines.vllm.served import ServerEngine, describe
     from winnow.models.adapter import has_adapter, plain_model
 
     settings = VllmSettings(

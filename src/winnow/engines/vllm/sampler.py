@@ -19,8 +19,8 @@ from winnow.engines.base import OnRollout
 from winnow.engines.freshness import check_newer
 from winnow.engines.policy_copy import TOLERANCES
 from winnow.engines.requests import PendingRollout, SamplingRequest
+from winnow.engines.served import Served, ServedAdapter
 from winnow.engines.stopping import StopRule, stop_rules
-from winnow.engines.vllm.served import Served, ServedAdapter
 from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
 from winnow.errors import EngineError, WinnowError

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 
 from winnow import ranks
-from winnow.engines.vllm.served import Served
+from winnow.engines.served import Served
 from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, sleep_unsupported
 
 TRANSFER_BACKEND = "winnow"  # name of the backend that worker.py registers in vLLM

@@ -1,4 +1,5 @@
-"""The policy as a plain model for vLLM: a description with the weights by name, or an adapter beside base weights.
+"""The policy as a plain model for an engine with weights of its own: a description with the weights by name, or an
+adapter beside base weights.
 
 The policy may have an adapter, or be trained in part. The engine serves a plain model with the names of a checkpoint.
 It receives only `Served` and a mapping of weights, so it may run in another process. An adapter may also be applied by

@@ -1,0 +1,75 @@
+"""Run by test_ahead.py: runs at rollout.ahead = 1 that are slowed or killed, and what they leave.
+
+    python ahead_lives.py few|sleeps|points
+
+Prints a line for each life as kill_points.py does: a run whose engine sleeps at random, or one that is killed at a
+named point and resumed. "equal": the same bits as an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import kill_points
+from kill_points import Life, Point, chaos, kill, phase, struck_at, written
+
+SLEEPS = "WINNOW_SLEEPS"  # of slow_engine.py, which only the runs import
+ENGINE = Path(__file__).parents[1] / "slow_engine.py"
+AHEAD = {
+    "checkpoint": {"every": 1, "keep_last": 1},
+    "rollout": {
+        "prompts_per_step": 2,
+        "rollouts_per_prompt": 3,
+        "max_new_tokens": 4,
+        "ahead": 1,
+        "engine": {"use": f"{ENGINE}:slow"},
+    },
+    "correction": "token_truncate",
+    "allocate": "gvm_online",
+    "weighting": "prompt",
+    "select": "all",
+    "evaluate": {"every": 2, "problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+    "task": {"size": 6},
+    "update": {"updates_per_step": 2, "tokens_per_micro_batch": 30},
+    "verify": {"workers": 0},
+    "reward": "even",
+    "prompt": {"template": "question_only"},
+}
+IN_STEP = {"since": "training.fit:train_step", "landmark": "1"}
+POINTS: list[Point] = [
+    phase("taken", "training.step:take", after=True, **IN_STEP),
+    phase("observed", "state.history:History.observe", after=True, **IN_STEP),
+    phase("next step planned", "training.ahead:plan", after=True, **IN_STEP),
+    phase("next step begun", "training.step:begin", after=True, **IN_STEP),
+    phase("a rollout of the next step judged", "verify.verifiers:Verifiers.submit", call=2, **IN_STEP),
+    phase("before the first backward", "learner.learner:Learner.backward", **IN_STEP),
+    phase("between two updates", "learner.learner:Learner.step", after=True, **IN_STEP),
+    phase("next step to be waited for", "training.step:finish", **IN_STEP),
+    phase("next step complete", "training.step:finish", after=True, **IN_STEP),
+    phase("weights handed over", "training.step:sync_weights", after=True, **IN_STEP),
+    phase("metrics logged", "state.logbook:Logbook.write", after=True, **IN_STEP),
+    written("pending rollouts half written", "checkpoint:write_tensors", after=True),
+]
+
+
+def slowed(seed: int) -> Life:
+    def sleeping(step: int | None) -> None:
+        os.environ[SLEEPS] = str(seed)
+        os.write(1, b"struck\n")
+
+    return f"sleeps {seed}", False, sleeping
+
+
+def lives(group: str) -> list[Life]:
+    sleeps = [slowed(seed) for seed in range(1, 11)]
+    points = struck_at(POINTS, kill, background=False)
+    if group == "few":
+        return [sleeps[0], *(life for life in points if life[0] in ("between two updates", "metrics logged"))]
+    return {"sleeps": sleeps, "points": points}[group]
+
+
+if __name__ == "__main__":
+    chaos.CLOCK = (*chaos.CLOCK, "ahead/seconds")
+    kill_points.main(AHEAD, lives(sys.argv[1]))

@@ -1,0 +1,72 @@
+"""The native engine as its own process runs it: on a copy that it makes from a description and receives weights for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from refusals import refused
+from winnow.engines.base import EngineContext
+from winnow.engines.native.sampler import Native
+from winnow.engines.native.served import NativeServer
+from winnow.engines.served import ServerEngine, describe
+from winnow.errors import EngineError
+from winnow.records import Prompt, Sampling
+from winnow.testing import tiny
+
+SAMPLING = Sampling(max_new_tokens=6)
+
+
+def prompt(name, *tokens):
+    return Prompt(id=name, tokens=np.array(tokens), text=name, answer="", task="t")
+
+
+PROMPTS = [prompt("a", 5, 6, 7), prompt("b", 8, 9)]
+
+
+def sampled(engine):
+    groups = engine.generate(PROMPTS, [2, 1], SAMPLING, seed=("s", 1))
+    return [(r.version, r.tokens.tolist(), r.logprobs.tolist()) for group in groups for r in group.rollouts]
+
+
+def check(found, expected):
+    assert [rollout[:2] for rollout in found] == [rollout[:2] for rollout in expected]
+    for (*_, one), (*_, other) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+def test_a_server_samples_what_the_engine_in_the_trainer_does(arch, tmp_path):
+    """The same tokens, and log-probs up to rounding; two servers to the bit. Before and after an update."""
+    before, threads = torch.get_num_threads(), 1
+    loaded = tiny(arch)
+    context = EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=4
+    )
+    try:
+        server = NativeServer(describe(context, tmp_path), {"packed": False}, threads)
+        assert server.version == -1
+        own, inside = ServerEngine(server, loaded.model, adapter=False), Native(context, packed=False)
+        second = NativeServer(describe(context, tmp_path), {"packed": False}, threads)
+        other = ServerEngine(second, loaded.model, adapter=False)
+        assert sampled(own) == sampled(other)
+        check(sampled(own), sampled(inside))
+        with torch.no_grad():
+            for parameter in loaded.model.parameters():
+                parameter.add_(torch.full_like(parameter, 0.01))
+        weights = dict(loaded.model.named_parameters())
+        assert sampled(own) == sampled(other)  # not handed over yet, and
+        with pytest.raises(AssertionError):
+            check(sampled(own), sampled(inside))
+        own.load(weights, version=1)
+        inside.load(weights, version=1)
+        check(sampled(own), sampled(inside))
+        with refused(EngineError, code="engine.stale_weights"):
+            server.load({}, version=1)
+        with refused(EngineError, code="engine.contract"):
+            server.load({}, version=2)
+        own.close()
+        other.close()
+    finally:
+        torch.set_num_threads(before)
