@@ -187,6 +187,16 @@ def moment_share_bytes(model: nn.Module, ranks: int) -> int:
     return 2 * gradient_share_bytes(model, ranks) + counts
 
 
+def written_bytes(model: nn.Module) -> int:
+    """Bytes of the largest tensor that the writer of a checkpoint gathers: in float32 or float64, beside the same in
+    the model's precision. An adapter's matrix is merged in float32: W, B A, and their sum.
+    """
+    rounded = [p.element_size() if p.element_size() < EXACT_BYTES else 0 for p in model.parameters()]
+    whole = [p.numel() * (_exact(p) + item) for p, item in zip(model.parameters(), rounded, strict=True)]
+    adapted = [p for name, p in model.named_parameters() if name.endswith(".base_layer.weight")]
+    return max(*whole, *(p.numel() * (p.element_size() + 3 * _exact(p)) for p in adapted))
+
+
 def gathered_bytes(model: nn.Module, ranks: int) -> int:
     """Bytes of the gathered parameters: those outside the layers, and the AT_ONCE largest layers, in the computing
     precision.
