@@ -61,6 +61,7 @@ def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = F
             part.set_force_sum_reduction_for_comms(True)
     if saved is not None:
         _read_shares(module, saved)
+        ranks.gather_from_all(None)  # a rank that could not read raises on all; the pass below would wait for it
         module.check()
         reshard(module)
 

@@ -20,7 +20,7 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from winnow.models.adapter import down_projections, plain_model, plain_names
+from winnow.models.adapter import adapted_weights, down_projections, plain_model, plain_names
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
@@ -193,8 +193,7 @@ def written_bytes(model: nn.Module) -> int:
     """
     rounded = [p.element_size() if p.element_size() < EXACT_BYTES else 0 for p in model.parameters()]
     whole = [p.numel() * (_exact(p) + item) for p, item in zip(model.parameters(), rounded, strict=True)]
-    adapted = [p for name, p in model.named_parameters() if name.endswith(".base_layer.weight")]
-    return max(*whole, *(p.numel() * (p.element_size() + 3 * _exact(p)) for p in adapted))
+    return max(*whole, *(p.numel() * (p.element_size() + 3 * _exact(p)) for p in adapted_weights(model)))
 
 
 def gathered_bytes(model: nn.Module, ranks: int) -> int:

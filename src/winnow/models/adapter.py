@@ -248,6 +248,11 @@ def adapter_config(model: Any) -> dict[str, Any]:
     return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
 
 
+def adapted_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The base's matrices that have an adapter."""
+    return [p for name, p in model.named_parameters() if name.endswith(".base_layer.weight")]
+
+
 def down_projections(model: nn.Module) -> list[nn.Parameter]:
     """Matrix A of every trained adapter layer, [rank, input width]."""
     return [p for name, p in trained_parameters(model).items() if ".lora_A." in name]

@@ -81,7 +81,7 @@ def _published(
     transformers can convert them back. Each of the module's tensors is converted alone. Where a published tensor
     consists of several of them, all are converted at once, in memory beside the model.
     """
-    shapes = {name: tensor.to("meta") for name, tensor in state.items()}
+    shapes = {name: tensor.detach().to("meta") for name, tensor in state.items()}
     layout = revert_weight_conversion(plain, dict(shapes))
     parts = {name: revert_weight_conversion(plain, {name: shape}) for name, shape in shapes.items()}
     origin = {published: name for name, made in parts.items() for published in made}
