@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from winnow import ranks
 from winnow.algos.objective import Value, ValueLoss
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner, shard_learner
+from winnow.learner.sharding import shard_like
 from winnow.learner.value_model import Critic, shard_critic
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
-from winnow.training.load import load_model, make_separate_critic
+from winnow.training.load import is_sharded, load_model, make_separate_critic
 from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
@@ -46,18 +46,20 @@ class ValueModels:
 
     def _made(self) -> tuple[Learner, Critic | None]:
         config, device = self.members.config, torch.device("cpu")
-        loaded = load_model(config, device, None, load_tokenizer(config.model.path))
+        sharded = is_sharded(config)
+        loaded = load_model(config, device, None, load_tokenizer(config.model.path), later=sharded)
         learner = make_learner(config, loaded, needs=self.members.needs, resumed=False)
         own, critic = make_separate_critic(config, learner, loaded, device)
+        if sharded:
+            shard_learner(learner, config, loaded)
+            if critic is not None:
+                shard_critic(critic, config, own)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for trained in filter(None, (learner, critic)):
                 for parameter in trained.parameters.values():
-                    parameter += 0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        if config.ranks.learner == "sharded" and ranks.count() > 1:
-            shard_learner(learner, config, loaded)
-            if critic is not None:
-                shard_critic(critic, config, own)
+                    noise = 0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                    parameter += shard_like(noise, parameter)
         return learner, critic
 
     @property

@@ -16,9 +16,10 @@ from winnow import ranks
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.model_input import PromptAndRollout
-from winnow.learner.sharding import gather_whole, is_sharded
+from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
+from winnow.training.load import is_sharded as is_sharded_run
 from winnow.training.load import load_model
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
@@ -74,14 +75,16 @@ def _updates(members: Members, counts: Sequence[int], longest: int) -> Computed:
 def learner_of(members: Members) -> Learner:
     """As a run makes it, from weights that have moved since the reference was taken."""
     config = members.config
-    loaded = load_model(config, torch.device("cpu"), None, load_tokenizer(config.model.path))
+    sharded = is_sharded_run(config)
+    loaded = load_model(config, torch.device("cpu"), None, load_tokenizer(config.model.path), later=sharded)
     learner = make_learner(config, loaded, needs=members.needs, resumed=False)
+    if sharded:
+        shard_learner(learner, config, loaded)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in learner.parameters.values():
-            parameter += 0.02 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    if config.ranks.learner == "sharded" and ranks.count() > 1:
-        shard_learner(learner, config, loaded)
+            noise = 0.02 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += shard_like(noise, parameter)
     return learner
 
 

@@ -16,6 +16,7 @@ A member of the family "engine" is a function `(context, *, options) -> Engine`.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,8 +27,11 @@ from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from winnow.models.saved_weights import SavedWeights
 
 OnRollout = Callable[[Prompt, Rollout], None]
 METHODS, ATTRIBUTES = ("generate", "load", "close"), ("version", "logprob_tolerance")  # of every engine
@@ -42,9 +46,22 @@ class EngineContext:
     stop_tokens: tuple[int, ...]  # every end-of-sequence id
     max_rollouts_at_once: int
     cache_bytes: int | None = None  # memory that the plan leaves for keys and values; None: there is no plan
-    sharded: bool = False  # `model` is whole only until the engine is made, so the engine needs a copy of it
+    sharded: bool = False  # the policy gets divided among ranks, so the engine needs a copy of it
+    saved: SavedWeights | None = None  # where `model` is on the meta device: its weights
     context_tokens: int | None = None  # limit of a prompt and its rollout together; None: the model's limit
     exact_evaluation: bool = True  # the memory plan has room for evaluations in the policy's precision
+
+    @property
+    def device(self) -> torch.device:
+        """The policy's device."""
+        return self.model.device if self.saved is None else self.saved.device
+
+    def copy_model(self, dtype: torch.dtype | None = None) -> PreTrainedModel:
+        """A copy of the policy's module on its device, with all weights.
+
+        Where it is read from `saved`, the weights are rounded to `dtype` one by one. A copy of a module is not rounded.
+        """
+        return copy.deepcopy(self.model) if self.saved is None else self.saved.copy_of(self.model, dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

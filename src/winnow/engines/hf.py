@@ -22,8 +22,6 @@ def memory(demand: Demand) -> Iterator[MemoryPart]:
 
     model, device = demand.model, demand.device
     remedies = USE_VLLM if demand.sharded else USE_NATIVE
-    if demand.sharded:
-        yield MemoryPart("engine's copy", weight_bytes(model), "load", device, remedies)
     yield MemoryPart("engine's copy", weight_bytes(model), "always", device, remedies)
     rows = max(at_once for _, at_once in demand.requests)
     tokens = rows * (demand.prompt_tokens + demand.config.rollout.max_new_tokens)

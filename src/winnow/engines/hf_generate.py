@@ -54,7 +54,7 @@ class HuggingFace:
 
     def __init__(self, context: EngineContext) -> None:
         self.version = 0
-        self._copy = PolicyCopy(context.model)
+        self._copy = PolicyCopy(context.copy_model())
         self._model = self._copy.model
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._model.generation_config = GenerationConfig()  # the model's defaults would alter the distribution

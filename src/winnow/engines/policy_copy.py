@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -34,9 +33,11 @@ TOLERANCES = {
 class PolicyCopy:
     """A copy of the policy's module that loads new weights."""
 
-    def __init__(self, policy: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
-        """`dtype` is the precision of the copy; None: the policy's."""
-        self.model: PreTrainedModel = copy.deepcopy(policy).eval()
+    def __init__(self, copied: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
+        """`copied` is the module of `EngineContext.copy_model`. `dtype` is the precision of the copy; None: the
+        policy's.
+        """
+        self.model = copied.eval()
         self._trained = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
         self.model.requires_grad_(False)
         if dtype is not None:

@@ -29,6 +29,7 @@ from winnow.models.adapter import (
     plain_names,
     trained_parameters,
 )
+from winnow.models.saved_weights import SavedWeights
 from winnow.models.tensor_file import WeightsOnRead
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -64,12 +65,13 @@ class ServerEngine:
     With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.
     """
 
-    def __init__(self, server: Server, model: Any, *, adapter: bool) -> None:
+    def __init__(self, server: Server, model: Any, *, adapter: bool, saved: SavedWeights | None = None) -> None:
+        """`saved` has the weights of a model on the meta device."""
         self._server, self._model = server, model
         self._adapter = adapter_names(model) if adapter else {}
         self.logprob_tolerance = server.logprob_tolerance
         try:
-            server.load(self._first_weights(), version=0)
+            server.load(self._first_weights(saved), version=0)
         except BaseException:
             server.close()
             raise
@@ -107,11 +109,15 @@ class ServerEngine:
         """See `Engine`."""
         self._server.close()
 
-    def _first_weights(self) -> MadeOnRead:
-        if not self._adapter:
+    def _first_weights(self, saved: SavedWeights | None) -> MadeOnRead:
+        if saved is None and not self._adapter:
             return served_weights(self._model, {})
-        base = {name: parameter.detach for name, parameter in _plain_parameters(self._model)}
-        adapter = {name: weight.detach for name, weight in adapter_weights(self._model).items()}
+        base: dict[str, Callable[[], Tensor]] = {}
+        for name, parameter in _plain_parameters(self._model):
+            base[name] = parameter.detach if saved is None else partial(saved.read_like, name, parameter)
+        adapter: dict[str, Callable[[], Tensor]] = {}
+        for name, weight in (adapter_weights(self._model) if self._adapter else {}).items():
+            adapter[name] = weight.detach if saved is None else partial(weight.to, saved.device)
         return MadeOnRead({**base, **dequantizers(self._model), **adapter})
 
 

@@ -50,7 +50,7 @@ def gradient_norms(
     """
 
     def compute(part: Sequence[AnySequence]) -> list[float]:
-        rollouts = _Rollouts(part, model, temperature, chunk)
+        rollouts = Rollouts(part, model, temperature, chunk)
         # Rounding can make the square of a tiny norm negative.
         return NORMS[of](model.module, rollouts).clamp(min=0).sqrt().tolist()
 
@@ -68,7 +68,7 @@ def gradient_norms(
     return norms
 
 
-class _Rollouts:
+class Rollouts:
     """R rollouts as model input, and the T completion tokens whose log-probs log P sums."""
 
     def __init__(self, sequences: Sequence[AnySequence], model: SequenceModel, temperature: float, chunk: int) -> None:
@@ -92,7 +92,7 @@ class _Rollouts:
 
 
 @torch.no_grad()
-def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
+def output_head_norms(module: PolicyModule, rollouts: Rollouts) -> Tensor:
     """[R] squared norms with respect to the output head's weight alone, tied or not. Runs no backward pass."""
 
     def compute(backbone: nn.Module, head: nn.Module) -> Tensor:
@@ -111,13 +111,25 @@ def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
     return squares
 
 
-@torch.enable_grad()
-def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
+def embedding_norms(module: PolicyModule, rollouts: Rollouts) -> Tensor:
     """[R] squared norms with respect to the input embedding, with both roles of the matrix where the head is tied to
-    it.
+    it. Raises ConfigError where the embedding does more than look up a row.
+    """
+    inputs, *roles = embedding_gradients(module, rollouts)
+    squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
+    if not roles:
+        return squares
+    head_squares, rows = roles
+    return squares + 2 * (rows * inputs.to(rows)).sum(dim=(1, 2), dtype=torch.float64) + head_squares
+
+
+@torch.enable_grad()
+def embedding_gradients(module: PolicyModule, rollouts: Rollouts) -> tuple[Tensor, ...]:
+    """[R, S, H] d log P / d embedded tokens. Where the head is tied, also the head's part of the squares and rows
+    (`_through_head`).
 
     One backward pass serves all rollouts: each rollout has its own embedded tokens, whose gradient is its own. No
-    parameter gets a gradient. Raises ConfigError where the embedding does more than look up a row.
+    parameter gets a gradient.
     """
     tied = module.parts.head.weight is _table(module.parts.backbone).weight
 
@@ -130,14 +142,10 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
         outputs: tuple[Tensor, ...] = module(compute)
         embedded, hidden, above, *roles = outputs
         (inputs,) = torch.autograd.grad(hidden, embedded, above)
-    squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
-    if not tied:
-        return squares
-    head_squares, rows = roles
-    return squares + 2 * (rows * inputs.to(rows)).sum(dim=(1, 2), dtype=torch.float64) + head_squares
+    return inputs, *roles
 
 
-def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
+def _through_head(head: nn.Module, hidden: Tensor, rollouts: Rollouts, *, tied: bool) -> Iterator[Tensor]:
     """d log P / d hidden [T, H]. If `tied`, also [R] the head's part of the squares, and [R, S, H] the rows of the
     head's gradient for the embedded tokens.
     """
@@ -158,7 +166,7 @@ def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied:
     yield from map(torch.stack, zip(*results, strict=True))
 
 
-NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], Tensor]] = {
+NORMS: dict[Matrix, Callable[[PolicyModule, Rollouts], Tensor]] = {
     "embedding": embedding_norms,
     "output_head": output_head_norms,
 }

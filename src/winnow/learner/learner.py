@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from winnow import ranks
@@ -24,10 +23,11 @@ from winnow.learner.policy import FrozenAdapter, FrozenCopy, Policy, Reference
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import PerSequence, per_token
 from winnow.learner.sharding import SharesToWriter
-from winnow.models.adapter import trained_parameters
-from winnow.models.device import on_host, side_stream
+from winnow.models.device import keeps_masters, side_stream
 from winnow.models.load import Loaded, load, padding
+from winnow.models.meta import shapes_of
 from winnow.models.save import write_model_folder
+from winnow.models.saved_weights import SavedWeights
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, TrainingSequence
 
 
@@ -87,17 +87,16 @@ class Learner(Trained[Policy]):
     def __init__(self, policy: Policy, optimizer: Optimizer, reference: Reference | None = None) -> None:
         super().__init__(policy, optimizer)
         self.reference = reference
-        self._to_save = policy.model  # model that a checkpoint's model folder is written from
+        self._shapes: nn.Module | None = None  # of a sharded policy's model, on the meta device
 
-    def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Policy], Optimizer]) -> None:
-        """See `Trained`. The writer keeps a copy of the present policy on the host and writes checkpoints from it.
-        Before each checkpoint the trained parameters are copied into it.
-        """
-        if ranks.is_writer():
-            self._to_save = on_host(self.model.model)
+    def shard(
+        self, saved: SavedWeights | None, make_optimizer: Callable[[Policy], Optimizer], *, masters: bool
+    ) -> None:
+        """See `Trained`."""
+        self._shapes = shapes_of(self.model.model)
         if self.reference is not None:
             self.reference.shard()
-        super().shard(masters, make_optimizer)
+        super().shard(saved, make_optimizer, masters=masters)
 
     def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
         """The batches with the old and reference log-probs that `needs` contains: see `compute_logprobs`."""
@@ -164,21 +163,17 @@ class Learner(Trained[Policy]):
 
     def shares(self, more: Mapping[str, Tensor] = MappingProxyType({})) -> SharesToWriter:
         """Tensors that a checkpoint of the present policy reads: parameters, `state`, and `more`."""
-        parameters = {f"{PARAMETER}{name}": parameter for name, parameter in self.parameters.items()}
+        read = dict(self.model.model.named_parameters()) if self.model.sharded else {}
+        parameters = {f"{PARAMETER}{name}": parameter for name, parameter in read.items()}
         return SharesToWriter({**parameters, **self.state(), **more})
 
     def write_model(self, path: Path, files: Mapping[str, bytes], shares: SharesToWriter) -> dict[str, str]:
         """Write the policy as a Hugging Face model folder, and return the digests of its large files; see
         models/save.py.
         """
-        if self.model.sharded:
-            self._gather_into(self._to_save, shares)
-        return write_model_folder(self._to_save, files, path)
-
-    @torch.no_grad()
-    def _gather_into(self, model: nn.Module, shares: SharesToWriter) -> None:
-        for name, parameter in trained_parameters(model).items():
-            parameter.copy_(shares.read(f"{PARAMETER}{name}"))
+        if self._shapes is None:
+            return write_model_folder(self.model.model, files, path)
+        return write_model_folder(self._shapes, files, path, lambda name: shares.read(f"{PARAMETER}{name}"))
 
     def on_side_stream(self) -> AbstractContextManager[object]:
         """A context in which another thread may read the tensors as they are now; see models/device.py."""
@@ -186,8 +181,11 @@ class Learner(Trained[Policy]):
 
 
 def shard_learner(learner: Learner, config: Config, loaded: Loaded) -> None:
-    """Divide a learner among the ranks; `config` and `loaded` are those that `make_learner` was called with."""
-    learner.shard(loaded.masters, lambda policy: _optimizer(config, policy, {}, saves_masters=bool(loaded.masters)))
+    """Divide a learner among the ranks; `config` and `loaded` are those that `make_learner` was called with. Each rank
+    reads its share of the weights (`Loaded.saved`).
+    """
+    masters = keeps_masters(config)
+    learner.shard(loaded.saved, lambda policy: _optimizer(config, policy, {}, saves_masters=masters), masters=masters)
 
 
 def make_learner(
@@ -206,16 +204,20 @@ def make_learner(
         packed=config.update.layout == "packed",
         value_head=None if config.critic is None else config.critic.policy_head,
     )
-    frozen = _reference(config, policy.module, resumed) if reference or "ref_logprobs" in needs else None
+    frozen = _reference(config, policy.module, loaded, resumed) if reference or "ref_logprobs" in needs else None
     return Learner(policy, _optimizer(config, policy, loaded.masters), frozen)
 
 
-def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference:
+def _reference(config: Config, policy: PolicyModule, loaded: Loaded, resumed: bool) -> Reference:
     """The reference model of a KL term: the policy that the run started with."""
     if config.model.lora is not None:
         return FrozenAdapter(policy)
-    start = load(config.model.path, dtype=config.model.dtype, device=str(policy.device)).model if resumed else None
-    return FrozenCopy(policy, start)
+    later = loaded.saved is not None
+    if not (resumed or later):
+        return FrozenCopy(policy)
+    device = policy.device if loaded.saved is None else loaded.saved.device
+    start = load(config.model.path, dtype=config.model.dtype, device=str(device), later=later)
+    return FrozenCopy(policy, start.model, start.saved)
 
 
 def _optimizer(

@@ -32,6 +32,7 @@ from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.meta import number_of
+from winnow.models.saved_weights import SavedWeights
 from winnow.records import Batch, MicroBatch
 from winnow.seeds import SeedName
 
@@ -237,12 +238,12 @@ class Trained(Generic[Model]):
         self.model = model
         self._optimizer = optimizer
 
-    def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Model], Optimizer]) -> None:
+    def shard(self, saved: SavedWeights | None, make_optimizer: Callable[[Model], Optimizer], *, masters: bool) -> None:
         """Keep only this rank's share of model and optimizer (sharding.py). Call it before the first update.
 
-        `masters` are those that the model's weights were rounded from; empty where it has none.
+        `saved` has the weights of a model on the meta device. With `masters`, the shares are float32 masters.
         """
-        self.model.shard(masters)
+        self.model.shard(saved, masters=masters)
         self._optimizer = make_optimizer(self.model)
 
     @property

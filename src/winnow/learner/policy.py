@@ -29,6 +29,7 @@ from winnow.models.adapter import (
     trained_parameters,
 )
 from winnow.models.device import to_device
+from winnow.models.saved_weights import SavedWeights
 from winnow.records import FloatArray, MicroBatch, PolicyOutput
 
 
@@ -78,10 +79,10 @@ class Policy(SequenceModel):
         """Parameters of a value head that is trained with the policy; empty where there is no such head."""
         return value_head(self.module) if self._trains_head else {}
 
-    def shard(self, masters: Mapping[str, Tensor]) -> None:
+    def shard(self, saved: SavedWeights | None, *, masters: bool) -> None:
         """See `SequenceModel`."""
         self._computes_in = next(iter(trained_parameters(self.model).values())).dtype
-        super().shard(masters)
+        super().shard(saved, masters=masters)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Weights that an engine copies after an update: the trained parameters by name, not copied yet."""
@@ -139,9 +140,11 @@ class FrozenCopy:
     It starts as the policy that the run starts with.
     """
 
-    def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
-        """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run)."""
-        self._policy = policy.model
+    def __init__(self, policy: PolicyModule, start: nn.Module | None = None, saved: SavedWeights | None = None) -> None:
+        """`start` is the policy that the run started with, where `policy` is no longer that (a resumed run), or where
+        it is on the meta device: `shard` then reads the reference from `saved`.
+        """
+        self._policy, self._saved = policy.model, saved
         self._module = PolicyModule(copy.deepcopy(policy.model) if start is None else start, packed=policy.packed)
         self._module.requires_grad_(False)
         self._moved = False
@@ -153,7 +156,8 @@ class FrozenCopy:
 
     def shard(self) -> None:
         """Keep only this rank's share of the reference, where the policy does so too."""
-        shard(self._module)
+        shard(self._module, self._saved)
+        self._saved = None
 
     def reset(self) -> None:
         """Copy the present policy."""

@@ -72,6 +72,18 @@ class PolicyModule(nn.Module):
         with self._checkpointing():
             return compute(*self.parts)
 
+    def check(self) -> None:
+        """Raise ConfigError as on making, where the model had no numbers then. It is a pass of all ranks."""
+
+        def check_parts(backbone: nn.Module, head: nn.Module) -> None:
+            if not isinstance(head, nn.Identity):  # a value model's, which computes no logits
+                backbone_and_head(self.model)
+            if self.packed:
+                attend_packed(self.model)
+
+        with torch.no_grad():
+            self(check_parts)
+
     def drop_head(self) -> None:
         """Free the output layer of a model that computes values and no log-probs. A tied one stays as the embedding."""
         plain_model(self.model).set_output_embeddings(nn.Identity())

@@ -25,6 +25,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from winnow.errors import ConfigError
+from winnow.learner.gradient_norms import Rollouts, embedding_gradients, output_head_norms
 from winnow.learner.learner import Learner
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
@@ -58,7 +59,7 @@ class ProvedPart:
 class Pass:
     """A rank's pass over one micro-batch."""
 
-    name: str  # "update", "value update", "old log-probs", "reference", "prefill"
+    name: str  # "update", "value update", "old log-probs", "reference", "probe", "prefill"
     tokens: int  # that the backbone reads, padding included
     completion_tokens: int  # whose log-probs or values are computed
     operations: int
@@ -166,6 +167,27 @@ class _Walk:
         if self.critic is not None:
             self._update(VALUE_UPDATE, self.critic, batch)
         self._update(UPDATE, self.learner, batch)
+        if self._demand.measured:
+            self._probe(mb)
+        self._prefill(mb)
+
+    def _probe(self, mb: MicroBatch) -> None:
+        """The pass for gradient norms, up to the gradients: their tokens are then told apart, which needs numbers."""
+        policy, config = self.learner.model, self._demand.config
+        of = {"embedding": embedding_gradients, "output_head": output_head_norms}[config.probe.gradient_norm]
+        rollouts = Rollouts(mb.sequences, policy, config.rollout.temperature, self._demand.chunk_tokens)
+        with self._counting("probe", mb):
+            of(policy.module, rollouts)
+        reshard(policy.module)
+
+    @torch.no_grad()
+    def _prefill(self, mb: MicroBatch) -> None:
+        """An engine's pass over prompts: as many as the micro-batch has rows, and the logits of their last tokens."""
+        module = self.learner.model.module
+        prompts = torch.zeros((len(mb.sequences), len(mb.sequences[0].prompt.tokens)), dtype=torch.int64)
+        with self._counting("prefill", mb, read=prompts.numel(), completion=len(prompts)):
+            module(lambda backbone, head: module.model(input_ids=prompts, use_cache=True, logits_to_keep=1).logits)
+        reshard(module)
 
     def _update(self, name: str, trained: Any, batch: Batch) -> None:
         """A micro-batch whose gradients are added to those of an earlier one, and an update."""
@@ -228,19 +250,26 @@ class _Walk:
         return [*tensors, *(t for state in states for t in state.values())]
 
     @contextmanager
-    def _counting(self, name: str, mb: MicroBatch) -> Iterator[None]:
-        """Count operations and collectives. It is no context for an update whose memory is tracked: the counter keeps
-        what checkpointed layers compute again.
+    def _counting(
+        self, name: str, mb: MicroBatch, *, read: int | None = None, completion: int | None = None
+    ) -> Iterator[None]:
+        """Count operations and collectives of a pass that reads a micro-batch, or `read` other tokens.
+
+        It is no context for an update whose memory is tracked: the counter keeps what checkpointed layers compute
+        again.
         """
         watch = _Collectives(self._until)
-        with flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter, watch:
+        counter = flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION)
+        counter.mod_tracker = _OnePlace()
+        with counter, watch:
             yield
         longest = max(len(s.prompt.tokens) + len(s.rollout.tokens) for s in mb.sequences)
         self.passes.append(
             Pass(
                 name=name,
-                tokens=len(mb.sequences) * (longest - 1),  # nothing follows the last token, so it is not read
-                completion_tokens=len(mb.sequence_index),
+                # nothing follows the last token, so it is not read
+                tokens=len(mb.sequences) * (longest - 1) if read is None else read,
+                completion_tokens=len(mb.sequence_index) if completion is None else completion,
                 operations=counter.get_total_flops(),
                 **watch.bytes,
             )
@@ -311,6 +340,16 @@ ATTENTION = {  # torch's counter has no formula for its kernel of the CPU
     ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
     ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
+
+
+class _OnePlace:
+    """In place of the counter's tracker of modules, whose hooks forbid a backward pass to chosen tensors."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class _Limit(TorchDispatchMode):  # type: ignore[no-untyped-call]

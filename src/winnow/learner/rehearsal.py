@@ -61,9 +61,9 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
         add_value_adapter(shapes, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
     with ranks.simulated(demand.ranks):
         with mode:
-            loaded = _loaded(shapes, masters=keeps_masters(config))
+            loaded = _loaded(shapes, masters=keeps_masters(config) and not demand.sharded)
             learner = make_learner(config, loaded, needs=needs, resumed=False)
-            own = _critic_model(config) or loaded
+            own = _critic_model(config, demand) or loaded
             critic = make_critic(config, learner, own) if isinstance(config.critic, TrainedCritic) else None
         if demand.sharded:  # outside the mode, in which torch cannot make a device mesh
             shard_learner(learner, config, loaded)
@@ -110,12 +110,13 @@ def _loaded(shapes: MetaModel, *, masters: bool) -> Loaded:
     return Loaded(model=model, tokenizer=nothing, stop_tokens=(), files={}, masters=exact)
 
 
-def _critic_model(config: Config) -> Loaded | None:
+def _critic_model(config: Config, demand: Demand) -> Loaded | None:
     """The model of a value model of its own; None for any other."""
     critic = config.critic
     if not isinstance(critic, ModelCritic):
         return None
-    return _loaded(value_model_shapes(config, critic, computes=True), masters=keeps_value_masters(config))
+    masters = keeps_value_masters(config) and not demand.sharded
+    return _loaded(value_model_shapes(config, critic, computes=True), masters=masters)
 
 
 def _without_tokenizer(config: Config) -> Config:

@@ -19,6 +19,7 @@ from winnow.learner.model_input import Layout, hidden_states
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sharding import reshard, shard
 from winnow.models.backbone import reads_in_pieces
+from winnow.models.saved_weights import SavedWeights
 from winnow.records import FloatArray, MicroBatch, TrainingSequence
 
 
@@ -57,9 +58,9 @@ class SequenceModel(ABC):
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trained parameters by name."""
 
-    def shard(self, masters: Mapping[str, Tensor]) -> None:
-        """Keep only this rank's share of the parameters, or of the `masters` that they were rounded from."""
-        shard(self.module, masters)
+    def shard(self, saved: SavedWeights | None, *, masters: bool) -> None:
+        """Keep only this rank's share of the parameters, or of their `masters`; see `winnow.learner.sharding.shard`."""
+        shard(self.module, saved, masters=masters)
         self.sharded = True
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:

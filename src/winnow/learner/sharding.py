@@ -8,6 +8,9 @@ gradients are summed and never averaged, because the sequence weights already in
 A policy that computes in bfloat16 on float32 masters has shares of the masters, which are rounded when they are
 gathered. Only this file uses torch's DTensor.
 
+No rank ever has a whole model. The module is divided while it is on the meta device, and each rank then reads its rows
+of every matrix from the files.
+
 A checkpoint is written by one rank: it requests tensors by name, and the others send their shares. The writer may read
 in any order and stop early. This exchange has a process group of its own, so that a save can run beside training.
 """
@@ -22,24 +25,27 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.learner.policy_module import PolicyModule
-from winnow.models.adapter import plain_model
+from winnow.models.adapter import plain_model, plain_names
+from winnow.models.saved_weights import SavedWeights
 from winnow.models.tensor_file import WeightsOnRead
 
 
-def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> None:
-    """Keep only this rank's share of the module's parameters, in place. With `masters`, the shares are of the masters,
-    and gathered parameters are rounded from them. It exchanges data between all ranks, and so does every later pass.
+def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = False) -> None:
+    """Keep only this rank's share of the module's parameters, in place. With `masters`, the shares are in float32, and
+    gathered parameters are rounded from them. It exchanges data between all ranks, and so does every later pass.
+
+    The shares of parameters on the meta device are read from `saved`, and a value head starts at zero. Without `saved`,
+    the module has no numbers at all (learner/rehearsal.py).
     """
     computes_in = next(module.parameters()).dtype
-    for name, parameter in module.model.named_parameters():
-        if masters:
-            parameter.data = masters[name]
-    mesh = init_device_mesh(module.device.type, (ranks.count(),))
+    for parameter in module.model.parameters() if masters else ():
+        parameter.data = parameter.data.to(torch.float32)
+    mesh = init_device_mesh((module.device if saved is None else saved.device).type, (ranks.count(),))
     precision = MixedPrecisionPolicy(
         param_dtype=computes_in if masters else None,
         reduce_dtype=torch.float32 if masters else None,
@@ -53,6 +59,47 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
+    if saved is not None:
+        _read_shares(module, saved)
+        ranks.gather_from_all(None)  # a rank that could not read raises on all; the pass below would wait for it
+        module.check()
+        reshard(module)
+
+
+@torch.no_grad()
+def _read_shares(module: PolicyModule, saved: SavedWeights) -> None:
+    """Give every share that is on the meta device its numbers."""
+    for name, parameter in plain_names(plain_model(module.model).named_parameters()):
+        if local_share(parameter).is_meta:
+            begin, rows = _rows(parameter)
+            numbers = torch.empty_like(local_share(parameter), device=saved.device)
+            if rows:
+                numbers.copy_(saved.read(name, slice(begin, begin + rows)))
+            _set_share(parameter, numbers)
+    for parameter in module.value_head.parameters() if module.value_head is not None else ():
+        if local_share(parameter).is_meta:
+            _set_share(parameter, torch.zeros_like(local_share(parameter), device=saved.device))
+
+
+def _set_share(parameter: nn.Parameter, numbers: Tensor) -> None:
+    """Set a share to numbers on another device. Parameters that are tied stay one object, as FSDP2 requires."""
+    torch.utils.swap_tensors(parameter, nn.Parameter(_share(numbers, parameter), parameter.requires_grad))
+
+
+def _share(numbers: Tensor, like: Tensor) -> Tensor:
+    """This rank's numbers as a share, divided like `like`."""
+    assert isinstance(like, DTensor), "only shares are read"
+    mesh, placements = like.device_mesh, like.placements
+    return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+
+
+def _rows(tensor: Tensor) -> tuple[int, int]:
+    """This rank's first row of a tensor, and the number of its rows. Of R rows each rank has the next ceil(R / ranks);
+    the last ranks have fewer or none.
+    """
+    each = -(-tensor.shape[0] // ranks.count())
+    begin = min(tensor.shape[0], ranks.rank() * each)
+    return begin, min(each, tensor.shape[0] - begin)
 
 
 def reshard(module: PolicyModule) -> None:
@@ -77,11 +124,13 @@ def local_share(tensor: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's share of a tensor that every rank has whole, divided like `like`; no exchange."""
-    moved = tensor.to(like.device)
+    """This rank's share of a tensor that every rank has whole, divided like `like`; no exchange. Only the share is
+    moved to the device of `like`.
+    """
     if not isinstance(like, DTensor):
-        return moved
-    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+        return tensor.to(like.device)
+    begin, rows = _rows(like)
+    return _share(tensor[begin : begin + rows].to(like.device, copy=True), like)
 
 
 class GatheredWeights(WeightsOnRead):
@@ -166,17 +215,16 @@ class SharesToWriter:
             )
 
     def _gathered(self, tensor: Tensor) -> Tensor:
-        """The whole tensor on the writer. Of R rows each rank has the next ceil(R / ranks); the last ranks have fewer
-        or none.
-        """
+        """The whole tensor on the writer; this rank's share on other ranks."""
         rows = -(-tensor.shape[0] // ranks.count())
         mine = local_share(tensor).detach().cpu()
-        padded = mine.new_zeros((rows, *tensor.shape[1:]))
-        padded[: len(mine)] = mine
-        parts = [torch.empty_like(padded) for _ in range(ranks.count())] if ranks.is_writer() else None
+        if len(mine) < rows:
+            mine = torch.cat([mine, mine.new_zeros((rows - len(mine), *tensor.shape[1:]))])
+        whole = mine.new_empty((rows * ranks.count(), *tensor.shape[1:])) if ranks.is_writer() else None
         with ranks.exchanging("what is saved"):
-            torch.distributed.gather(padded, parts, dst=0, group=ranks.saving_group())
-        return torch.cat(parts)[: tensor.shape[0]] if parts else mine
+            parts = None if whole is None else list(whole.split(rows))
+            torch.distributed.gather(mine, parts, dst=0, group=ranks.saving_group())
+        return mine if whole is None else whole[: tensor.shape[0]]
 
 
 def _send_request(number: int) -> None:

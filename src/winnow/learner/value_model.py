@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,8 +20,18 @@ from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_save
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import PerSequence, SequenceModel, per_token
-from winnow.models.adapter import VALUES, adapter_on, add_value_adapter, has_adapter, trained_parameters, value_adapter
+from winnow.models.adapter import (
+    VALUES,
+    adapter_on,
+    add_value_adapter,
+    has_adapter,
+    trained_parameters,
+    value_adapter,
+    with_numbers,
+)
+from winnow.models.device import keeps_value_masters
 from winnow.models.load import Loaded, padding
+from winnow.models.saved_weights import SavedWeights
 from winnow.records import MicroBatch, TrainingSequence
 
 PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor's name, after VALUE_MODEL
@@ -43,12 +54,12 @@ class ValueModel(SequenceModel):
         backbone = value_adapter(self.model) if self.on_policy else trained_parameters(self.model)
         return {**backbone, **value_head(self.module)}
 
-    def shard(self, masters: Mapping[str, Tensor]) -> None:
+    def shard(self, saved: SavedWeights | None, *, masters: bool) -> None:
         """See `SequenceModel`. With `on_policy`, the module has been divided with the policy."""
         if self.on_policy:
             self.sharded = True
         else:
-            super().shard(masters)
+            super().shard(saved, masters=masters)
 
     def forward(self, mb: MicroBatch) -> Tensor:
         """[T] values before each completion token is sampled."""
@@ -136,7 +147,8 @@ def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
         lora = critic.lora or config.model.lora
         assert lora is not None, "check_combinations refuses a run without it"
         if not has_adapter(policy.model, VALUES):  # a rehearsal's model has it, as no adapter is made without numbers
-            add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
+            with with_numbers(policy.model):
+                add_value_adapter(policy.model, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
     module = policy.module if on_policy else _critic_module(config, loaded)
     model = ValueModel(
         module,
@@ -149,8 +161,9 @@ def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
 
 def shard_critic(critic: Critic, config: Config, loaded: Loaded) -> None:
     """Divide the value model and its optimizer among the ranks. An adapter's base has been divided with the policy."""
-    section, masters = _section(config), {} if critic.model.on_policy else loaded.masters
-    critic.shard(masters, lambda model: _optimizer(config, section, model, {}, saves_masters=bool(masters)))
+    section, masters = _section(config), keeps_value_masters(config)
+    optimizer = partial(_optimizer, config, section, masters={}, saves_masters=masters)
+    critic.shard(loaded.saved, optimizer, masters=masters)
 
 
 def _section(config: Config) -> TrainedCritic:

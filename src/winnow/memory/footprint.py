@@ -20,7 +20,7 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from winnow.models.adapter import down_projections, plain_model, plain_names
+from winnow.models.adapter import adapted_weights, down_projections, plain_model, plain_names
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
@@ -185,6 +185,15 @@ def moment_share_bytes(model: nn.Module, ranks: int) -> int:
     """Bytes of AdamW's two moments of the share, and of its update counts per parameter."""
     counts = STEP_BYTES * len(_trained(model.parameters()))
     return 2 * gradient_share_bytes(model, ranks) + counts
+
+
+def written_bytes(model: nn.Module) -> int:
+    """Bytes of the largest tensor that the writer of a checkpoint gathers: in float32 or float64, beside the same in
+    the model's precision. An adapter's matrix is merged in float32: W, B A, and their sum.
+    """
+    rounded = [p.element_size() if p.element_size() < EXACT_BYTES else 0 for p in model.parameters()]
+    whole = [p.numel() * (_exact(p) + item) for p, item in zip(model.parameters(), rounded, strict=True)]
+    return max(*whole, *(p.numel() * (p.element_size() + 3 * _exact(p)) for p in adapted_weights(model)))
 
 
 def gathered_bytes(model: nn.Module, ranks: int) -> int:

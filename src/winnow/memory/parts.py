@@ -54,15 +54,12 @@ def _whole(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
-    """Parts of a rank that holds a share. The model is read whole, before it is divided. AdamW updates the float32
-    shares themselves, so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward,
-    when no gathered weights are left.
+    """Parts of a rank that holds a share, and reads no more of the files. AdamW updates the float32 shares themselves,
+    so no 16-bit copy exists. Gradients outside the layers are summed last, at the end of backward, when no gathered
+    weights are left.
     """
     of, held, device, ranks = model.name, model.held, demand.device, demand.ranks
     smaller = (rank_advice(demand), *model.smaller)
-    yield MemoryPart(f"{of}weights", weight_bytes(held), "load", device, model.smaller)
-    if model.masters:
-        yield MemoryPart(f"{of}master weights", model.master_bytes, "load", device, model.smaller)
     share, moments = footprint.share_bytes(held, ranks), footprint.moment_share_bytes(held, ranks)
     yield MemoryPart(f"share of the {of}weights", share, "always", device, smaller)
     yield MemoryPart(f"share of the {of}optimizer", moments, "always", device, smaller)
@@ -80,30 +77,25 @@ def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     """
     yield from parts(demand.policy, demand)
     model, device, ranks, smaller = demand.model, demand.device, demand.ranks, demand.policy.smaller
-    weights = weight_bytes(model)
     if "ref_logprobs" in needs:
         if demand.config.model.lora is not None:  # a second, frozen adapter, which every rank holds whole
             yield MemoryPart("reference", footprint.gradient_bytes(model), "always", device)
         elif demand.sharded:
             share, advice = footprint.frozen_share_bytes(model, ranks), (rank_advice(demand), *smaller)
-            yield MemoryPart("reference", weights, "load", device)
             yield MemoryPart("share of the reference", share, "always", device, advice)
         else:
-            yield MemoryPart("reference", weights, "always", device, smaller)
+            yield MemoryPart("reference", weight_bytes(model), "always", device, smaller)
     if demand.sharded:
-        # the engine's copy and the reference are made while the policy is divided
-        yield MemoryPart("share of the weights", footprint.share_bytes(model, ranks), "load", device)
-        yield MemoryPart("copy that checkpoints are written from", weights, "always", "cpu", writer=True)
+        written = footprint.written_bytes(model)
+        yield MemoryPart("one tensor of a checkpoint", written, "always", "cpu", writer=True)
 
 
 def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
     """Parts of a value model; none where no value model is trained."""
-    model, critic = demand.value_model, demand.config.critic
-    if model is None or critic is None:
+    model = demand.value_model
+    if model is None:
         return
     yield from parts(model, demand)
-    if demand.sharded and critic.policy_head == "lent":  # checkpoints are written from a copy
-        yield MemoryPart("value model's adapter in that copy", weight_bytes(model.held), "always", "cpu", writer=True)
 
 
 def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:

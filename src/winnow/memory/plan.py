@@ -12,11 +12,8 @@ import torch
 from winnow.errors import ConfigError
 from winnow.memory.usage import free_bytes
 
-Phase = Literal[
-    "load", "always", "values", "value update", "value sums", "update", "sums", "logprobs", "norms", "generate"
-]
+Phase = Literal["always", "values", "value update", "value sums", "update", "sums", "logprobs", "norms", "generate"]
 PHASES: dict[Phase, str] = {
-    "load": "before it is divided",
     "always": "at all times",
     "values": "for values",
     "value update": "in an update of the value model",
@@ -77,8 +74,8 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Maximum bytes of a rank. They are those that exist at all times plus those of the largest phase, or those
-        while the policy is loaded, where these are more. Phases never coincide.
+        """Maximum bytes of a rank: those that exist at all times plus those of the largest phase. Phases never
+        coincide.
         """
         return sum(self._sum(device, phase) for phase in self._worst(device))
 
@@ -154,10 +151,8 @@ class MemoryPlan:
         return [part for part in by_size if 10 * part.bytes >= self.need(device)]
 
     def _worst(self, device: str) -> tuple[Phase, ...]:
-        phases = [phase for phase in PHASES if phase not in ("always", "load")]
-        worst = max(phases, key=lambda phase: self._sum(device, phase))
-        running = self._sum(device, "always") + self._sum(device, worst)
-        return ("load",) if self._sum(device, "load") > running else ("always", worst)
+        phases = [phase for phase in PHASES if phase != "always"]
+        return ("always", max(phases, key=lambda phase: self._sum(device, phase)))
 
     def _of(self, device: str, phase: Phase) -> list[MemoryPart]:
         return [part for part in self.parts if (part.device, part.phase) == (device, phase) and not part.writer]

@@ -91,9 +91,7 @@ def _fit_part(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -
     if not part.takes_rest or part.least is None or total is None:
         return part
     total //= demand.ranks_here if part.device == "cpu" else 1
-    # without parts that exist only while loading, because this part is allocated later
-    beside = tuple(other for other in parts if other is not part and other.phase != "load")
-    others = MemoryPlan("", beside).need(part.device)
+    others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
     left = max(int(SHARE * total) - others, (total - others) // 2)
     size = max(part.least, left)
     return part if size >= part.bytes else replace(part, bytes=size, wanted=part.bytes)

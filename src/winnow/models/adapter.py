@@ -28,6 +28,7 @@ from winnow.models.tensor_file import FORMAT, write_tensors
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
 VALUES = "critic"  # name of the adapter that a value model trains on the policy's base
+Numbers = Callable[[Tensor], Tensor]  # a parameter -> a tensor with its numbers
 
 
 def plain_model(model: nn.Module) -> Any:
@@ -73,6 +74,29 @@ def add_lora(
         config.target_modules = sorted(config.target_modules)
     _check_not_shared(adapted, modules)
     return cast(nn.Module, adapted)
+
+
+@contextmanager
+def with_numbers(model: nn.Module) -> Iterator[None]:
+    """A context in which an adapter that is added to a model on the meta device gets numbers, in host memory.
+
+    peft moves an adapter to the device of its base. Inside, each parameter on the meta device is a view of one number.
+    """
+    stand_ins: dict[int, nn.Parameter] = {}
+    replaced = list[tuple[nn.Module, str, nn.Parameter]]()
+    for module in model.modules():
+        for key, parameter in list(module._parameters.items()):
+            if parameter is not None and parameter.is_meta:
+                view = torch.empty(1, dtype=parameter.dtype).expand(parameter.shape)
+                stand_in = stand_ins.setdefault(id(parameter), nn.Parameter(view, parameter.requires_grad))
+                module._parameters[key] = stand_in
+                replaced.append((module, key, parameter))
+    try:
+        yield
+    finally:
+        for module, key, parameter in replaced:
+            parameter.requires_grad_(stand_ins[id(parameter)].requires_grad)  # peft freezes the base
+            module._parameters[key] = parameter
 
 
 def linear_layers(model: nn.Module) -> list[str]:
@@ -130,13 +154,18 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         )
 
 
-def save_adapter(model: Any, folder: Path) -> str:
-    """Write the trained adapter in peft's two files. Returns the SHA-256 of its weights file."""
+def save_adapter(model: Any, folder: Path, numbers: Numbers = torch.Tensor.detach) -> str:
+    """Write the trained adapter in peft's two files. Returns the SHA-256 of its weights file.
+
+    `numbers` is as in `merges`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = copy.copy(model.peft_config[TRAINED])
     config.inference_mode = True  # as peft saves it; the program that loads the folder chooses what to train
     config.save_pretrained(folder)
-    return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata=FORMAT)
+    parameters = dict(model.named_parameters())
+    weights = {name: parameters[key] for name, key in adapter_names(model).items()}
+    return write_tensors(folder / ADAPTER_WEIGHTS, weights, lambda name: numbers(weights[name]), metadata=FORMAT)
 
 
 def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -145,7 +174,7 @@ def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tens
     return ((name.replace(".base_layer.", "."), tensor) for name, tensor in plain)
 
 
-def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+def merges(model: nn.Module, numbers: Numbers | None = None) -> dict[str, Callable[[], Tensor]]:
     """{name in the plain model: function that returns the merged weight}, for each weight that the trained adapter
     changes.
 
@@ -153,9 +182,12 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     device. For a 4-bit base, W is the dequantized matrix, and every 4-bit matrix is included.
 
     Weights are merged one by one, beside the model: merging in place and undoing it would not restore W's bits.
+
+    Where the model is on the meta device, `numbers` returns a parameter's numbers.
     """
     adapted = {name: m for name, m in plain_model(model).named_modules() if hasattr(m, "get_delta_weight")}
-    return {**dequantizers(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
+    merged = {f"{name}.weight": partial(_merged, module, numbers) for name, module in adapted.items()}
+    return {**dequantizers(model), **merged}
 
 
 def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
@@ -185,7 +217,9 @@ def _peft() -> Any:
 
 
 @torch.no_grad()
-def _merged(module: Any) -> Tensor:
+def _merged(module: Any, numbers: Numbers | None) -> Tensor:
+    if numbers is not None:
+        module = copy.deepcopy(module, {id(p): nn.Parameter(numbers(p), False) for p in module.parameters()})
     weight: Tensor = module.get_base_layer().weight
     wide = torch.promote_types(dtype_of(weight), torch.float32)
     merged: Tensor = dequantized(weight).to(wide) + module.get_delta_weight(TRAINED).to(wide)
@@ -212,6 +246,11 @@ def adapter_config(model: Any) -> dict[str, Any]:
     """Content of adapter_config.json for the trained adapter."""
     config = model.peft_config[TRAINED].to_dict()
     return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+
+
+def adapted_weights(model: nn.Module) -> list[nn.Parameter]:
+    """The base's matrices that have an adapter."""
+    return [p for name, p in model.named_parameters() if name.endswith(".base_layer.weight")]
 
 
 def down_projections(model: nn.Module) -> list[nn.Parameter]:

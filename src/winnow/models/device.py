@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import functools
 import os
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import Module, Parameter
 
 from winnow.config import Config, TrainedCritic
 from winnow.errors import ConfigError
@@ -78,14 +76,6 @@ def side_stream(device: torch.device) -> AbstractContextManager[object]:
 @functools.cache  # torch keeps a stream's freed memory for that stream, so all saves share one
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def on_host(module: Module) -> Module:
-    """A copy of a module in host memory, made without a temporary copy on the module's device."""
-    known: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in module.buffers()}
-    for parameter in module.parameters():
-        known[id(parameter)] = Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad)
-    return copy.deepcopy(module, known)
 
 
 def describe_gpu(device: torch.device) -> dict[str, str | int | None]:

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from winnow.errors import ConfigError, near_miss
 from winnow.models.bnb import as_plain_model, load_in_nf4
 from winnow.models.folder import published_files, refused, settings_folder, weights_folder
+from winnow.models.saved_weights import SavedWeights, empty, read_later
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # imports all modelling code, which takes seconds
@@ -39,6 +40,7 @@ class Loaded:
     masters: Mapping[str, Tensor] = field(
         default_factory=dict
     )  # float32 values that 16-bit parameters were rounded from
+    saved: SavedWeights | None = None  # where the model is on the meta device: its weights, to be read part by part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +72,14 @@ def load(
     tokenizer: Any = None,
     masters: bool = False,
     quantization: Literal["nf4"] | None = None,
+    later: bool = False,
 ) -> Loaded:
     """Load tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError with the remedy.
 
     `tokenizer` is that of this path, where it has been loaded already. With `masters`, the parameters are also kept in
     float32, as in the files, and those of the model are rounded to `dtype`. With `quantization`, linear layers except
-    the output layer are rounded from `dtype` to 4 bits.
+    the output layer are rounded from `dtype` to 4 bits. With `later`, the model is on the meta device, and the caller
+    reads its weights from `Loaded.saved`, which has them in the precision of the files.
     """
     if dtype not in DTYPES:
         raise ConfigError(
@@ -92,16 +96,18 @@ def load(
             f"belong together",
             "copy the tokenizer files of the same model into the folder",
         )
-    if quantization is None:
+    saved = None
+    if later:
+        model, saved = _shapes(path, config, DTYPES[dtype], torch.device(device), exact=masters)
+    elif quantization is None:
         model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
     else:
         model = _weights(path, config, DTYPES[dtype], **load_in_nf4(DTYPES[dtype], device)).eval()
         as_plain_model(model)
-    exact = _rounded(model, DTYPES[dtype]) if masters else {}
+    exact = _rounded(model, DTYPES[dtype]) if masters and not later else {}
     files = published_files(settings_folder(path))
-    return Loaded(
-        model=model, tokenizer=tokenizer, stop_tokens=model_stop_tokens(path, tokenizer), files=files, masters=exact
-    )
+    stops = model_stop_tokens(path, tokenizer)
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stops, files=files, masters=exact, saved=saved)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -193,6 +199,21 @@ def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:
         )
     model.name_or_path = path  # not a folder of the hub's cache, as it becomes the base model's name in an adapter
     return model
+
+
+def _shapes(
+    path: str, config: Any, dtype: torch.dtype, device: torch.device, *, exact: bool
+) -> tuple[Any, SavedWeights]:
+    """The model on the meta device, in eval mode, and its weights. Where its files have another form than its modules,
+    it is first read whole into host memory, in float32 where the weights are needed `exact`.
+    """
+    found = read_later(_without_dropout(config), weights_folder(path), dtype, device)
+    if found is None:
+        model = _weights(path, config, torch.float32 if exact else dtype)
+        found = model, empty(model, dtype, device)
+    model, saved = found
+    model.name_or_path = path
+    return model.eval(), saved
 
 
 def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:

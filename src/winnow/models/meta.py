@@ -184,9 +184,17 @@ def without_numbers(model: MetaModel) -> PreTrainedModel:
     return cast("PreTrainedModel", copy.deepcopy(model, made))
 
 
+def shapes_of(model: nn.Module) -> nn.Module:
+    """A copy of a model with all parameters on the meta device. It has the same buffers."""
+    made: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for p in model.parameters():
+        made[id(p)] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta"), p.requires_grad)
+    return copy.deepcopy(model, made)
+
+
 def has_numbers(tensor: Tensor) -> bool:
-    """Whether a tensor has numbers; a fake tensor has only a shape."""
-    return not isinstance(tensor, FakeTensor)
+    """Whether a tensor has numbers; a fake tensor, and one on the meta device, have only a shape."""
+    return not (isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
 def number_of(scalar: Tensor, *, unknown: float) -> float:

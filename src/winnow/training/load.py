@@ -19,7 +19,7 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.learner.learner import Learner
 from winnow.learner.optimizer import VALUE_MODEL, split
 from winnow.learner.value_model import Critic, make_critic
-from winnow.models.adapter import add_lora, load_adapter
+from winnow.models.adapter import add_lora, load_adapter, with_numbers
 from winnow.models.device import keeps_value_masters
 from winnow.models.folder import relabel_errors
 from winnow.models.load import Loaded, load
@@ -72,13 +72,20 @@ def restored_pending(
 
 
 def load_model(
-    config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any, *, masters: bool = False
+    config: Config,
+    device: torch.device,
+    saved: Checkpoint | None,
+    tokenizer: Any,
+    *,
+    masters: bool = False,
+    later: bool = False,
 ) -> Loaded:
     """The policy's module, with its adapter where one is trained: new, or as in the checkpoint `saved`.
 
     A full model is loaded from its checkpoint, which is a model folder. An adapter is loaded on top of its base model.
     `tokenizer` is that of `config.model.path`; a checkpoint has its own. The `masters` of a resumed model are copies of
-    its rounded weights until `restore` loads the saved ones.
+    its rounded weights until `restore` loads the saved ones. With `later`, only an adapter is loaded, and the model is
+    on the meta device; see `winnow.models.load.load`.
     """
     transformers_logging.disable_progress_bar()  # else one appears per load, and per shard of every checkpoint
     lora = config.model.lora
@@ -90,10 +97,12 @@ def load_model(
         tokenizer=tokenizer if path == config.model.path else None,
         masters=masters,
         quantization=config.model.quantization,
+        later=later,
     )
     if lora is None:
         return loaded
-    model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
+    with with_numbers(loaded.model):
+        model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
     if saved is not None:
         load_adapter(model, saved.path / ADAPTER)
     return dataclasses.replace(loaded, model=model)
@@ -106,7 +115,9 @@ def make_separate_critic(
     critic = config.critic
     if not isinstance(critic, SeparateCritic):
         return policy, None
-    loaded = _load_critic(config, critic, device, policy.tokenizer) if isinstance(critic, OwnModelCritic) else policy
+    loaded = policy
+    if isinstance(critic, OwnModelCritic):
+        loaded = _load_critic(config, critic, device, policy.tokenizer, later=policy.saved is not None)
     return loaded, make_critic(config, learner, loaded)
 
 
@@ -136,7 +147,9 @@ def load_start(critic: Critic, config: Config) -> None:
         ) from error
 
 
-def _load_critic(config: Config, critic: OwnModelCritic, device: torch.device, tokenizer: Any) -> Loaded:
+def _load_critic(
+    config: Config, critic: OwnModelCritic, device: torch.device, tokenizer: Any, *, later: bool
+) -> Loaded:
     """A model of the critic alone, with an adapter where one is trained."""
     with relabel_errors("critic.path" if critic.path else "model.path"):
         loaded = load(
@@ -146,10 +159,18 @@ def _load_critic(config: Config, critic: OwnModelCritic, device: torch.device, t
             tokenizer=tokenizer,
             masters=keeps_value_masters(config),
             quantization=config.model.quantization if critic.lora is not None else None,
+            later=later,
         )
     if critic.lora is None:
         return loaded
-    return dataclasses.replace(loaded, model=add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed))
+    with with_numbers(loaded.model):
+        model = add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed)
+    return dataclasses.replace(loaded, model=model)
+
+
+def is_sharded(config: Config) -> bool:
+    """Whether each rank of this run has only a share of the policy."""
+    return config.ranks.learner == "sharded" and ranks.count() > 1
 
 
 def engine_context(
@@ -162,7 +183,8 @@ def engine_context(
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
         cache_bytes=cache_bytes,
-        sharded=config.ranks.learner == "sharded" and ranks.count() > 1,
+        sharded=is_sharded(config),
+        saved=loaded.saved,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
         exact_evaluation=exact_evaluation,
     )

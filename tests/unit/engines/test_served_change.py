@@ -6,6 +6,7 @@ the base, because rounding the sum to bfloat16 would remove it.
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -76,7 +77,7 @@ def test_an_engine_on_the_policy_or_on_a_copy_rounds_nothing() -> None:
     base = {n: p.detach().clone() for n, p in plain_names(plain_model(model).named_parameters())}
     exact = changes(trained(model))
     assert lost(module_change(model, base), exact) == 0, "native"
-    copied = PolicyCopy(model)
+    copied = PolicyCopy(copy.deepcopy(model))
     copied.load({name: 3 * weight for name, weight in trained(model).items()})
     copied.load(trained(model))
     assert lost(module_change(copied.model, base), exact) == 0, "hf"

@@ -107,6 +107,21 @@ def test_operations_are_six_per_number_and_those_of_attention(tmp_path):
     forward = 2 * MATRICES * tokens + 2 * V * H * completions + 2 * attention
     assert update.passed("old log-probs").operations == pytest.approx(forward, rel=0.02)
     assert (found.gathered, found.scattered, found.reduced) == (0, 0, 0)
+    prefill = update.passed("prefill")
+    assert (prefill.tokens, prefill.completion_tokens) == (8 * PROMPT, 8)
+    by_hand = 2 * MATRICES * 8 * PROMPT + 2 * V * H * 8 + 4 * LAYERS * 8 * PROMPT**2 * H
+    assert prefill.operations == pytest.approx(by_hand, rel=0.02)
+    assert "probe" not in {each.name for each in update.passes}
+
+
+def test_operations_of_a_probe(tmp_path):
+    """A forward pass, and back to the embedding without the parameters' gradients: 4 per number of the layers, and of
+    the head for each completion token. Attention takes 2 products forward and 5 backward.
+    """
+    found = proved(tmp_path, 1, allocate="gvm").passed("probe")
+    tokens, completions, attention = 8 * (ROW - 1), 8 * (ROW - PROMPT), LAYERS * 8 * 2 * (ROW - 1) ** 2 * H
+    by_hand = 4 * (MATRICES * tokens + V * H * completions) + 7 * attention
+    assert found.operations == pytest.approx(by_hand, rel=0.02)
 
 
 def test_a_sharded_pass_exchanges_what_fsdp2_does(tmp_path):

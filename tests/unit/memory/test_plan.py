@@ -69,13 +69,6 @@ def test_a_gpu_is_one_rank_s_own_and_the_writer_s_copy_on_the_cpu():
         plan.check(lambda device: GIB // 2 if device == "cpu" else 3 * GIB)
 
 
-@pytest.mark.parametrize(("loading", "need"), [(3, 4), (5, 5)])
-def test_a_policy_that_is_loaded_whole_may_be_the_worst_moment(loading, need):
-    """Before it is divided there are no moments, keys or values."""
-    parts = [MemoryPart(name, size, name, "cpu") for name, size in (("load", loading), ("always", 3), ("update", 1))]
-    assert MemoryPlan("", tuple(parts)).need("cpu") == need
-
-
 BESIDE = (MemoryPart("weights", 3 * GIB, "always", "cuda:0"), MemoryPart("copy", GIB, "always", "cpu", writer=True))
 
 

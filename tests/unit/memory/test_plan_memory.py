@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,8 +22,7 @@ from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError
 from winnow.memory.demand import step_rollouts
-from winnow.memory.plan import MemoryPart, format_bytes, parse_bytes
-from winnow.memory.plan_memory import _fit_part
+from winnow.memory.plan import format_bytes, parse_bytes
 from winnow.models.load import load
 from winnow.models.meta import Skeleton, meta_model
 from winnow.recipes import recipe_paths
@@ -275,13 +273,6 @@ def test_no_rank_is_dealt_more_than_is_planned_for(ranks):
     for loads in ([9] * 7, [9, 9, 9, 1, 1, 1, 1], [1, 9, 9, 1, 9, 9, 9], [1, 1, 1, 1, 1, 1, 9]):
         most = max(sum(loads[place] for place in part) for part in in_runs(loads, ranks))
         assert most <= 9 * step_rollouts(config, ranks)
-
-
-def test_keys_and_values_do_not_give_way_to_what_is_gone_before_them():
-    """Of 100 bytes 80 may be filled: 70 beside weights of 10, whatever was there while they were loaded."""
-    cache = MemoryPart("keys and values", 1000, "always", "cuda:0", least=1, takes_rest=True)
-    parts = (MemoryPart("load", 90, "load", "cuda:0"), MemoryPart("weights", 10, "always", "cuda:0"), cache)
-    assert _fit_part(cache, parts, SimpleNamespace(device_bytes=100, ranks_here=2)).bytes == 70
 
 
 def test_keys_and_values_take_what_the_others_of_the_machine_leave():

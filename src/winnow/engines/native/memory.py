@@ -86,8 +86,7 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
     other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
     dtype = other or model.dtype
-    if demand.sharded:  # a whole copy, made before the policy is sharded, and gathered again after each update
-        yield MemoryPart("decoding copy", weight_bytes(model, other), "load", device, USE_VLLM)
+    if demand.sharded:  # a whole copy, which is gathered again after each update
         yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
     elif other is not None or options["process"] == "own":
         yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)

@@ -123,12 +123,13 @@ class Native:
         graphs: bool = True,
         packed: bool = True,
     ) -> None:
-        self._modules = not check_attention(context.model)
         self.version = 0
         self._policy = context.model
         in_dtype = None if dtype == "policy" else getattr(torch, dtype)
         copies = in_dtype is not None or context.sharded
-        self._copy = PolicyCopy(context.model, in_dtype) if copies else None
+        self._copy = PolicyCopy(context.copy_model(in_dtype), in_dtype) if copies else None
+        # Of a policy that gets divided, only the copy has numbers
+        self._modules = not check_attention(context.model if self._copy is None else self._copy.model)
         self._cache_bytes = _cache_limit(context, key_value_mb)
         self._set_model(context.model if self._copy is None else self._copy.model)
         self._trained_dtype = _trained_dtype(context.model)
@@ -254,4 +255,4 @@ def _cache_limit(context: EngineContext, key_value_mb: int) -> int:
     if key_value_mb:
         return key_value_mb * 2**20
     weights = sum(parameter.nbytes for parameter in context.model.parameters())
-    return context.cache_bytes or ((capacity(context.model.device) or 2**40) - weights) // 2
+    return context.cache_bytes or ((capacity(context.device) or 2**40) - weights) // 2

@@ -121,11 +121,11 @@ def vllm(
     if adapted:
         check_merge(dtype, lora, sharded=context.sharded)
     adapter = adapted and serves_adapter(lora, dtype, sharded=context.sharded)
-    on_cuda = context.model.device.type == "cuda"
+    on_cuda = context.device.type == "cuda"
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # vLLM reads it only at its start
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
-            return ServerEngine(VllmEngine(served, settings), context.model, adapter=adapter)
+            return ServerEngine(VllmEngine(served, settings), context.model, adapter=adapter, saved=context.saved)
         elsewhere = second_process(
             "winnow.engines.vllm.sampler:VllmEngine",
             {"served": served, "settings": settings},
@@ -135,7 +135,7 @@ def vllm(
             readers=tensor_parallel,
             backend="nccl" if on_cuda and device is not None else "gloo",
         )
-        return ServerEngine(elsewhere, context.model, adapter=adapter)
+        return ServerEngine(elsewhere, context.model, adapter=adapter, saved=context.saved)
 
 
 def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int = 1) -> None:
