@@ -4,14 +4,14 @@
     winnow train configs/claims/harder.toml --set seed=100 --set task.seed=100 --set task.train_size=256 \
         --set rollout.prompts_per_step=4 --set evaluate.every=0 --output runs/mixture_policy
     python scripts/make_mixture.py policy runs/mixture_policy/checkpoints/step-000150
-    winnow eval configs/policies/mixture_qwen2 --config configs/claims/harder.toml --samples 64 --no-greedy \
-        --set 'task.levels=[2, 3, 4, 5, 6]' --set task.size=700 --split train --output evals/mixture_train
-    winnow eval configs/policies/mixture_qwen2 --config configs/claims/harder.toml --samples 64 --no-greedy \
-        --set 'task.levels=[2, 3, 4, 5, 6]' --set task.size=700 --split test --output evals/mixture_test
+    winnow eval configs/policies/mixture_qwen2 --config configs/claims/harder.toml --samples 32 --no-greedy \
+        --set 'task.levels=[2, 3, 4, 5, 6]' --set task.train_size=250 --split train --output evals/mixture_train
+    winnow eval configs/policies/mixture_qwen2 --config configs/claims/harder.toml --samples 32 --no-greedy \
+        --set 'task.levels=[2, 3, 4, 5, 6]' --set task.size=600 --split test --output evals/mixture_test
     python scripts/make_mixture.py problems evals/mixture_train evals/mixture_test
 
-`policy` saves the weights in float16. `problems` sorts the problems by their correct answers among 64: none, all, or
-8 to 56. Of each kind it takes the first 16 for training and the first 64 to evaluate on. The policy was not trained on
+`policy` saves the weights in float16. `problems` sorts the problems by their correct answers among 32: none, all, or
+4 to 28. Of each kind it takes the first 16 for training and the first 36 to evaluate on. The policy was not trained on
 the problems of `task.seed` 0 unless both draws have them.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 POLICY, PROBLEMS = ROOT / "configs/policies/mixture_qwen2", ROOT / "configs/claims/mixture"
-SAMPLES = 64
+SAMPLES = 32
 KINDS: dict[str, Callable[[int], bool]] = {
     "never": lambda correct: correct == 0,
     "always": lambda correct: correct == SAMPLES,
@@ -44,7 +44,7 @@ def main() -> None:
     if arguments.command == "policy":
         save_policy(arguments.checkpoint)
         return
-    for split, folder, each in ("train", arguments.train, 16), ("test", arguments.test, 64):
+    for split, folder, each in ("train", arguments.train, 16), ("test", arguments.test, 36):
         lines = [json.dumps(problem) for kind in KINDS for problem in problems_of(folder, kind, each)]
         PROBLEMS.mkdir(parents=True, exist_ok=True)
         (PROBLEMS / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -64,7 +64,7 @@ def problems_of(folder: Path, kind: str, count: int) -> list[dict[str, Any]]:
     """The first `count` problems of a kind in an evaluation. Exits where there are fewer."""
     found = [problem for problem, correct in solved(folder / "arithmetic.jsonl") if KINDS[kind](correct)]
     if len(found) < count:
-        raise SystemExit(f"{folder}: {len(found)} problems are solved {kind}, {count} are needed; raise task.size")
+        raise SystemExit(f"{folder}: {len(found)} problems are solved {kind}, and {count} are needed")
     return [{**problem, "kind": kind} for problem in found[:count]]
 
 
