@@ -23,11 +23,15 @@ from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
+from winnow.training.cuts import Cut, make_cut
 from winnow.training.metrics import Clock
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
-_LIGHT = ("index", "text", "finish", "version", "trainable", "turns")  # the other fields of a rollout
+_LIGHT = (  # the other fields of a rollout
+    *("index", "text", "finish", "version", "trainable", "turns"),
+    *("round", "beyond"),
+)
 
 
 def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:
@@ -107,12 +111,13 @@ def collect(
     phase: Phase = nullcontext,
     version: int | None = None,
     on_rollout: OnRollout | None = None,
+    cut: Cut | None = None,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
     overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
-    this rank.
+    this rank. `cut` cuts rollouts before they are verified; verification then begins when all are sampled.
 
     Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `version` (if given).
     Raises RankError where another rank raised.
@@ -120,7 +125,8 @@ def collect(
     places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
 
     def finish(prompt: Prompt, rollout: Rollout) -> None:
-        verifiers.submit(prompt, rollout)
+        if cut is None:
+            verifiers.submit(prompt, rollout)
         if on_rollout is not None:
             on_rollout(rollout)
 
@@ -130,6 +136,8 @@ def collect(
             groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
             if version is not None:
                 check_fresh(groups, version)
+            if cut is not None:
+                groups = cut(places, groups)
         with phase("verify"):
             groups = verifiers.collect(groups)
     with phase("gather") if ranks.count() > 1 else nullcontext():
@@ -145,10 +153,12 @@ def sample(
     clock: Clock,
     *,
     number: int = 0,
+    spent: int = 0,
 ) -> list[Group]:
     """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step.
 
-    `number` is that of the round: rounds have different random numbers.
+    `number` is that of the round: rounds have different random numbers. `spent` is the number of tokens of the step's
+    rounds before it.
     """
     return collect(
         run.engine,
@@ -161,6 +171,7 @@ def sample(
         phase=clock,
         version=step,
         on_rollout=progress.phases.rollout_counter(int(counts.sum())),
+        cut=make_cut(run.members.cut, spent=spent),
     )
 
 

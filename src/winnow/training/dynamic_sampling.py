@@ -8,7 +8,7 @@ import numpy as np
 
 from winnow.records import Group
 from winnow.training.keep import fill_keep
-from winnow.training.metrics import Clock
+from winnow.training.metrics import Clock, completion_tokens
 from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
 
@@ -30,6 +30,7 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample_in_rounds(run, progress, prompts, counts, step, clock)
+        spent = int(completion_tokens([*groups, *added]))
+        newest = sample_in_rounds(run, progress, prompts, counts, step, clock, spent=spent)
         added += newest
     return added
