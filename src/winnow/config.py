@@ -537,6 +537,8 @@ class Config(Section):
     """The allocator: it sets the number of rollouts of each prompt."""
     rounds: Member = Member(use="single")
     """The rule that decides after each round of sampling which prompts get more of their planned rollouts."""
+    cut: Member = Member(use="none")
+    """The rule that cuts rollouts of training while they are sampled."""
     select: tuple[SelectSection, ...] = (SelectSection.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
     """The selectors of the rollouts that are trained on; a list is applied in its order."""
     advantage: AdvantageSection = AdvantageSection(use="grpo")

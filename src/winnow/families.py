@@ -25,7 +25,7 @@ Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
 Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
 
-OPTION_TRAITS = ("own_limit", "may_change", "label")  # each names one of the member's options, or several
+OPTION_TRAITS = ("own_limit", "may_change", "label", "least")  # each names one of the member's options, or several
 
 
 def unfit(problem: str, *, remedy: str) -> ConfigError:
@@ -91,6 +91,7 @@ class AllocatorTraits(Traits):
     source: Source = "history"
     gradient_norms: bool = True  # whether it reads the prompts' gradient norms, which are then measured
     assumes: Mapping[Literal["advantage", "select", "weighting"], Sequence[str]] = field(default_factory=dict)
+    least: str | None = None  # the option with the fewest rollouts of each prompt, which the budget has to contain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,14 @@ class RoundTraits(Traits):
     """Whether the number of a prompt's rollouts depends on their verdicts, which biases what is estimated from both."""
 
     reads_verdicts: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutTraits(Traits):
+    """Whether a rule cuts any rollout, and the fields of rollouts that it reads besides their lengths."""
+
+    cuts: bool = True
+    reads: Sequence[Read] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +268,7 @@ ALLOCATOR = Family(
     "winnow.testing:check_allocator",
 )
 ROUND = Family("round", ("seen",), "rounds", ("winnow.algos.rounds",), RoundTraits, "winnow.testing:check_round")
+CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.cuts",), CutTraits, "winnow.testing:check_cut")
 SELECTOR = Family(
     "selector",
     ("group", "rng"),
@@ -302,7 +312,7 @@ FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {
         family.name: family
         for family in (
-            *(TASK, REWARD, ENVIRONMENT, SAMPLER, ALLOCATOR, ROUND, SELECTOR, ADVANTAGE),
+            *(TASK, REWARD, ENVIRONMENT, SAMPLER, ALLOCATOR, ROUND, CUT, SELECTOR, ADVANTAGE),
             *(WEIGHTING, LOSS, CORRECTION, TERM, ENGINE, TRACKER),
         )
     }

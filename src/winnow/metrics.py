@@ -45,6 +45,8 @@ METRICS: dict[str, str] = {
     "outcome/unparsable": "rollouts without an answer that the verifier could read",
     "outcome/failed": "rollouts whose verifier failed; they are neither kept nor part of a baseline",
     "outcome/failed/{cause}": "failed rollouts by cause: timeout, memory, crash, sandbox, raised, malformed",
+    "outcome/cut": "rollouts that the rule `cut` ended while they were sampled; they have no verdict, and are neither "
+    "kept nor part of a baseline, a pass rate or a share of failures; absent where there is none",
     "outcome/timed_out": "rollouts whose outcome depends on a wall-clock limit: failed(timeout), and programs that "
     "`code_tests` stopped by the clock; where it is not 0 the machine's load may have changed the step",
     "group/count": "groups sampled",
@@ -116,7 +118,7 @@ METRICS: dict[str, str] = {
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts without a rollout in the plan",
     "budget/tokens_generated": "completion tokens that the policy sampled",
-    "budget/prompt_tokens": "tokens of the sampled prompts, each once per group, whatever its number of rollouts; in "
+    "budget/prompt_tokens": "tokens of the sampled prompts, each once per round, whatever its number of rollouts; in "
     "addition to budget/tokens_generated",
     "budget/environment_tokens": "tokens of an environment in the rollouts, and of the template around them; they are "
     "not trained on, and in no other number of tokens; absent without an environment",
@@ -129,6 +131,9 @@ METRICS: dict[str, str] = {
     "budget/tokens_cut": "wasted tokens after the first update.max_trained_tokens that a trained rollout sampled",
     "budget/rollouts_cut": "trained rollouts that were cut there",
     "budget/tokens_valued": "distinct completion tokens that a value model read",
+    "cut/tokens": "completion tokens of the rollouts of outcome/cut, up to the cut: a part of budget/tokens_generated",
+    "cut/tokens_beyond": "tokens that the engine sampled beyond the cuts, and that were dropped; in addition to "
+    "budget/tokens_generated",
     "budget/probe_rollouts": "rollouts of the probe, which are not trained on; in addition to budget/rollouts",
     "budget/probe_tokens": "completion tokens of the probe; in addition to budget/tokens_generated",
     "budget/probe_prompt_tokens": "tokens of the probe's prompts, each once per group; in addition to "
@@ -149,9 +154,13 @@ METRICS: dict[str, str] = {
     "plan/timed_out": "probe rollouts whose outcome depends on a wall-clock limit, as for outcome/timed_out",
     "rounds/ended_early": "prompts of the plan that the rule of rounds ended before their planned number of rollouts",
     "rounds/rollouts_saved": "planned rollouts that were therefore not sampled",
+    "rounds/pilot_tokens": "completion tokens of the first round of the plan's prompts: a part of "
+    "budget/tokens_generated; absent, as all rounds/..., with the rule `single`",
+    "rounds/further_tokens": "completion tokens of their later rounds, also a part of it",
     "dynamic_sampling/groups": "groups added because too few carried a signal",
     "dynamic_sampling/rounds": "rounds in which they were drawn",
     "dynamic_sampling/tokens": "completion tokens of those groups, counted in budget/tokens_generated too",
+    "dynamic_sampling/prompt_tokens": "tokens of their prompts, counted in budget/prompt_tokens too",
     "budget/updates": "optimizer updates taken",
     "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one. With "
     "several, seconds/... are those of rank 0, and memory/... the maximum over ranks",

@@ -30,8 +30,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-Finish = Literal["stop", "length"]
-Kind = Literal["correct", "wrong", "unparsable", "failed"]
+Finish = Literal["stop", "length", "cut"]  # cut: by the rule `cut`, while it was sampled
+Kind = Literal["correct", "wrong", "unparsable", "failed", "cut"]
+NO_VERDICT: tuple[Kind, ...] = ("failed", "cut")  # neither right nor wrong
 Cause = Literal["timeout", "memory", "crash", "sandbox", "raised", "malformed"]
 CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", "malformed")
 
@@ -92,12 +93,15 @@ class Rollout:
     index: int  # its place among its prompt's rollouts, 0-based; part of its id
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
     logprobs: FloatArray  # [L] under the distribution from which the engine sampled
-    text: str  # the decoded tokens without special tokens, cut after the first stop string; the policy's turns alone
+    # The decoded tokens without special tokens, up to the first stop string; the policy's turns alone. Empty where cut
+    text: str
     finish: Finish
     version: int  # version of the weights that sampled it
     rank: int = 0  # rank of the process that sampled it
     trainable: BoolArray | None = None  # [L] True where the policy sampled the token; None: every token
     turns: tuple[str, ...] | None = None  # texts of the policy and of an environment, in turn; None: one of the policy
+    round: int = 0  # the round of its step, of those in which its prompt was sampled; not logged
+    beyond: int = 0  # tokens that the engine sampled beyond a cut, which were dropped; not logged
 
     @property
     def sampled(self) -> BoolArray:
@@ -112,7 +116,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verifier's result. Where the verifier failed, the outcome is `failed`, never `wrong`.
+    """The verifier's result. Where the verifier failed, the outcome is `failed`, never `wrong`; where the rollout was
+    cut while it was sampled, it is `cut`.
 
     >>> paid = Outcome(reward=1.0, correct=True, kind="correct", answer="42")
     >>> unpaid = Outcome(reward=0.0, correct=False, kind="wrong", answer="4")
@@ -120,8 +125,8 @@ class Outcome:
     True
     """
 
-    reward: float  # NaN when failed
-    correct: bool | None  # None when failed
+    reward: float  # NaN without a verdict
+    correct: bool | None  # None without a verdict
     kind: Kind
     parts: dict[str, float] = field(default_factory=dict)  # the named summands before weighting
     answer: str | None = None  # as extracted from the text
@@ -133,6 +138,11 @@ class Outcome:
     @property
     def failed(self) -> bool:
         return self.kind == "failed"
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict: neither did the verifier fail, nor was the rollout cut."""
+        return self.kind not in NO_VERDICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,18 +200,18 @@ class Group:
 
     @property
     def rewards(self) -> FloatArray:
-        """[N], NaN where the verifier failed."""
+        """[N], NaN without a verdict."""
         return np.array([outcome.reward for outcome in self._outcomes()], dtype=np.float64)
 
     @property
     def correct(self) -> BoolArray:
-        """[N], False where the verifier failed."""
+        """[N], False without a verdict."""
         return np.array([bool(outcome.correct) for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
     def valid(self) -> BoolArray:
-        """[N], True where the verifier did not fail."""
-        return np.array([not outcome.failed for outcome in self._outcomes()], dtype=np.bool_)
+        """[N], True where there is a verdict: the verifier did not fail, and the rollout was not cut."""
+        return np.array([outcome.judged for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
     def timed_out(self) -> BoolArray:

@@ -1,4 +1,6 @@
-"""A user's own functions: imported from "file.py:function" once per process, and reported by name when they raise."""
+"""A user's own functions: imported from "file.py:function" once per process, reported by name when they raise, and
+checked where they return integers.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,50 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from winnow.errors import INTERRUPTIONS, ConfigError, WinnowError, near_miss
+from winnow.records import IntArray, as_array
 
 _sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # current imports, the innermost last
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by resolved path: the text that ran, and its module
 # Held while a file runs or packages are imported: a second thread waits for their functions. One lock for both, because
 # either may need the other.
 LOCK = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What was requested of a member, for the error about its result."""
+
+    member: str  # "the sampler"
+    what: str  # "a draw of 2 prompts from 5"
+    remedy: str
+    key: str
+
+    def refuse(self, returned: str) -> ConfigError:
+        """The error for a result that is described by `returned`."""
+        problem = f"{self.member} returned {returned} for {self.what}"
+        return ConfigError(problem, remedy=self.remedy, key=self.key, code="config.member_result")
+
+    def integers(self, answer: object, count: int, fault: Callable[[IntArray], str | None]) -> IntArray:
+        """[count] int64 numbers, from a result that has to be one integer for each of `count` items.
+
+        `fault` describes what is wrong with such numbers, or returns None. Raises ConfigError for another shape or
+        type, and for a fault.
+        """
+        numbers = as_array(answer)
+        if numbers.shape != (count,) or not np.issubdtype(numbers.dtype, np.integer):
+            raise self.refuse(f"{numbers.dtype} of shape {numbers.shape}")
+        returned = fault(numbers)
+        if returned is not None:
+            raise self.refuse(returned)
+        return numbers.astype(np.int64)
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:

@@ -64,6 +64,7 @@ PYTHON = {
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
     "docs/off-policy.md": {"import winnow": "test_a_correction_of_your_own_meets_its_contract"},
+    "docs/cuts.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},

@@ -23,7 +23,7 @@ PROMPTS_READ = ("group/count", "group/effective", "budget/prompts_skipped")
 REWARD_READ = (REWARD, "reward/mean", "reward/std", *PROMPTS_READ)
 ACCURACY_READ = (ACCURACY, "reward/accuracy")
 HELD_OUT_READ = (MEASURED, f"{MEASURED}_sem")
-READABLE = ("outcome/unparsable", "budget/rollouts")
+READABLE = ("outcome/unparsable", "outcome/cut", "budget/rollouts")
 SURELY = 2.0  # standard errors that are subtracted from an accuracy for its lower bound
 
 
@@ -239,6 +239,18 @@ def total(rows: Iterable[Row], name: str) -> float:
 def share(rows: Sequence[Row], name: str, of: str) -> float:
     """The ratio of two counts, each summed over the rows; NaN where the second is 0."""
     whole = total(rows, of)
+    return total(rows, name) / whole if whole else math.nan
+
+
+def judged(rows: Iterable[Row]) -> float:
+    """The number of rollouts that were not cut while they were sampled, which were all judged."""
+    listed = list(rows)
+    return total(listed, "budget/rollouts") - total(listed, "outcome/cut")
+
+
+def share_of_judged(rows: Sequence[Row], name: str) -> float:
+    """The ratio of a count of verdicts to `judged`; NaN where that is 0."""
+    whole = judged(rows)
     return total(rows, name) / whole if whole else math.nan
 
 

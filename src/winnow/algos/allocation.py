@@ -93,6 +93,7 @@ def gvm_online(
     source="history",
     gradient_norms=False,
     assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all", "max_variance")},
+    least="minimum",
 )
 def knapsack(
     stats: PromptStats, budget: int, *, minimum: Positive = 2, maximum: Natural = 0, prior: Smoothing = 0.5
@@ -116,6 +117,7 @@ def knapsack(
     source="history",
     gradient_norms=False,
     assumes={"advantage": ("rloo",), "select": ("all",), "weighting": ("prompt",)},
+    least="minimum",
 )
 def vip_rloo(
     stats: PromptStats, budget: int, *, minimum: AtLeastTwo = 2, maximum: Natural = 0, prior: Smoothing = 0.5
@@ -136,6 +138,7 @@ def vip_rloo(
     source="history",
     gradient_norms=False,
     assumes={"advantage": ("dr_grpo",), "select": ("all",), "weighting": ("prompt",)},
+    least="minimum",
 )
 def vip_dr_grpo(
     stats: PromptStats, budget: int, *, minimum: AtLeastThree = 3, maximum: Natural = 0, prior: Smoothing = 0.5
@@ -153,6 +156,7 @@ def vip_dr_grpo(
     "allocator",
     source="probe",
     assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all",), "weighting": ("prompt",)},
+    least="minimum",
 )
 def cures(stats: PromptStats, budget: int, *, minimum: Natural = 0, maximum: Natural = 0) -> IntArray:
     """The least variance of the gradient of centred rewards: the smallest sum of G^2 p (1 - p) / n.

@@ -1,14 +1,14 @@
-"""The rollout budget as functions of numpy arrays: prompts, counts, rounds, and the rollouts to keep.
+"""The rollout budget as functions of numpy arrays: prompts, counts, rounds, cuts, and the rollouts to keep.
 
-    from winnow.budget import allocation, pass_rates, rounds, sampling, selection
+    from winnow.budget import allocation, cuts, pass_rates, rounds, sampling, selection
 
 It imports numpy and the standard library alone, so that any trainer can use it (docs/budget-library.md). winnow's
-members of the families `sampler`, `allocator`, `round` and `selector` are these functions with checked options. G is
-the number of prompts of a step, and N the number of rollouts of one prompt. Nothing here reads a clock, or draws a
+members of the families `sampler`, `allocator`, `round`, `cut` and `selector` are these functions with checked options.
+G is the number of prompts of a step, and N the number of rollouts of one prompt. Nothing here reads a clock, or draws a
 random number of its own: the caller passes numbers that break ties, or a stream. An argument that does not fit raises
 ValueError.
 """
 
-from winnow.budget import allocation, pass_rates, rounds, sampling, selection
+from winnow.budget import allocation, cuts, pass_rates, rounds, sampling, selection
 
-__all__ = ["allocation", "pass_rates", "rounds", "sampling", "selection"]
+__all__ = ["allocation", "cuts", "pass_rates", "rounds", "sampling", "selection"]

@@ -202,13 +202,15 @@ def _texts(row: Row, limit: int | None) -> Iterator[str]:
             yield quote(text, limit=limit, indent="      ")
 
 
-_ENDED = {"stop": "ended", "length": "cut off"}
+_ENDED = {"stop": "ended", "length": "cut off", "cut": "cut"}
 
 
 def _verdict(row: Row) -> str:
     """The verdict and the reward; for a reward of several parts also each part, before its weight."""
     if row["kind"] == "failed":
         return f"failed ({row['cause']})"
+    if row["kind"] == "cut":
+        return "cut while it was sampled"
     parts = [f"{one_line(name)} {math.nan if value is None else value:.3f}" for name, value in row["parts"].items()]
     of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
     return f"{row['kind']}  reward {row['reward']:.3f}{of}"

@@ -30,7 +30,7 @@ _UNTRAINED = MappingProxyType(
     {
         **{
             key: getattr(Config(), key)
-            for key in ("sample", "allocate", "rounds", "probe", "advantage", "weighting", "loss", "optimizer")
+            for key in ("sample", "allocate", "rounds", "cut", "probe", "advantage", "weighting", "loss", "optimizer")
         },
         "track": (),
         "select": (SelectSection(use="all"),),

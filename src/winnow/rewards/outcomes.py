@@ -22,6 +22,11 @@ def failure(cause: Cause, detail: str) -> Outcome:
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 
+def cut() -> Outcome:
+    """The outcome of a rollout that was cut while it was sampled: reward NaN, correct None."""
+    return Outcome(reward=math.nan, correct=None, kind="cut")
+
+
 def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
     """The return value of the reward `name` as an Outcome; never raises.
 

@@ -66,13 +66,13 @@ def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
     counted in all steps, the others in the last quarter of them.
     """
     late = steps[-max(1, len(steps) // 4) :]
-    rollouts = _sum(late, "budget/rollouts")
+    judged = _sum(late, "budget/rollouts") - _sum(late, "outcome/cut")
     if not {"all_flat", "constant_reward"} & set(raised):
         yield from _flat(late)
     if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
         cut = format_percent(mean(late, "rollout/truncated"))
         yield f"! {cut} of the rollouts are cut off: raise rollout.max_new_tokens"
-    if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
+    if "unparsable" not in raised and judged and (share := _sum(late, "outcome/unparsable") / judged) > 0.5:
         yield f"! {format_percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` prints them with their causes"

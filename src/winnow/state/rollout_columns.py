@@ -9,8 +9,8 @@
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
     keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
-                                    sampling replaced) | failed: {cause} | zero advantage | not scheduled (the last:
-                                    kept, but without a token to train, or while the policy is not updated)
+                                    sampling replaced) | failed: {cause} | cut | zero advantage | not scheduled (the
+                                    last: kept, but without a token to train, or while the policy is not updated)
     values, returns                 float32 per token: a value model's prediction before the token, and its target;
                                     null where no value model has read the rollout, or none is trained
     advantage, advantages           a number; or null, and a list with one number per token
@@ -42,7 +42,7 @@ import numpy as np
 import pyarrow as pa
 
 from winnow.algos.advantage import is_flat
-from winnow.records import CAUSES, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
+from winnow.records import CAUSES, NO_VERDICT, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.log import encode
 
 
@@ -199,6 +199,8 @@ def _as_json(turns: tuple[str, ...] | None) -> str | None:
 def _reason(row: Row) -> str:
     if row.outcome.failed:
         return f"failed: {row.outcome.cause}"
+    if row.outcome.kind == "cut":
+        return "cut"
     if not row.keep:
         return "flat group" if row.replaced else "not selected"
     if row.weight is not None:
@@ -357,8 +359,8 @@ def _faults(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
             yield f"{name}: not one per token", [v is not None and len(v) != length for v, length in pairs]
     if "kind" in columns and "reward" in columns:
         pairs = zip(columns["kind"], columns["reward"], strict=True)
-        fault = "reward: a failed verdict has none, and every other one has"
-        yield fault, [(kind == "failed") != (reward != reward) for kind, reward in pairs]  # NaN != NaN
+        fault = "reward: a verdict that failed and a rollout that was cut have none, and every other one has"
+        yield fault, [(kind in NO_VERDICT) != (reward != reward) for kind, reward in pairs]  # NaN != NaN
 
 
 def _of_numbers(value: Any) -> bool:

@@ -150,6 +150,11 @@ def _about_shares(members: Members) -> Iterator[str]:
             f"rounds = {config.rounds.label!r} ends some prompts early, and weighting = {weighting.name!r} gives the "
             f"others a larger share of the objective; use 'prompt'"
         )
+    if members.cut.traits.cuts and weighting.traits.share != "equal":
+        yield (
+            f"cut = {config.cut.label!r} leaves prompts unequal numbers of rollouts, and weighting = "
+            f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt'"
+        )
 
 
 def _drops_correct(members: Members) -> bool:

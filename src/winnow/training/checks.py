@@ -54,8 +54,10 @@ def check_combinations(members: Members) -> None:
         _check_presumed,
         _check_probe,
         _check_assumed,
+        _check_least,
         _check_keep,
         _check_rounds,
+        _check_cut,
         _check_chunks,
         _check_values,
         _check_critic,
@@ -201,6 +203,13 @@ def _check_ahead(members: Members) -> None:
             "set rounds = 'single', or use one rank",
         ),
         (
+            "cut",
+            several and members.cut.traits.cuts,
+            f"the ranks exchange lengths before cut = {members.cut.name!r} decides, and they exchange nothing while the "
+            f"policy is trained",
+            "remove cut, or use one rank",
+        ),
+        (
             "correction",
             not named,
             "the rollouts are a step older than the policy, and no correction is named",
@@ -296,6 +305,19 @@ def _check_assumed(members: Members) -> None:
                 )
 
 
+def _check_least(members: Members) -> None:
+    """Refuse a budget that has fewer rollouts than every prompt gets: the allocator would have nothing to decide."""
+    option, rollouts = members.allocate.traits.least, members.config.rollout.rollouts_per_prompt
+    if option is not None and members.allocate.options[option] > rollouts:
+        least = members.allocate.options[option]
+        raise ConfigError(
+            f"allocate.{option} = {least} is above rollout.rollouts_per_prompt = {rollouts}, the mean of the budget",
+            remedy=f"raise rollout.rollouts_per_prompt above {least}, or lower allocate.{option}",
+            key=f"allocate.{option}",
+            code="config.combination",
+        )
+
+
 def _check_rounds(members: Members) -> None:
     """Refuse an unbiased weight where the number of rollouts depends on their verdicts: it would be biased."""
     rule, weighting = members.rounds, members.weighting
@@ -305,6 +327,28 @@ def _check_rounds(members: Members) -> None:
             f"{weighting.name!r}, 1 / (n p), would be biased",
             remedy="use weighting = 'prompt' or 'accepted', or rounds = 'single'",
             key="rounds",
+            code="config.combination",
+        )
+
+
+def _check_cut(members: Members) -> None:
+    """Refuse a cut where its ticks are not the policy's tokens, and an unbiased weight, which a cut makes biased."""
+    rule, weighting = members.cut, members.weighting
+    if not rule.traits.cuts:
+        return
+    if members.environment is not None:
+        raise ConfigError(
+            f"cut = {rule.name!r} counts ticks of one token, and the rollouts of an environment wait for its turns",
+            remedy="set cut = 'none', or remove the environment",
+            key="cut",
+            code="config.combination",
+        )
+    if weighting.traits.total == "prompts" and "pass_rates" in weighting.traits.needs:
+        raise ConfigError(
+            f"cut = {rule.name!r} leaves the rollouts that were short or likely, so the weight of weighting = "
+            f"{weighting.name!r}, 1 / (n p), would be biased",
+            remedy="use weighting = 'prompt' or 'accepted', or cut = 'none'",
+            key="cut",
             code="config.combination",
         )
 

@@ -23,10 +23,14 @@ from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
+from winnow.training.cuts import Cut, make_cut
 from winnow.training.run import Progress, Run
 from winnow.verify import Verifiers
 
-_LIGHT = ("index", "text", "finish", "version", "trainable", "turns")  # the other fields of a rollout
+_LIGHT = (  # the other fields of a rollout
+    *("index", "text", "finish", "version", "trainable", "turns"),
+    *("round", "beyond"),
+)
 
 
 def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:
@@ -113,6 +117,7 @@ def collect(
     phase: Phase = nullcontext,
     version: int | None = None,
     on_rollout: OnRollout | None = None,
+    cut: Cut | None = None,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
@@ -129,6 +134,7 @@ def collect(
             phase=phase,
             version=version,
             on_rollout=on_rollout,
+            cut=cut,
         )
     with phase("gather") if ranks.count() > 1 else nullcontext():
         return gather_groups(prompts, share.places, share.groups)
@@ -145,19 +151,21 @@ def collect_share(
     phase: Phase = nullcontext,
     version: int | None = None,
     on_rollout: OnRollout | None = None,
+    cut: Cut | None = None,
 ) -> Share:
-    """This rank's share of `collect`, without an exchange between ranks.
+    """This rank's share of `collect`, without an exchange between ranks, unless `cut` needs one.
 
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
     overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
-    this rank.
+    this rank. `cut` cuts rollouts before they are verified; verification then begins when all are sampled.
 
     Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `version` (if given).
     """
     places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
 
     def finish(prompt: Prompt, rollout: Rollout) -> None:
-        verifiers.submit(prompt, rollout)
+        if cut is None:
+            verifiers.submit(prompt, rollout)
         if on_rollout is not None:
             on_rollout(rollout)
 
@@ -166,6 +174,8 @@ def collect_share(
         groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
         if version is not None:
             check_fresh(groups, version)
+        if cut is not None:
+            groups = cut(places, groups)
     with phase("verify"):
         return Share(places, verifiers.collect(groups))
 
@@ -179,13 +189,15 @@ def sample(
     phase: Phase,
     *,
     number: int = 0,
+    spent: int = 0,
 ) -> list[Group]:
     """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights that `rollout.ahead` names.
 
-    `number` is that of the round: rounds have different random numbers.
+    `number` is that of the round: rounds have different random numbers. `spent` is the number of tokens of the step's
+    rounds before it.
     """
     with ranks.announced("sampling and judging"):
-        share = sample_share(run, progress, prompts, counts, step, phase, number=number)
+        share = sample_share(run, progress, prompts, counts, step, phase, number=number, spent=spent)
     with phase("gather") if ranks.count() > 1 else nullcontext():
         return gather_groups(prompts, share.places, share.groups)
 
@@ -199,8 +211,9 @@ def sample_share(
     phase: Phase,
     *,
     number: int = 0,
+    spent: int = 0,
 ) -> Share:
-    """This rank's share of `sample`, without an exchange between ranks."""
+    """This rank's share of `sample`, without an exchange between ranks, unless the run cuts rollouts."""
     return collect_share(
         run.engine,
         run.verifiers,
@@ -212,6 +225,7 @@ def sample_share(
         phase=phase,
         version=sampling_version(step, run.config.rollout.ahead),
         on_rollout=progress.phases.rollout_counter(int(counts.sum())),
+        cut=make_cut(run.members.cut, spent=spent),
     )
 
 

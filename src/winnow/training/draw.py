@@ -13,11 +13,11 @@ import numpy as np
 from winnow import ranks
 from winnow.budget.sampling import Drawn
 from winnow.config import RolloutSection
-from winnow.errors import ConfigError
-from winnow.records import IntArray, as_array
+from winnow.records import IntArray
 from winnow.state.history import History
 from winnow.training.members import Members
 from winnow.training.prompts import PromptPool
+from winnow.user_code import Requested
 
 
 def make_history(members: Members, pool: PromptPool) -> History:
@@ -50,24 +50,22 @@ def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[i
 
 def check_drawn(answer: object, prompts: int, count: int) -> Drawn:
     """The result of a sampler, with int64 rows. A pair of rows and state is enough. Raises ConfigError."""
-    if isinstance(answer, tuple) and 2 <= len(answer) <= 4:
-        rows = as_array(answer[0])
-        if rows.shape != (count,) or not np.issubdtype(rows.dtype, np.integer):
-            returned = f"{rows.dtype} of shape {rows.shape}"
-        elif rows.min() < 0 or rows.max() >= prompts:
-            returned = f"rows from {rows.min()} to {rows.max()}"
-        elif len(np.unique(rows)) < count:
-            returned = f"{len(np.unique(rows))} different rows"
-        else:
-            return Drawn(rows.astype(np.int64), *answer[1:])
-    else:
-        returned = f"a {type(answer).__name__}"
-    raise ConfigError(
-        f"the sampler returned {returned} for a draw of {count} prompts from {prompts}",
-        remedy="return that many different rows of the table, and the state for the next draw",
-        key="sample",
-        code="config.member_result",
+
+    def fault(rows: IntArray) -> str | None:
+        if rows.min() < 0 or rows.max() >= prompts:
+            return f"rows from {rows.min()} to {rows.max()}"
+        different = len(np.unique(rows))
+        return f"{different} different rows" if different < count else None
+
+    requested = Requested(
+        "the sampler",
+        f"a draw of {count} prompts from {prompts}",
+        "return that many different rows of the table, and the state for the next draw",
+        "sample",
     )
+    if not (isinstance(answer, tuple) and 2 <= len(answer) <= 4):
+        raise requested.refuse(f"a {type(answer).__name__}")
+    return Drawn(requested.integers(answer[0], count, fault), *answer[1:])
 
 
 def _further(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:

@@ -9,6 +9,7 @@ import numpy as np
 from winnow.records import Group
 from winnow.training.collect import Phase
 from winnow.training.keep import fill_keep
+from winnow.training.metrics import completion_tokens
 from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
 
@@ -30,6 +31,7 @@ def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step
         if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        newest = sample_in_rounds(run, progress, prompts, counts, step, phase)
+        spent = int(completion_tokens([*groups, *added]))
+        newest = sample_in_rounds(run, progress, prompts, counts, step, phase, spent=spent)
         added += newest
     return added

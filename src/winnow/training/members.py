@@ -14,6 +14,7 @@ from winnow.families import (
     AdvantageTraits,
     AllocatorTraits,
     CorrectionTraits,
+    CutTraits,
     EngineTraits,
     EnvironmentTraits,
     LossTraits,
@@ -48,6 +49,7 @@ class Members:
     sample: Bound[SamplerTraits]
     allocate: Bound[AllocatorTraits]
     rounds: Bound[RoundTraits]
+    cut: Bound[CutTraits]
     selectors: tuple[Bound[SelectorTraits], ...]
     advantage: Bound[AdvantageTraits]
     weighting: Bound[WeightingTraits]
@@ -110,7 +112,7 @@ class Members:
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
         environment = () if self.environment is None else (self.environment,)
         laws = (
-            *(self.sample, self.allocate, self.rounds, *self.selectors),
+            *(self.sample, self.allocate, self.rounds, self.cut, *self.selectors),
             *(self.advantage, self.weighting, self.loss, self.correction, *self.terms),
         )
         outside = (self.engine, *self.trackers)

@@ -360,7 +360,19 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
     causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
     metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
-    return {**metrics, **{f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}}
+    metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
+    return {**metrics, **_cuts(groups)}
+
+
+def _cuts(groups: Sequence[Group]) -> Metrics:
+    cut = [rollout for group in groups for rollout in group.rollouts if rollout.finish == "cut"]
+    if not cut:
+        return {}
+    return {
+        "outcome/cut": float(len(cut)),
+        "cut/tokens": float(sum(rollout.length for rollout in cut)),
+        "cut/tokens_beyond": float(sum(rollout.beyond for rollout in cut)),
+    }
 
 
 def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
@@ -426,8 +438,8 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
 
 
 def prompt_tokens(groups: Iterable[Group]) -> float:
-    """Tokens of the sampled prompts, counted once per group, as the rollouts of a group share one prefill."""
-    return float(sum(len(group.prompt.tokens) for group in groups if group.rollouts))
+    """Tokens of the sampled prompts, once for each round of a group, as the rollouts of a round share one prefill."""
+    return float(sum(len(group.prompt.tokens) * len({r.round for r in group.rollouts}) for group in groups))
 
 
 def completion_tokens(groups: Iterable[Group]) -> float:
@@ -442,6 +454,7 @@ def _dynamic_sampling(added: Sequence[Group], planned: int) -> Metrics:
         "dynamic_sampling/rounds": float(-(-len(added) // planned)),
         "dynamic_sampling/groups": float(len(added)),
         "dynamic_sampling/tokens": completion_tokens(added),
+        "dynamic_sampling/prompt_tokens": prompt_tokens(added),
     }
 
 

@@ -15,18 +15,18 @@ from typing import Literal
 import numpy as np
 
 from winnow import ranks
-from winnow.errors import ConfigError
 from winnow.learner.batches import first_tokens
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.learner import Learner
 from winnow.learner.model_input import PromptAndRollout
-from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats, as_array
+from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 from winnow.state.history import History
 from winnow.training.collect import collect
 from winnow.training.draw import draw
 from winnow.training.members import Members
 from winnow.training.metrics import Clock, Metrics, completion_tokens, prompt_tokens
 from winnow.training.run import Progress, Run
+from winnow.user_code import Requested
 
 
 def plan(run: Run, progress: Progress, step: int) -> None:
@@ -129,22 +129,20 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
     Their sum may be below the budget, as an allocator may have a maximum per prompt. It may not be above the budget,
     nor 0 for a budget of 1 or more. Raises ConfigError.
     """
-    counts = as_array(answer)
-    if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
-        returned = f"{counts.dtype} of shape {counts.shape}"
-    elif counts.min() < 0:
-        returned = f"a count of {counts.min()}"
-    elif not min(1, budget) <= counts.sum() <= budget:
-        returned = f"{counts.sum()} rollouts in all"
-    else:
-        return counts.astype(np.int64)
-    raise ConfigError(
-        f"the allocator returned {returned} for {prompts} prompts and a budget of {budget}",
-        remedy="return one integer per prompt, 0 or more, that add up to the budget (or to less, if the allocator has "
-        "a maximum)",
-        key="allocate",
-        code="config.member_result",
+
+    def fault(counts: IntArray) -> str | None:
+        if counts.min(initial=0) < 0:
+            return f"a count of {counts.min()}"
+        return None if min(1, budget) <= counts.sum() <= budget else f"{counts.sum()} rollouts in all"
+
+    requested = Requested(
+        "the allocator",
+        f"{prompts} prompts and a budget of {budget}",
+        "return one integer per prompt, 0 or more, that add up to the budget (or to less, if the allocator has a "
+        "maximum)",
+        "allocate",
     )
+    return requested.integers(answer, prompts, fault)
 
 
 def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:

@@ -9,53 +9,68 @@ import numpy as np
 
 from winnow import ranks
 from winnow.budget.rounds import Counts
-from winnow.errors import ConfigError
-from winnow.records import Group, IntArray, Prompt, as_array
+from winnow.records import Group, IntArray, Prompt
 from winnow.training.collect import Phase, sample
-from winnow.training.metrics import Metrics
+from winnow.training.metrics import Metrics, completion_tokens
 from winnow.training.run import Progress, Run
+from winnow.user_code import Requested
 
 
 def sample_in_rounds(
-    run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, phase: Phase
+    run: Run,
+    progress: Progress,
+    prompts: Sequence[Prompt],
+    counts: IntArray,
+    step: int,
+    phase: Phase,
+    *,
+    spent: int = 0,
 ) -> list[Group]:
     """[G] judged groups of at most `counts` rollouts each, sampled round after round until the rule ends all prompts.
 
     The rollouts of a prompt are numbered through its rounds, and each round has random numbers of its own. All rounds
-    sample with the same weights.
+    sample with the same weights. `spent` is the number of tokens that the step has sampled before.
     """
     groups = [Group(prompt=prompt, rollouts=(), outcomes=()) for prompt in prompts]
     number = 0
     while (more := _further(run, groups, counts)).any():
-        added = sample(run, progress, prompts, more, step, phase, number=number)
-        groups = [_joined(group, further) for group, further in zip(groups, added, strict=True)]
+        so_far = spent + int(completion_tokens(groups))
+        added = sample(run, progress, prompts, more, step, phase, number=number, spent=so_far)
+        groups = [_joined(group, further, number) for group, further in zip(groups, added, strict=True)]
         number += 1
     return groups
 
 
 def check_more(answer: object, seen: Counts) -> IntArray:
     """[G] int64 further rollouts from the result of a rule. Raises ConfigError unless each prompt stays in its plan."""
-    more = as_array(answer)
-    if more.shape == seen.planned.shape and np.issubdtype(more.dtype, np.integer):
-        if np.all((more >= 0) & (more <= seen.planned - seen.sampled)):
-            return more.astype(np.int64)
-        returned = f"{more.tolist()} further rollouts where {(seen.planned - seen.sampled).tolist()} are left"
-    else:
-        returned = f"{more.dtype} of shape {more.shape} for {len(seen.planned)} prompts"
-    raise ConfigError(
-        f"the rule of rounds returned {returned}",
-        remedy="return one integer per prompt, at least 0 and at most planned - sampled",
-        key="rounds",
-        code="config.member_result",
+    left = seen.planned - seen.sampled
+
+    def fault(more: IntArray) -> str | None:
+        within = np.all((more >= 0) & (more <= left))
+        return None if within else f"{more.tolist()} further rollouts where {left.tolist()} are left"
+
+    requested = Requested(
+        "the rule of rounds",
+        f"{len(left)} prompts",
+        "return one integer per prompt, at least 0 and at most planned - sampled",
+        "rounds",
     )
+    return requested.integers(answer, len(left), fault)
 
 
 def rounds_metrics(run: Run, counts: IntArray, groups: Sequence[Group]) -> Metrics:
     """What the rule saved of the plan `counts`; empty for a rule that samples everything in one round."""
     if not run.members.rounds.traits.reads_verdicts:
         return {}
-    saved = counts - np.array([len(group.rollouts) for group in groups[: len(counts)]], dtype=np.int64)
-    return {"rounds/ended_early": float(np.sum(saved > 0)), "rounds/rollouts_saved": float(saved.sum())}
+    of_plan = groups[: len(counts)]
+    saved = counts - np.array([len(group.rollouts) for group in of_plan], dtype=np.int64)
+    pilot = float(sum(rollout.length for group in of_plan for rollout in group.rollouts if rollout.round == 0))
+    return {
+        "rounds/ended_early": float(np.sum(saved > 0)),
+        "rounds/rollouts_saved": float(saved.sum()),
+        "rounds/pilot_tokens": pilot,
+        "rounds/further_tokens": completion_tokens(of_plan) - pilot,
+    }
 
 
 def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
@@ -71,10 +86,12 @@ def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
     return more
 
 
-def _joined(group: Group, further: Group) -> Group:
+def _joined(group: Group, further: Group, number: int) -> Group:
     start = len(group.rollouts)
-    if start == 0:
+    if number == 0:
         return further
-    numbered = tuple(dataclasses.replace(rollout, index=start + rollout.index) for rollout in further.rollouts)
+    numbered = tuple(
+        dataclasses.replace(rollout, index=start + rollout.index, round=number) for rollout in further.rollouts
+    )
     outcomes = (*(group.outcomes or ()), *(further.outcomes or ()))
     return Group(prompt=group.prompt, rollouts=(*group.rollouts, *numbered), outcomes=outcomes)

@@ -16,7 +16,7 @@ from winnow.environments.judging import Judge, JudgeSpec, make_judge, reads
 from winnow.environments.replay import NOT_REPEATED
 from winnow.errors import VerifierError
 from winnow.records import Group, Outcome, Prompt, Reply, Rollout
-from winnow.rewards.outcomes import failure
+from winnow.rewards.outcomes import cut, failure
 from winnow.verify.failures import RecentVerdicts, check_failures
 from winnow.verify.supervisor_client import SupervisorClient
 from winnow.verify.worker import judge
@@ -138,7 +138,8 @@ class Verifiers:
         self._settled[prompt.id, rollout.index] = rollout, outcome
 
     def collect(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with `outcomes` filled in the order of their rollouts; waits for missing verdicts.
+        """The groups with `outcomes` filled in the order of their rollouts; waits for missing verdicts. A rollout that
+        was cut is not judged.
 
         Failures are counted over a whole step or evaluation: see `check_step` and `check_evaluation`.
         """
@@ -207,8 +208,10 @@ class Verifiers:
 
     def _ticket(self, prompt: Prompt, rollout: Rollout) -> int | Outcome:
         """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted; or
-        its settled outcome.
+        its settled outcome, or that of a cut one.
         """
+        if rollout.finish == "cut":
+            return cut()
         outcome = self._outcome_of(prompt, rollout)
         if outcome is not None:
             del self._settled[prompt.id, rollout.index]
@@ -220,7 +223,8 @@ class Verifiers:
 
 
 def _outcomes(groups: Iterable[Group]) -> list[Outcome]:
-    return [outcome for group in groups for outcome in group.outcomes or ()]
+    """The outcomes of all rollouts that were judged, failures included."""
+    return [outcome for group in groups for outcome in group.outcomes or () if outcome.kind != "cut"]
 
 
 def _notice(name: str, *, by_choice: bool) -> str:

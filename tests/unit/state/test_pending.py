@@ -72,3 +72,8 @@ def test_every_field_of_a_rollout_is_saved(field):
     """A field that is added to the record has to be added here."""
     known = {"index", "tokens", "logprobs", "text", "finish", "version", "rank", "trainable", "turns"}
     assert field in known
+
+
+def test_every_field_of_a_rollout_is_saved():
+    of_tensors_or_own_form = {"tokens", "logprobs", "trainable", "turns"}
+    assert {field.name for field in dataclasses.fields(Rollout)} == {*of_tensors_or_own_form, *_PLAIN}

@@ -35,7 +35,7 @@ from winnow.alarms.history import (
     prompts,
     prompts_of,
     rewards,
-    share,
+    share_of_judged,
     spread_of,
     values,
     variance_of_mean,
@@ -328,7 +328,7 @@ def _reward_rise(before: Sequence[Row], now: Sequence[Row]) -> float:
 
 
 def _readable(rows: Sequence[Row]) -> float:
-    return 1.0 - share(rows, "outcome/unparsable", "budget/rollouts")
+    return 1.0 - share_of_judged(rows, "outcome/unparsable")
 
 
 def _parts(before: Sequence[Row], now: Sequence[Row]) -> str:

@@ -12,10 +12,12 @@ from winnow.alarms.history import (
     Past,
     Row,
     is_held,
+    judged,
     mean,
     mean_of,
     rewards,
     share,
+    share_of_judged,
     total,
     values,
     variance_of_mean,
@@ -164,7 +166,7 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"cut off at max_new_tokens, {failed:.0f} verifier failures)"
     )
     numbers = {"group/flat": flat, "group/count": groups, "group/all_correct": right, "group/all_wrong": wrong}
-    if failed > total(rows, "budget/rollouts") / 2:
+    if failed > judged(rows) / 2:
         cause = "the verifier fails on most rollouts; the log of rollouts has the reasons"
         return Evidence(text, numbers, cause, ("verify", "reward"))
     return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
@@ -187,7 +189,7 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
     if high > low:
         return None
-    unread = share(rows, "outcome/unparsable", "budget/rollouts")
+    unread = share_of_judged(rows, "outcome/unparsable")
     count, right = total(rows, "budget/rollouts"), min(values(rows, "reward/accuracy"), default=0.0) == 1
     return Evidence(
         f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}; {unread:.0%} have no readable answer",
@@ -206,7 +208,7 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
 def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The verifier can read hardly any answer."""
     rows = past.last(limits.steps)
-    unread = share(rows, "outcome/unparsable", "budget/rollouts")
+    unread = share_of_judged(rows, "outcome/unparsable")
     if not unread >= limits.unparsable_share or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None
     text = f"{unread:.0%} of the rollouts of {len(rows)} steps have no answer that the verifier could read"
@@ -219,12 +221,12 @@ def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
     "reward raises an exception on unusual text; the log of rollouts has the cause of each",
     keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
     limits=("steps", "failed_share", "failed_verdicts"),
-    reads=("outcome/failed", "outcome/failed/{cause}", "budget/rollouts"),
+    reads=("outcome/failed", "outcome/failed/{cause}", "outcome/cut", "budget/rollouts"),
 )
 def verifier_failures(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Verdicts fail, but too few for the run to stop."""
     rows = past.rows[-limits.steps :]
-    failed = share(rows, "outcome/failed", "budget/rollouts")
+    failed = share_of_judged(rows, "outcome/failed")
     count = total(rows, "outcome/failed")
     if not failed >= limits.failed_share or count < limits.failed_verdicts:
         return None

@@ -15,7 +15,7 @@ from winnow.config import Config
 from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 from winnow.metrics import is_step
-from winnow.records import BoolArray, FloatArray, IntArray
+from winnow.records import NO_VERDICT, BoolArray, FloatArray, IntArray
 from winnow.state.logbook import read_metrics, read_rows
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 from winnow.state.saved_runs import read_manifest
@@ -129,7 +129,7 @@ def _logged(run: Path, steps: Sequence[int]) -> tuple[list[FloatArray], list[int
     for step in steps:
         for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
             lengths.append(row["length"])
-            if row["kind"] != "failed":
+            if row["kind"] not in NO_VERDICT:
                 rewards_of.setdefault((step, row["prompt_id"]), []).append(row["reward"])
     return [np.array(rewards) for rewards in rewards_of.values()], lengths
 

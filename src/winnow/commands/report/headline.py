@@ -18,10 +18,12 @@ LINES = (
     ("trained", "budget/tokens_trained", "select/trained", "distinct tokens that reached the policy's update"),
     ("wasted", "budget/tokens_wasted", None, "generated and not trained on"),
     ("cut", "budget/tokens_cut", "budget/rollouts_cut", "of the wasted: after update.max_trained_tokens"),
+    ("cut while sampled", "cut/tokens", "outcome/cut", "of the generated: up to the cut, without a verdict"),
+    ("beyond cuts", "cut/tokens_beyond", None, "dropped by the engine's cuts, in addition to the generated tokens"),
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
-    ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per group"),
+    ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),
     ("probe prompts", "budget/probe_prompt_tokens", None, "prompt tokens of probes"),
     ("evaluation prompts", "budget/evaluation_prompt_tokens", None, "prompt tokens of evaluations"),
 )
@@ -32,7 +34,7 @@ def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A line for each use of tokens. `share` is relative to the generated tokens. A number that no row has is None."""
     generated, sampled = total(rows, "budget/tokens_generated"), total(rows, "budget/rollouts")
     counted = {
-        "verified": _less(sampled, total(rows, "outcome/failed")),
+        "verified": _less(_less(sampled, total(rows, "outcome/failed")), total(rows, "outcome/cut")),
         "wasted": _less(sampled, total(rows, "select/trained")),
     }
     lines = [_line("generated", generated, sampled, generated, "without probes")]

@@ -4,8 +4,8 @@
   const { h, show, button, option } = winnow.dom;
   const { count, whole } = winnow.numbers;
   const { model, place } = winnow;
-  const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed'];
-  const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!' };
+  const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed', 'cut'];
+  const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!', cut: '…' };
   const CLEAR = { run: '', step: '', verdict: '', kept: '', trained: '', reason: '', end: '', rmin: '', rmax: '', lmin: '', lmax: '', q: '' };
   const ORDERS = { // label, sort key, and whether the largest comes first
     '': ['as sampled', null, 1],

@@ -1,0 +1,167 @@
+"""Cuts while sampling: which rollouts of a step end before they are finished, and after how many tokens.
+
+A rule is a function of the rollouts of one round, `Sampled` -> [R] tokens that each rollout gets. A rollout that gets
+fewer than its length is cut. The rule sees whole rollouts, and decides as if all of them advanced by one token per
+tick, from tick 0: what it does at a tick depends on tokens up to that tick alone. So a cut depends on lengths in tokens
+and never on the order in which an engine finishes them, and a faster engine could end the rollouts there. numpy only.
+
+A cut rollout has no verdict. What is left are the rollouts that were short or likely, so estimates from them are
+biased: `expected` enumerates the share of correct ones, and the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow.records import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The R rollouts of one round, sampled to their ends, in any order.
+
+    >>> sampled = Sampled(lengths=np.array([5, 9, 2]), group=np.array([0, 0, 1]))
+    """
+
+    lengths: IntArray  # [R] tokens
+    group: IntArray  # [R] the prompt of each, a number from 0
+    spent: int = 0  # tokens of the step's rounds before this one
+    logprobs: Sequence[FloatArray] | None = None  # R x [L] in nats; None for a rule that does not read them
+
+
+Rule = Callable[[Sampled], IntArray]
+
+
+def none(sampled: Sampled) -> IntArray:
+    """Every rollout is finished."""
+    return sampled.lengths
+
+
+def token_budget(sampled: Sampled, *, tokens: int) -> IntArray:
+    """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
+
+    Rollouts that are finished by then are whole. Earlier rounds of the step count. Raises ValueError for a negative
+    budget.
+
+    >>> token_budget(Sampled(lengths=np.array([2, 5, 9]), group=np.array([0, 0, 1])), tokens=10)
+    array([2, 4, 4])
+    """
+    if tokens < 0:
+        raise ValueError(f"tokens = {tokens} must not be negative")
+    lengths, left = np.sort(sampled.lengths), max(0, tokens - sampled.spent)
+    if lengths.sum() <= left:
+        return sampled.lengths
+    finished = np.cumsum(lengths) - lengths  # tokens of the rollouts that end before this one
+    running = len(lengths) - np.arange(len(lengths))
+    first = int(np.argmax(finished + running * lengths > left))  # the shortest rollout that the budget does not finish
+    return np.minimum(sampled.lengths, (left - finished[first]) // running[first])
+
+
+def stragglers(sampled: Sampled, *, share: float = 0.75) -> IntArray:
+    """The other rollouts of a prompt end when `share` of them (rounded up) are finished.
+
+    Over-provisioning as in APRIL (Zhou et al. 2025, arXiv 2509.18521, from its description), per prompt instead of per
+    batch; there, the unfinished rollouts continue in the next step, and here they are dropped. Rollouts that are
+    finished at the same tick are all whole. Raises ValueError for a share outside (0, 1].
+
+    >>> stragglers(Sampled(lengths=np.array([2, 3, 5, 9]), group=np.zeros(4, dtype=np.int64)), share=0.5)
+    array([2, 3, 3, 3])
+    """
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"share = {share} must be above 0 and at most 1")
+    ends = sampled.lengths.copy()
+    for group in np.unique(sampled.group):
+        of = sampled.group == group
+        lengths = np.sort(ends[of])
+        whole = math.ceil(share * len(lengths) - 1e-9)  # 0.7 * 10 is above 7 in floating point
+        ends[of] = np.minimum(ends[of], lengths[max(1, whole) - 1])
+    return ends
+
+
+def unlikely(sampled: Sampled, *, after: int = 16, least: float = -1.0) -> IntArray:
+    """A rollout ends after `after` tokens if their mean log-prob is below `least`. Ours.
+
+    It has the place of ARRoL's quality head (arXiv 2603.24840), which is a trained model, and is a function of the
+    rollout's own log-probs alone, as in DeepConf (Fu et al. 2025, arXiv 2508.15260). A rollout of at most `after`
+    tokens is finished by then. Raises ValueError without log-probs, and for `after` below 1.
+
+    >>> one = Sampled(lengths=np.array([4]), group=np.array([0]), logprobs=[np.array([-1.0, -3.0, 0.0, 0.0])])
+    >>> unlikely(one, after=2, least=-1.5), unlikely(one, after=3, least=-1.5)
+    (array([2]), array([4]))
+    """
+    if after < 1:
+        raise ValueError(f"after = {after} must be at least 1")
+    if sampled.logprobs is None:
+        raise ValueError("the rule reads log-probs, and there are none")
+    means = np.array([numbers[:after].mean() if len(numbers) else 0.0 for numbers in sampled.logprobs])
+    return np.where((means < least) & (sampled.lengths > after), after, sampled.lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutKind:
+    """What a rollout may be in an enumeration: its length, its verdict, and how probable both are."""
+
+    length: int
+    correct: bool
+    probability: float
+    logprob: float = -1.0  # of each of its tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Expected values over all results of one prompt; K kinds of rollouts."""
+
+    kept: float  # rollouts that are not cut
+    tokens: float  # of all rollouts up to their cuts
+    pass_rate: float  # share of correct ones among those that are not cut, where there are any
+    gradient: FloatArray  # [K] weight of a kind's log-prob gradient, relative to that of infinitely many uncut rollouts
+
+
+def expected(rule: Rule, kinds: Sequence[RolloutKind], rollouts: int) -> Expected:
+    """Enumerate `rollouts` independent rollouts of one prompt under a rule.
+
+    The gradient is that of r - mean over the rollouts that are not cut, each prompt weighing the same: sum over them of
+    (r - mean) / n times the gradient of the log-prob. Its limit gives a kind of probability q and reward r the weight
+    q (r - p) at the pass rate p. Without a cut every entry is (rollouts - 1) / rollouts.
+    """
+    probabilities = np.array([kind.probability for kind in kinds])
+    right = np.array([kind.correct for kind in kinds], dtype=np.float64)
+    lengths = np.array([kind.length for kind in kinds], dtype=np.int64)
+    limit = probabilities * (right - right @ probabilities)
+    kept, tokens, rate, some, weights = 0.0, 0.0, 0.0, 0.0, np.zeros(len(kinds))
+    for counts in _compositions(rollouts, len(kinds)):
+        chance = _multinomial(counts) * float(np.prod(probabilities**counts))
+        of = np.repeat(np.arange(len(kinds)), counts)
+        logprobs = [np.full(kinds[k].length, kinds[k].logprob) for k in of.tolist()]
+        ends = rule(Sampled(lengths=lengths[of], group=np.zeros(rollouts, dtype=np.int64), logprobs=logprobs))
+        whole = np.bincount(of[ends == lengths[of]], minlength=len(kinds))
+        kept += chance * whole.sum()
+        tokens += chance * ends.sum()
+        if whole.sum():
+            mean = float(whole @ right) / whole.sum()
+            some, rate = some + chance, rate + chance * mean
+            weights += chance * whole * (right - mean) / whole.sum()
+    return Expected(
+        kept=float(kept),
+        tokens=float(tokens),
+        pass_rate=rate / some if some else math.nan,
+        gradient=np.divide(weights, limit, out=np.full(len(kinds), np.nan), where=limit != 0),
+    )
+
+
+def _compositions(total: int, parts: int) -> Iterator[IntArray]:
+    """Every way to divide `total` rollouts over `parts` kinds."""
+    if parts == 1:
+        yield np.array([total], dtype=np.int64)
+        return
+    for first in range(total + 1):
+        for rest in _compositions(total - first, parts - 1):
+            yield np.concatenate([[first], rest])
+
+
+def _multinomial(counts: IntArray) -> int:
+    return math.factorial(int(counts.sum())) // math.prod(math.factorial(count) for count in counts.tolist())
