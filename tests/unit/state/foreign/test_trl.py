@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
+from winnow.commands.replay.trl_log import parse_weights
 
 from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.commands.replay.replaying import replay
 from winnow.commands.replay.text import lines_of
-from winnow.commands.replay.trl_log import parse_weights
 from winnow.errors import ConfigError, DataError
 
 REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
