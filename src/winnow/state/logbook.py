@@ -141,8 +141,8 @@ class Logbook:
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """One dictionary per step, in step order, evaluations merged in; "step" is a key of each.
 
-    `path` is the file or its run folder, or that of another trainer. Raises DataError, with the line, for a line that is
-    not a row.
+    `path` is the file or its run folder, or that of another trainer. Raises DataError, with the line, for a line that
+    is not a row.
     """
     log = open_log(path)
     if log is not None:

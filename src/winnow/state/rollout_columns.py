@@ -252,6 +252,7 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
     yield pa.array(surrogates, type=pa.string())
 
 
+# None in a table of another trainer; in a file of winnow, the schema refuses it
 _WORDS: dict[str, tuple[Any, ...]] = {
     "finish": (None, *get_args(Finish)),
     "kind": (None, *get_args(Kind)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,8 +94,8 @@ class ForeignLog(ABC):
         """What is not read, not logged or estimated, in sentences."""
 
     def groups(self, step: int) -> list[ForeignGroup]:
-        """The groups of a step that has a file. Where all its rewards are 0 or 1, they are the verdicts."""
-        groups = self.read(step)
+        """The groups of a step, with different ids. Where all rewards of the step are 0 or 1, they are its verdicts."""
+        groups = list(_distinct(self.read(step)))
         rewards = np.concatenate([group.rewards for group in groups])
         if not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
             return groups
@@ -120,6 +121,15 @@ class ForeignLog(ABC):
             own = _metrics(by_step[step], accuracies=verdicts) if step in by_step else {}
             rows.append({"step": step, **own, **measured.get(step, {})})
         return rows
+
+
+def _distinct(groups: Iterable[ForeignGroup]) -> Iterator[ForeignGroup]:
+    """The groups; a further one of the same prompt has a number after its id."""
+    seen: Counter[str] = Counter()
+    for group in groups:
+        seen[group.prompt_id] += 1
+        count = seen[group.prompt_id]
+        yield group if count == 1 else replace(group, prompt_id=f"{group.prompt_id}-{count}")
 
 
 def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:

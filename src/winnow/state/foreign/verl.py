@@ -179,7 +179,8 @@ class VerlLog(ForeignLog):
             notes.append(f"metrics that are not read: {listed(unknown)}")
         if lacking := [step for step in logged if step > 0 and step - 1 not in files]:
             notes.append(
-                f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have metrics and no generations"
+                f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have no generations: of their metrics, "
+                f"only evaluations are read"
             )
         if any(_evaluations(row) for row in logged.values()):
             notes.append("evaluations count as sampled: the log does not show whether they were greedy")
