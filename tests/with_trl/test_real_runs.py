@@ -11,8 +11,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from make_log import PROMPTS, ROLLOUTS, STEPS, train
+from typer.testing import CliRunner
 
+from winnow.alarms import alarms_of_run
+from winnow.commands import app
 from winnow.commands.replay.replaying import replay
+from winnow.state.logbook import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 FIXTURE = REPOSITORY / "tests" / "fixtures" / "trl_run"
@@ -31,8 +35,17 @@ def test_the_installed_trl_logs_what_the_fixture_has(tmp_path):
     new, old = (json.loads((folder / "trainer_state.json").read_text()) for folder in (tmp_path, FIXTURE))
     assert set(new) == set(old)
     assert [set(row) for row in new["log_history"]] == [set(row) for row in old["log_history"]]
-    found = replay(tmp_path, keep=2, weights=[1.0, 0.5])
+    (tmp_path / "winnow.toml").write_text("reward_weights = [1.0, 0.5]")
+    found = replay(tmp_path, keep=2)
     assert (found.groups, found.kept.rollouts) == (STEPS * PROMPTS, 2 * STEPS * PROMPTS)
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert all(row["budget/rollouts"] == PROMPTS * ROLLOUTS for row in rows)
+    assert alarms_of_run(rows) == []
+    for command in (["show"], ["report"], ["plot", "--summary-only"], ["compare", "--measure", "reward/mean"]):
+        result = CliRunner().invoke(app, [*command, str(tmp_path)])
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
 def test_the_example_trains_and_its_log_is_replayed(tmp_path):
@@ -54,5 +67,7 @@ def test_the_example_trains_and_its_log_is_replayed(tmp_path):
     assert found.sampled.tokens == pytest.approx(sum(row["budget/generated_tokens"] for row in steps))
     trained = sum(row["budget/trained_tokens"] for row in steps)
     assert found.kept_by_run.tokens == pytest.approx(trained, rel=0.1)
+    for row, logged in zip(read_metrics(tmp_path / "run"), steps, strict=True):
+        assert row["budget/tokens_trained"] == logged["budget/trained_tokens"]  # counted, not estimated
     means = [row["budget/kept_reward_variance"] for row in steps]
     assert found.kept_by_run.variance == pytest.approx(sum(means) / 2)

@@ -18,6 +18,7 @@ import typer
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
+from winnow.state.logbook import log_notes
 from winnow.state.rollout_files import StepFile, files_of
 from winnow.view.text import format_decimal, one_line, quote, wrap
 
@@ -101,8 +102,8 @@ def format_rollouts(path: Path, choice: Choice) -> Iterator[str]:
     if choice.step is None and not (choice.failed or choice.prompt):
         files = files[-1:]
     written, unknown = written_by(path) if choice.tokens else (None, "")
-    if unknown:
-        yield wrap(f"note: {unknown}") + "\n"
+    for note in (*log_notes(path), *[unknown] * bool(unknown)):
+        yield wrap(f"note: {note}") + "\n"
     empty = True
     for group in _ranked(_chosen(files, choice), choice):
         empty = False
@@ -160,7 +161,7 @@ def _block(group: _Group, choice: Choice, written: Written | None) -> str:
     lines = [
         f"step {of['step']}  {prompt}  trained on {trained} of {len(rows)} rollouts  mean reward {mean}",
         quote(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
-        f"  gold: {one_line(str(of['answer']))}",
+        *[f"  gold: {one_line(str(of['answer']))}"] * (of["answer"] is not None),
     ]
     return "\n".join([*lines, *(_rollout(rows[place], choice, written) for place in _places(group, choice)), ""])
 
@@ -174,9 +175,9 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
             f"value {format_decimal(value, sign='+')} at first"
             for value in (() if row["values"] is None else row["values"][:1])
         ],
-        f"advantage {advantage:+.3f}",
+        *([] if advantage is None else [f"advantage {advantage:+.3f}"]),
         *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
-        f"{row['length']} tokens, {_ENDED[row['finish']]}",
+        *_length(row),
         one_line(row["reason"]),
     ]
     limit = None if choice.full else TEXT
@@ -202,6 +203,12 @@ def _texts(row: Row, limit: int | None) -> Iterator[str]:
             yield quote(text, limit=limit, indent="      ")
 
 
+def _length(row: Row) -> list[str]:
+    """The number of tokens and how the rollout ended, as far as they are logged."""
+    known = [*[f"{row['length']} tokens"] * (row["length"] is not None), _ENDED.get(row["finish"])]
+    return [", ".join(filter(None, known))] if any(known) else []
+
+
 _ENDED = {"stop": "ended", "length": "cut off", "cut": "cut"}
 
 
@@ -213,4 +220,5 @@ def _verdict(row: Row) -> str:
         return "cut while it was sampled"
     parts = [f"{one_line(name)} {math.nan if value is None else value:.3f}" for name, value in row["parts"].items()]
     of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
-    return f"{row['kind']}  reward {row['reward']:.3f}{of}"
+    verdict = "no verdict" if row["kind"] is None else row["kind"]
+    return f"{verdict}  reward {row['reward']:.3f}{of}"

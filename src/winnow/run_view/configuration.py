@@ -21,6 +21,11 @@ def heading(config: Mapping[str, Any]) -> str:
     return ", ".join(_parts(config))
 
 
+def program(manifest: Mapping[str, Any]) -> str:
+    """ "a run of TRL" for the manifest of another trainer's run (`describe`); empty for winnow's."""
+    return f"a run of {manifest['program']}" if "program" in manifest else ""
+
+
 def _parts(config: Mapping[str, Any]) -> Iterator[str]:
     if model := at(config, "model", "path"):
         yield "/".join(PurePath(str(model)).parts[-2:])

@@ -16,9 +16,9 @@ from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.run_view.configuration import changes_in, evaluations, heading
 from winnow.state.folder import FOLDER, find, is_checkpoint_path
-from winnow.state.logbook import METRICS, read_metrics, read_rows
+from winnow.state.logbook import METRICS, is_logged, read_metrics, read_rows
 from winnow.state.manifest import MANIFEST
-from winnow.state.saved_runs import Manifest, read_manifest
+from winnow.state.saved_runs import Manifest, describe
 from winnow.state.sweep_folder import SWEEP, read_sweep
 from winnow.view.text import one_line
 
@@ -37,7 +37,7 @@ class OpenRun:
 
     @cached_property
     def _manifest(self) -> Manifest:
-        return read_manifest(self.path, own=False)
+        return describe(self.path)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class OpenRun:
 
     def _rows(self) -> list[dict[str, float]]:
         """The rows of the log of metrics; none where the run has neither a log nor a checkpoint yet."""
-        new = not self.checkpoints and not (self.path / METRICS).exists()
+        new = not self.checkpoints and not is_logged(self.path)
         return [] if new else read_metrics(self.path)
 
 

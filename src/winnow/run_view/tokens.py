@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import WinnowError
+from winnow.state.foreign import open_log
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import checkpoints, read_manifest
 from winnow.view.text import format_decimal, one_line
@@ -34,6 +35,8 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     checkpoint, or of the initial model. The tokenizer of another user's run is not loaded. No code in either folder is
     executed.
     """
+    if any(open_log(folder) is not None for folder in (path, path.parent, path.parent.parent)):
+        return None, ""  # the notes on its log contain that it has no tokens
     run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
     if run is None:
         return None, "tokens have no text here: these rollouts are not in a run folder, so the tokenizer is not known"

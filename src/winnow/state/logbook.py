@@ -22,6 +22,7 @@ from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
+from winnow.state.foreign import open_log
 from winnow.state.log import (
     LineLog,
     LoggedGroup,
@@ -140,8 +141,12 @@ class Logbook:
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """One dictionary per step, in step order, evaluations merged in; "step" is a key of each.
 
-    `path` is the file or its run folder. Raises DataError, with the line, for a line that is not a row.
+    `path` is the file or its run folder, or that of another trainer. Raises DataError, with the line, for a line that
+    is not a row.
     """
+    log = open_log(path)
+    if log is not None:
+        return log.rows()
     path = path / METRICS if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
     for number, row in rows(path):
@@ -149,6 +154,20 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
             check_metrics(row)
         steps.setdefault(row["step"], {}).update({k: math.nan if v is None else v for k, v in row.items()})
     return [steps[step] for step in sorted(steps)]
+
+
+def is_logged(run: Path) -> bool:
+    """Whether a folder has metrics: those of winnow, or the log of another trainer."""
+    return (run / METRICS).is_file() or open_log(run) is not None
+
+
+def log_notes(run: Path) -> list[str]:
+    """What the log of another trainer lacks, or is not read of it, in sentences; none of a run of winnow.
+
+    Raises DataError where it is damaged.
+    """
+    log = open_log(run if run.is_dir() else run.parent)
+    return [] if log is None else log.notes()
 
 
 def totals(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -165,6 +165,12 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
     return pa.table(list(_arrays(columns, len(rows))), schema=SCHEMA)
 
 
+def foreign_table(columns: Mapping[str, Sequence[Any]], rows: int) -> pa.Table:
+    """What another program logged, as a table in which every column may be null, and what it did not log is."""
+    every = {field.name: columns.get(field.name, [None] * rows) for field in SCHEMA}
+    return pa.table(list(_arrays(every, rows)), schema=pa.schema([field.with_nullable(True) for field in SCHEMA]))
+
+
 def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
     prompts = [row.prompt for row in rows]
     return {
@@ -271,7 +277,12 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
     yield pa.array(surrogates, type=pa.string())
 
 
-_WORDS: dict[str, tuple[Any, ...]] = {"finish": get_args(Finish), "kind": get_args(Kind), "cause": (None, *CAUSES)}
+# None in a table of another trainer; in a file of winnow, the schema refuses it
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "finish": (None, *get_args(Finish)),
+    "kind": (None, *get_args(Kind)),
+    "cause": (None, *CAUSES),
+}
 _COUNTS = ("step", "count", "index", "length", "version")
 _PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
 _JSON = ("answer", "meta", "parts", "turns", "surrogates")

@@ -28,6 +28,7 @@ from winnow import ranks
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
+from winnow.state.foreign import file_of, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
 
 if TYPE_CHECKING:
@@ -131,6 +132,15 @@ def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield some
 
 
+def files_in(run: Path) -> dict[int, Path]:
+    """The files of rollouts of a run, in step order: those of winnow's folder, or of the log of another trainer.
+
+    Raises DataError where such a log is damaged.
+    """
+    log = open_log(run)
+    return files_by_step(run / ROLLOUTS) if log is None else log.files()
+
+
 def files_of(path: Path, step: int | None = None) -> list[Path]:
     """The files behind a run folder, its folder of rollouts, or one of these files; those of one step when given.
 
@@ -138,8 +148,7 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    folder = path / ROLLOUTS if (path / ROLLOUTS).is_dir() else path
-    files = files_by_step(folder)
+    files = files_in(path) or files_by_step(path)
     if not files:
         raise DataError(
             f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
@@ -160,7 +169,10 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 
 
 class StepFile:
-    """An open file of rollouts. Raises DataError where a run did not write it."""
+    """An open file of rollouts, or one that another trainer wrote, which is read whole.
+
+    Raises DataError where neither did.
+    """
 
     def __init__(self, path: Path) -> None:
         from winnow.state.rollout_columns import check_schema
@@ -169,6 +181,12 @@ class StepFile:
         with self._named():
             check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
             path.open("rb").close()  # its OSError has a shorter reason than pyarrow's
+        found = file_of(path)
+        self._whole = None if found is None else found[0].table(found[1])
+        if self._whole is not None:
+            self._ends = [0, len(self._whole)]
+            return
+        with self._named():
             self._file = _parquet(path)
             check_schema(self._file.schema_arrow)
         self._ends = [0]  # of its row groups, in rows
@@ -211,6 +229,8 @@ class StepFile:
                     f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names), code="data.missing"
                 )
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
+        if self._whole is not None:
+            return self._whole.select(names)
         if self._read[0] != (part, names):
             self._read = None, None
             present = [name for name in names if name in self._file.schema_arrow.names]

@@ -17,6 +17,7 @@ from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.recipes import FOLDER as RECIPES
 from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
+from winnow.state.foreign import open_log
 from winnow.state.manifest import MANIFEST, parse
 from winnow.state.resume import digests
 
@@ -62,10 +63,22 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     return Manifest(path, data["config"], base, known, data, recipe)
 
 
+def describe(run: Path) -> Manifest:
+    """The manifest of a run folder of any user, to be read and not followed. That of another trainer's run has an empty
+    configuration, and the name of its `program`. Raises RunFolderError where there is neither.
+    """
+    log = open_log(run)
+    return read_manifest(run, own=False) if log is None else Manifest(run, {}, run, {}, _of(log.program))
+
+
+def _of(program: str) -> dict[str, Any]:
+    return {"program": program, "config": {}}
+
+
 def manifest_of(run: Path) -> Manifest:
     """The manifest of a run folder of any user; an empty one where none can be read."""
     try:
-        return read_manifest(run, own=False)
+        return describe(run)
     except RunFolderError:
         return Manifest(run / MANIFEST, {}, run, {})
 

@@ -23,7 +23,7 @@ def compare(
         str,
         typer.Option(
             metavar="NAME",
-            help="accuracy, correct_and_formatted, formatted, answer, or a metric of an evaluation, eval/NAME.",
+            help="accuracy, correct_and_formatted, formatted, answer, eval/NAME of evaluations, reward/NAME of steps.",
         ),
     ] = "accuracy",
     costs: Annotated[

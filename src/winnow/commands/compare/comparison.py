@@ -28,7 +28,7 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import FloatArray
 from winnow.run_view.configuration import at
 from winnow.state.logbook import read_rows
-from winnow.state.rollout_files import ROLLOUTS, files_by_step
+from winnow.state.rollout_files import files_in
 
 BINS = ("0", "≤25", "≤50", "≤75", "<100", "100")  # percent; each pass rate is in the first bin that fits
 _EDGES = (0.0, 0.25, 0.5, 0.75)
@@ -52,7 +52,7 @@ def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCou
         return {}, []
     counts, notes = {}, list[str]()
     for group in groups:
-        without = [run.path.name for run in group.runs if not files_by_step(run.path / ROLLOUTS)]
+        without = [run.path.name for run in group.runs if not files_in(run.path)]
         if without or not group.runs:
             reason = f"{', '.join(without)} logged no rollouts" if without else "curves from a file"
             notes.append(f"{group.label}: no rollouts by pass rate ({reason})")

@@ -19,6 +19,7 @@ from winnow.records import FloatArray, IntArray
 
 ACCURACY = "accuracy"
 EVALUATION = "eval/"
+TRAINED = "reward/"  # metrics of the rollouts of a step, which were sampled after the cost of the steps before it
 MEASURED = {  # measure -> metrics of an evaluation; the first that is present counts
     ACCURACY: ("accuracy_sampled",),
     "length": ("length_mean",),
@@ -37,6 +38,8 @@ def prefix_of(task: str | None) -> str:
 
 def metrics_of(measure: str, task: str | None) -> list[str]:
     """The metrics of a measure, of the further task `task` if it is given; the first that is present counts."""
+    if measure.startswith(TRAINED):
+        return [measure]
     if measure in MEASURED:
         return [prefix_of(task) + name for name in MEASURED[measure]]
     return [prefix_of(task) + measure.removeprefix(EVALUATION)]
@@ -46,7 +49,8 @@ def measurable(rows: Iterable[Mapping[str, float]], task: str | None) -> frozens
     """Every measure that has a number in some row."""
     names = {name for row in rows for name, value in row.items() if not math.isnan(value)}
     prefix = prefix_of(task)
-    plain = {EVALUATION + name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    plain = {name for name in names if name.startswith(TRAINED)} if task is None else set()
+    plain |= {EVALUATION + name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     return frozenset(plain | {measure for measure in SHARES if names & set(metrics_of(measure, task))})
 
 
@@ -66,6 +70,11 @@ def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> 
 def title(measure: str) -> str:
     """The name of a measure in tables and pictures."""
     return measure.removeprefix(EVALUATION).replace("_", " ") if measure != ACCURACY else ACCURACY
+
+
+def heading(measure: str) -> str:
+    """The name of a measure, with what it was measured on."""
+    return f"{measure} of training" if measure.startswith(TRAINED) else f"held-out {title(measure)}"
 
 
 SPENT = {  # axis -> the metrics of a step whose sum it is
@@ -100,10 +109,12 @@ def curve_of(
 ) -> Curve | None:
     """The curve in the rows of a run's metrics, or of its further task `task`; None for a run without an evaluation.
 
-    It has those of MEASURES and `measure` that were measured. `seconds` replaces the measured seconds of a step.
+    Its points are the evaluations, and for a measure of training (reward/...) the steps. It has those of MEASURES and
+    `measure` that were measured. `seconds` replaces the measured seconds of a step.
     Raises DataError for a log that lacks a step before an evaluation, as the cost before it is then unknown.
     """
-    evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix_of(task)}accuracy_sampled", math.nan))]
+    points = (f"{prefix_of(task)}accuracy_sampled", *metrics_of(measure, task))
+    evaluated = [row for row in rows if any(not math.isnan(row.get(name, math.nan)) for name in points)]
     if not evaluated:
         return None
     steps = [row for row in rows if is_step(row)]

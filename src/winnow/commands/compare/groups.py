@@ -18,8 +18,8 @@ from winnow.commands.compare.inputs import NamedFile, NamedRun, read_curves
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
-from winnow.state.logbook import read_metrics
-from winnow.state.saved_runs import read_manifest
+from winnow.state.logbook import log_notes, read_metrics
+from winnow.state.saved_runs import describe
 
 Row = Mapping[str, float]
 
@@ -113,7 +113,7 @@ class ReadRun:
 
     @property
     def seed(self) -> str:
-        return str(self.config.get("seed"))
+        return str(self.config.get("seed", self.path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,13 +174,14 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
         if not item.begun:
             notes.append(f"{item.path} has not started, and is omitted")
             continue
-        manifest = read_manifest(item.path, own=False).data
+        manifest = describe(item.path).data
+        notes += [f"{item.path}: {note}" for note in log_notes(item.path)]
         rows, config = read_metrics(item.path), manifest["config"]
         seconds = None if costs is None else partial(seconds_of, costs=costs, config=config, source=str(item.path))
         curve = curve_of(
             rows,
             source=str(item.path),
-            seed=str(config.get("seed")),
+            seed=str(config.get("seed", item.path)),
             task=task,
             measure=reading.measure,
             seconds=seconds,

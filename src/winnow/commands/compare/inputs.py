@@ -25,7 +25,8 @@ from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind
 from winnow.state.folder import is_checkpoint_path
-from winnow.state.logbook import METRICS
+from winnow.state.foreign import open_log
+from winnow.state.logbook import is_logged
 from winnow.state.manifest import MANIFEST
 from winnow.state.sweep_folder import SWEEP, SweepRun, read_contents, read_sweep, sweep_of
 
@@ -127,7 +128,7 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
 
 def _is_run(path: Path) -> bool:
     """Whether a folder is a run, and not a checkpoint, which has a manifest too."""
-    return ((path / MANIFEST).is_file() or (path / METRICS).is_file()) and not is_checkpoint_path(path)
+    return ((path / MANIFEST).is_file() or is_logged(path)) and not is_checkpoint_path(path)
 
 
 def _by_number(path: Path) -> tuple[str, int, str]:
@@ -142,7 +143,7 @@ def _run(path: Path, label: str | None) -> NamedRun:
     """
     sweep = sweep_of(path)
     if sweep is None:
-        return NamedRun(path, label)
+        return NamedRun(path, label or (path.resolve().name if open_log(path) is not None else None))
     inside = os.path.abspath(path)
     known = next(_of_sweep(run) for run in read_sweep(sweep) if os.path.abspath(run.path) == inside)
     return known if label is None else replace(known, label=label)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from winnow.commands.compare.comparison import BINS, GroupComparison
-from winnow.commands.compare.curve import NORMAL, MeanCurve, title
+from winnow.commands.compare.curve import NORMAL, MeanCurve, heading
 from winnow.commands.compare.speed_up import SHARE, TimeRatio
 from winnow.commands.compare.text import bound, unreached
 from winnow.view.drawing import EngFormatter, Figure, Line2D, MaxNLocator, Patch, new_figure, picture, scale_of_shares
@@ -164,7 +164,7 @@ def _measured(comparison: GroupComparison, axis: str, panel: Any) -> None:
             if not math.isnan(x):
                 ring = {"s": 90, "facecolors": "none", "edgecolors": looks(comparison)[label].color, "linewidths": 1.2}
                 panel.scatter([x / scale], [level], zorder=4, **ring)
-    name, share = f"held-out {title(comparison.measure)}", comparison.plateau.share
+    name, share = heading(comparison.measure), comparison.plateau.share
     if share:
         scale_of_shares(panel, name)
     else:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from winnow.commands.compare.comparison import GroupComparison, SpeedUpRow, per_step
-from winnow.commands.compare.curve import NORMAL, Estimate, title
+from winnow.commands.compare.curve import NORMAL, Estimate, heading, title
 from winnow.commands.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
 from winnow.view.text import format_count, format_duration, one_line, sanitize
 
@@ -113,7 +113,7 @@ def _values(comparison: GroupComparison) -> list[str]:
     unit = " in percent" * share
     lines = [
         *textwrap.wrap(
-            f"held-out {one_line(title(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
+            f"{one_line(heading(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
             f"[95% interval of Student's t]",
             WIDTH,
         ),

@@ -11,9 +11,7 @@ from winnow.commands.command_line import print_text
 
 
 def replay(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder of winnow, or the output folder of a TRL GRPOTrainer.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the folder of a run of TRL or verl.")],
     select: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A selector, by name or file.py:function; may be repeated. [max_variance]"),
@@ -22,25 +20,11 @@ def replay(
     allocate: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also an allocator, such as gvm, by name or file.py:function.")
     ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="W,W", help="TRL: the reward_weights, in the order of the log's rewards.")
-    ] = None,
-    group: Annotated[
-        int | None, typer.Option(min=1, help="TRL: rollouts per prompt, if the log does not show where a group ends.")
-    ] = None,
 ) -> None:
     """Select again among the rollouts that a run has logged: tokens of updates saved, and variance of kept rewards."""
     from winnow.commands.replay.replaying import replay as replayed
     from winnow.commands.replay.text import lines_of
-    from winnow.commands.replay.trl_log import parse_weights
 
-    result = replayed(
-        run,
-        select=select or ["max_variance"],
-        keep=keep,
-        allocate=allocate,
-        weights=None if weights is None else parse_weights(weights),
-        group=group,
-    )
+    result = replayed(run, select=select or ["max_variance"], keep=keep, allocate=allocate)
     for line in lines_of(result):
         print_text(line)

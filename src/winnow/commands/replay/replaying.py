@@ -15,16 +15,15 @@ import numpy as np
 from winnow.algos.advantage import is_flat
 from winnow.algos.plain_groups import Use, selector_of
 from winnow.algos.selection import Selector
-from winnow.commands.replay.logged import LoggedRun, SampledGroup, SampledStep
-from winnow.commands.replay.trl_log import is_trl, read_trl
-from winnow.commands.replay.winnow_log import read_winnow
+from winnow.commands.replay.logged import SampledGroup, SampledStep, sampled_steps
 from winnow.errors import ConfigError, DataError
 from winnow.families import ALLOCATOR, AllocatorTraits
 from winnow.options import Bound, bind
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import resolve
 from winnow.seeds import Rng
-from winnow.state.manifest import MANIFEST
+from winnow.state.logbook import log_notes
+from winnow.state.saved_runs import manifest_of
 
 
 @dataclass
@@ -76,7 +75,6 @@ class Replay:
     kept_by_run: Share = field(default_factory=Share)
     kept: Share = field(default_factory=Share)
     moved: Moved | None = None
-    estimated: bool = False  # tokens
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -91,10 +89,9 @@ def replay(
     select: Use | Sequence[Use] = "max_variance",
     keep: int = 4,
     allocate: Use | None = None,
-    weights: Sequence[float] | None = None,
-    group: int | None = None,
 ) -> Replay:
-    """Replay a run folder of winnow, or an output folder of TRL (`weights` and `group` are for that, see `read_trl`).
+    """Replay a run folder of winnow, or that of another trainer, whose log may lack verdicts: a rollout then counts as
+    correct from a reward of 1 on.
 
     A selector gets the rewards, verdicts, lengths and, of winnow's runs, how rollouts ended; neither tokens nor texts.
     With winnow's own runs it draws the numbers that the run drew. An allocator with statistics of a probe gets those of
@@ -104,48 +101,34 @@ def replay(
     chosen = selector_of(select, keep=keep, base=Path.cwd())
     names = select if isinstance(select, Sequence) and not isinstance(select, str) else [select]
     allocator = None if allocate is None else _allocator(allocate)
-    run = _read(path, weights, group)
-    if run.program == "TRL" and "finished" in names:
-        raise ConfigError(
-            f"{path}: TRL does not log which completions were cut off, and the selector 'finished' reads that",
-            remedy="choose another selector",
-            key="select",
-            code="config.unsupported",
-        )
-    result = Replay(path, run.program, " then ".join(map(_name, names)), keep, estimated=run.estimated)
-    result.moved = None if allocator is None else Moved(allocator.name)
-    visits: dict[str, tuple[int, int]] = {}
-    for step in run.steps:
-        counts = [len(one.kept) for one in step.groups]
-        if allocator is not None and result.moved is not None:
-            counts = _allocated(step, allocator, visits, result.moved)
-        _add(result, step, counts, chosen, run)
-    if not result.groups:
-        raise DataError(f"{path} has no logged rollouts", remedy="name another run", code="data.empty")
-    result.notes += run.notes
-    return result
-
-
-def _read(path: Path, weights: Sequence[float] | None, group: int | None) -> LoggedRun:
     if not path.exists():
         raise DataError(
             f"cannot read {path}: there is no such folder", remedy="name the folder of a run", code="data.missing"
         )
-    if path.is_dir() and not (path / MANIFEST).exists() and is_trl(path):
-        return read_trl(path, weights=weights, group=group)
-    if weights is not None or group is not None:
-        raise ConfigError(
-            f"{path} is no output folder of TRL, and weights and group are for these",
-            remedy="omit them",
-            key="weights" if weights is not None else "group",
-            code="config.no_effect",
-        )
-    return read_winnow(path)
+    program = str(manifest_of(path).data.get("program", "winnow"))
+    result = Replay(path, program, " then ".join(map(_name, names)), keep, notes=log_notes(path))
+    result.moved = None if allocator is None else Moved(allocator.name)
+    visits: dict[str, tuple[int, int]] = {}
+    for step in sampled_steps(path):
+        if "finished" in names and not step.shows_ends:
+            raise ConfigError(
+                f"{path}: {program} does not log which rollouts were cut off, and the selector 'finished' reads that",
+                remedy="choose another selector",
+                key="select",
+                code="config.unsupported",
+            )
+        counts = [len(one.kept) for one in step.groups]
+        if allocator is not None and result.moved is not None:
+            counts = _allocated(step, allocator, visits, result.moved)
+        _add(result, step, counts, chosen)
+    if not result.groups:
+        raise DataError(f"{path} has no logged rollouts", remedy="name another run", code="data.empty")
+    return result
 
 
-def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selector, run: LoggedRun) -> None:
+def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selector) -> None:
     """Select among the first `counts` rollouts of each group (of the logged ones), and add the step to the result."""
-    rng = Rng((run.seed, "select", step.step))
+    rng = Rng((step.seed, "select", step.step))
     result.steps.append(step.step)
     for one, count in zip(step.groups, counts, strict=True):
         rewards, valid = one.group.rewards, one.group.valid

@@ -36,10 +36,6 @@ def lines_of(result: Replay) -> Iterator[str]:
         yield from _about_counts(result.moved)
     for note in result.notes:
         yield wrap(f"note: {one_line(note)}")
-    if result.estimated:
-        yield wrap(
-            "note: the log has no lengths in tokens: each is estimated from its characters and the logged mean length"
-        )
     yield wrap(LIMITS)
 
 

@@ -22,11 +22,11 @@ from winnow.commands.report.rollouts import GroupPlace, LoggedSteps, TokenPieces
 from winnow.errors import ConfigError
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
 from winnow.metrics import meaning
-from winnow.run_view.configuration import Change, changes_in, evaluations, heading
+from winnow.run_view.configuration import Change, changes_in, evaluations, heading, program
 from winnow.run_view.panels import RunPanel, panels
 from winnow.run_view.summary import Row
 from winnow.run_view.tokens import tokenizer_of
-from winnow.state.logbook import read_metrics
+from winnow.state.logbook import log_notes, read_metrics
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
@@ -150,10 +150,11 @@ class ReportedRun:
         """Notes on rollouts that are not logged, or cannot be read."""
         log = manifest.config.get("log")
         every = log.get("every") if isinstance(log, Mapping) else None
+        notes = [*log_notes(self.path), *self.log.notes]
         if not isinstance(every, int) or not 1 < every < 10**9:
-            return self.log.notes
+            return notes
         return [
-            *self.log.notes,
+            *notes,
             f"rollouts are logged for one step in {every:,} (log.every)",
         ]
 
@@ -171,7 +172,7 @@ class ReportedRun:
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
-            "subtitle": one_line(heading(config)),
+            "subtitle": one_line(heading(config) or program(manifest.data)),
             "headline": headline(rows, compared),
             "config": config,
             "changes": [_change(change) for change in changes[-MOST_CHANGES:]],

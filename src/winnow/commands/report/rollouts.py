@@ -15,7 +15,7 @@ from typing import Any
 
 from winnow.commands.report.html import encoded, plain
 from winnow.errors import DataError
-from winnow.state.rollout_files import ROLLOUTS, StepFile, files_by_step
+from winnow.state.rollout_files import StepFile, files_in
 
 IDENTITY = ("step", "prompt_id", "correct")
 
@@ -44,7 +44,7 @@ class LoggedSteps:
         """The groups of every logged step, in step order. A file that cannot be read is omitted, with a note."""
         groups = {}
         self.notes = []
-        for step, path in files_by_step(self.run / ROLLOUTS).items():
+        for step, path in files_in(self.run).items():
             try:
                 groups[step] = self._groups(path)
             except DataError as error:
@@ -53,7 +53,7 @@ class LoggedSteps:
 
     def file(self, step: int) -> StepFile:
         """The file of a step. Raises DataError if the step is not logged, or cannot be read."""
-        files = files_by_step(self.run / ROLLOUTS)
+        files = files_in(self.run)
         if step not in files:
             raise DataError(
                 f"{self.run} contains no rollouts of step {step}", remedy="choose another step", code="data.missing"
@@ -190,6 +190,7 @@ COLUMNS = (
     "keep", "reason",
 )  # fmt: skip
 PER_TOKEN = ("logprobs", "advantages", "values")
+UNKNOWN = "unknown"  # a verdict that another trainer's log lacks
 NAME = 200  # characters of a prompt's id, a task's name
 
 Row = Mapping[str, Any]
@@ -221,7 +222,7 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
         "index": row["index"],
         "length": row["length"],
         "finish": row["finish"],
-        "kind": row["kind"],
+        "kind": row["kind"] or UNKNOWN,
         "reward": row["reward"],
         "parts": row["parts"],
         "extracted": None if extracted is None else cut(extracted, longest),

@@ -80,7 +80,7 @@ def test_the_counts_are_those_of_the_log(tmp_path):
     kept = [row for row in read_rows(run) if row["keep"]]
     assert found.kept_by_run.tokens == sum(row["length"] for row in kept)
     assert found.tokens_saved == found.kept_by_run.tokens - found.kept.tokens > 0
-    assert not found.estimated
+    assert found.notes == []
 
 
 def test_the_runs_own_selector_keeps_what_the_run_kept(tmp_path, select):
@@ -167,10 +167,6 @@ def test_unusable_inputs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with refused(DataError, "empty", code="data.missing"):
         replay(tmp_path / "empty")
-    with refused(ConfigError, key="weights", code="config.no_effect"):
-        replay(run, weights=[1.0])
-    with refused(ConfigError, key="group", code="config.no_effect"):
-        replay(run, group=4)
     with refused(ConfigError, "gvn", code="config.unknown_member"):
         replay(run, allocate="gvn")
     result = CliRunner().invoke(app, ["replay", str(run), "--select", "best"])

@@ -1,5 +1,5 @@
-"""winnow replay over the output folder of TRL: tests/fixtures/trl_run was made by TRL 1.16.0, with
-tests/with_trl/make_log.py, and is damaged here in ways that are each refused by name.
+"""The log of TRL as winnow's records: tests/fixtures/trl_run was made by TRL 1.16.0, with tests/with_trl/make_log.py,
+and is damaged here in ways that are each refused by name.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.commands.replay.replaying import replay
 from winnow.commands.replay.text import lines_of
-from winnow.commands.replay.trl_log import parse_weights
 from winnow.errors import ConfigError, DataError
+from winnow.state.logbook import log_notes, read_metrics, read_rows
 
 REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
-WEIGHTS = [1.0, 0.5]
+WEIGHTS = "reward_weights = [1.0, 0.5]\n"
 THIRD = "completions/completions_00003.parquet"
 
 
 @pytest.fixture
 def run(tmp_path):
-    return Path(shutil.copytree(REAL, tmp_path / "run"))
+    """A copy with the weights of its rewards."""
+    return weighted(Path(shutil.copytree(REAL, tmp_path / "run")))
 
 
-def test_a_real_run_is_replayed():
+def weighted(folder, more=""):
+    (folder / "winnow.toml").write_text(WEIGHTS + more)
+    return folder
+
+
+def test_a_real_run_is_replayed(run):
     """5 steps of 4 prompts with 8 rollouts; rewards are right + short / 2, and TRL trains on all of them."""
-    found = replay(REAL, keep=2, weights=WEIGHTS)
-    assert (found.program, found.steps, found.groups) == ("TRL", [1, 2, 3, 4, 5], 20)
+    found = replay(run, keep=2)
+    assert (found.program, found.steps, found.groups) == ("TRL", [0, 1, 2, 3, 4], 20)
     assert (found.sampled.rollouts, found.kept_by_run.rollouts, found.kept.rollouts) == (160, 160, 40)
     expected, rewards_of = [], []
     for step in range(1, 6):
@@ -49,48 +55,39 @@ def test_a_real_run_is_replayed():
     history = json.loads((REAL / "trainer_state.json").read_text())["log_history"]
     tokens = [32 * row["completions/mean_length"] for row in history if "reward" in row]
     assert found.sampled.tokens == pytest.approx(sum(tokens))
-    assert found.estimated
     assert 0 < found.kept.tokens < found.sampled.tokens
 
 
-def test_columns_of_the_user_are_named_and_not_read():
-    (note,) = replay(REAL, weights=WEIGHTS).notes
-    assert "letters" in note
-    assert "right" not in note.split()
+def test_columns_of_the_user_are_named_and_not_read(run):
+    notes = log_notes(run)
+    assert sum("letters" in note for note in notes) == 1
+    assert not any("right" in note.split() for note in notes)
 
 
-def test_the_text_contains_the_note_of_estimated_tokens():
-    text = "\n".join(lines_of(replay(REAL, weights=WEIGHTS)))
+def test_the_text_contains_the_notes(run):
+    text = "\n".join(lines_of(replay(run)))
     assert "160" in text
-    assert "estimated" in text
+    assert text.count("note: ") == len(log_notes(run)) == 3
 
 
-def test_an_allocator_over_trl():
-    found = replay(REAL, weights=WEIGHTS, allocate="gvm")
+def test_an_allocator_over_trl(run):
+    found = replay(run, allocate="gvm")
     assert found.moved is not None
     assert sum(found.moved.counts) == found.moved.budget == 160
 
 
-def test_the_command_takes_weights_and_the_size_of_a_group():
-    result = CliRunner().invoke(app, ["replay", str(REAL), "--weights", "1,0.5", "--group", "4", "--keep", "2"])
+def test_the_command_reads_the_settings(run):
+    weighted(run, "rollouts_per_prompt = 4\n")
+    result = CliRunner().invoke(app, ["replay", str(run), "--keep", "2"])
     assert result.exit_code == 0, result.output
-    expected = lines_of(replay(REAL, weights=WEIGHTS, group=4, keep=2))
-    assert result.output.splitlines() == "\n".join(expected).splitlines()
-
-
-def test_weights_are_numbers():
-    assert parse_weights("1,0.5") == [1.0, 0.5]
-    with refused(ConfigError, "one", key="weights", code="config.value"):
-        parse_weights("one")
-
-
-def test_a_smaller_group_is_a_group_of_its_own():
-    assert replay(REAL, weights=WEIGHTS, group=4).groups == 40
+    found = replay(run, keep=2)
+    assert found.groups == 40
+    assert result.output.splitlines() == "\n".join(lines_of(found)).splitlines()
 
 
 def test_a_column_kept_is_what_the_run_trained_on(run):
     change(run, THIRD, lambda table: table.append_column("kept", pa.array([i % 4 == 0 for i in range(32)])))
-    assert replay(run, weights=WEIGHTS).kept_by_run.rollouts == 160 - 32 + 8
+    assert replay(run).kept_by_run.rollouts == 160 - 32 + 8
 
 
 def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
@@ -101,7 +98,7 @@ def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
         return table
 
     change(run, THIRD, none)
-    found = replay(run, weights=WEIGHTS)
+    found = replay(run)
     assert found.not_judged == 1
     assert found.kept.rollouts == 80
 
@@ -109,7 +106,7 @@ def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
 def test_a_step_without_any_reward_keeps_nothing(run):
     nothing = pa.array([None] * 32, pa.float64())
     change(run, THIRD, lambda table: with_column(with_column(table, "right", nothing), "short", nothing))
-    found = replay(run, weights=WEIGHTS)
+    found = replay(run)
     assert found.not_judged == 32
     assert found.kept.rollouts == 64
     assert len(found.kept.variances) == 16
@@ -117,8 +114,8 @@ def test_a_step_without_any_reward_keeps_nothing(run):
 
 def test_steps_after_the_newest_state_are_omitted_with_a_note(run):
     state(run, lambda data: {**data, "log_history": [row for row in data["log_history"] if row["step"] < 4]})
-    found = replay(run, weights=WEIGHTS)
-    assert found.steps == [1, 2, 3]
+    found = replay(run)
+    assert found.steps == [0, 1, 2]
     assert any("2 steps" in note for note in found.notes)
 
 
@@ -129,12 +126,12 @@ def test_the_newest_state_is_read(run):
     old = json.loads((run / "checkpoint-5" / "trainer_state.json").read_text())
     old["log_history"] = old["log_history"][:2]
     (run / "checkpoint-2" / "trainer_state.json").write_text(json.dumps(old))
-    assert replay(run, weights=WEIGHTS).steps == [1, 2, 3, 4, 5]
+    assert replay(run).steps == [0, 1, 2, 3, 4]
 
 
 def test_a_mean_of_more_rollouts_than_the_table_has_is_noted(run):
     change(run, THIRD, lambda table: table.slice(0, 16))
-    assert any("in 1 steps" in note for note in replay(run, weights=WEIGHTS).notes)
+    assert any("in 1 steps" in note for note in replay(run).notes)
 
 
 def test_texts_are_completions_too(run):
@@ -146,15 +143,15 @@ def test_texts_are_completions_too(run):
         return with_column(with_column(table, "prompt", pa.array(prompts)), "completion", pa.array(texts))
 
     change(run, THIRD, plain)
-    found = replay(run, select=lambda group, rng: np.arange(8) == 7, weights=WEIGHTS)
+    found = replay(run, select=lambda group, rng: np.arange(8) == 7)
     assert found.groups == 20
-    whole = replay(run, weights=WEIGHTS).sampled.tokens
+    whole = replay(run).sampled.tokens
     assert found.sampled.tokens == pytest.approx(whole)
 
 
-def test_finished_cannot_be_replayed():
+def test_finished_cannot_be_replayed(run):
     with refused(ConfigError, "finished", key="select", code="config.unsupported"):
-        replay(REAL, select=["finished", "max_variance"], weights=WEIGHTS)
+        replay(run, select=["finished", "max_variance"])
 
 
 def with_column(table, name, column):
@@ -252,23 +249,100 @@ def test_damaged_runs_are_refused_by_name(run, damage):
     do, named, code = DAMAGES[damage]
     do(run)
     with refused(DataError, named, code=code):
-        replay(run, weights=WEIGHTS)
+        replay(run)
 
 
-def test_weights_that_contradict_the_log_are_refused():
-    with refused(DataError, "right", "short", key="weights", code="data.mismatch"):
+def test_weights_that_contradict_the_log_are_refused(run):
+    with refused(DataError, "right", "short", key="reward_weights", code="data.mismatch"):
         replay(REAL)
-    with refused(ConfigError, 1, 2, key="weights", code="config.value"):
-        replay(REAL, weights=[1.0])
+    (run / "winnow.toml").write_text("reward_weights = [1.0]")
+    with refused(DataError, 1, 2, key="reward_weights", code="data.mismatch"):
+        replay(run)
 
 
-def test_a_group_that_is_no_group_is_refused():
-    with refused(DataError, 12, key="group", code="data.malformed"):
-        replay(REAL, weights=WEIGHTS, group=12)
+def test_a_group_that_is_no_group_is_refused(run):
+    weighted(run, "rollouts_per_prompt = 12\n")
+    with refused(DataError, 12, key="rollouts_per_prompt", code="data.malformed"):
+        replay(run)
 
 
 def test_the_command_names_the_damage(run):
     (run / THIRD).write_bytes(b"PAR1")
-    check_printed_error(
-        CliRunner().invoke(app, ["replay", str(run), "--weights", "1,0.5"]), THIRD, code="data.malformed"
-    )
+    check_printed_error(CliRunner().invoke(app, ["replay", str(run)]), THIRD, code="data.malformed")
+
+
+def test_metrics_are_those_of_the_table_and_of_the_trainer(run):
+    """Step 0 here is step 1 of TRL. Rewards are right + short / 2; no step has verdicts, as they are no 0 or 1."""
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    table = pq.read_table(run / "completions" / "completions_00001.parquet").to_pydict()
+    rewards = np.array(table["right"]) + 0.5 * np.array(table["short"])
+    first = rows[0]
+    assert first["reward/mean"] == pytest.approx(rewards.mean())
+    assert first["reward/std"] == pytest.approx(rewards.std())
+    assert (first["budget/rollouts"], first["group/count"], first["select/trained"]) == (32, 4, 32)
+    assert first["budget/tokens_generated"] == first["budget/tokens_trained"] == 13.375 * 32
+    assert first["reward/part/right"] == 0.34375
+    assert first["policy/entropy"] == pytest.approx(0.224987, abs=1e-6)
+    assert first["seconds/step"] == pytest.approx(1.508275, abs=1e-6)
+    assert first["budget/updates"] == 1
+    assert not any("accuracy" in name for row in rows for name in row)
+
+
+def test_a_reward_function_can_be_the_verdict(run):
+    weighted(run, 'correct_by = "right"\n')
+    for row in read_metrics(run):
+        assert row["reward/accuracy"] == row["reward/part/right"]
+        assert row["outcome/correct"] + row["outcome/wrong"] == 32
+    weighted(run, 'correct_by = "write"\n')
+    with refused(DataError, "write", key="correct_by", code="data.mismatch"):
+        read_metrics(run)
+
+
+def test_rewards_of_0_and_1_are_verdicts(run):
+    def plain(table):
+        zero = pa.array([0.0] * 32)
+        return with_column(with_column(table, "short", zero), "right", pa.array([float(i < 9) for i in range(32)]))
+
+    change(run, THIRD, plain)
+    verdicts = [row["correct"] for row in read_rows(run, step=2, columns=["correct"])]
+    assert verdicts == [True] * 9 + [False] * 23
+    assert {row["correct"] for row in read_rows(run, step=1, columns=["correct"])} == {None}
+    assert not any("reward/accuracy" in row for row in read_metrics(run))
+
+
+def test_rows_have_texts_and_no_tokens(run):
+    rows = list(read_rows(run, step=0))
+    assert len(rows) == 32
+    for row in rows:
+        assert (row["tokens"], row["logprobs"], row["finish"], row["answer"]) == (None, None, None, None)
+        assert set(row["parts"]) == {"right", "short"}
+        assert row["reward"] == pytest.approx(row["parts"]["right"] + row["parts"]["short"] / 2)
+    assert sum(row["length"] for row in rows) == 428
+    assert len({row["prompt_id"] for row in rows}) == 4
+
+
+def test_an_evaluation_after_k_steps_is_of_step_k(run):
+    evaluation = {"step": 5, "eval_reward": 0.5, "eval_rewards/right/mean": 0.75, "eval_runtime": 2.0}
+    state(run, lambda data: {**data, "log_history": [*data["log_history"], evaluation]})
+    last = read_metrics(run)[-1]
+    assert last == {"step": 5, "eval/reward_mean": 0.5, "eval/part/right": 0.75, "eval/seconds": 2.0}
+
+
+def test_a_metric_that_is_no_number_is_refused(run):
+    def text(data):
+        data["log_history"][0]["entropy"] = "low"
+        return data
+
+    state(run, text)
+    with refused(DataError, "entropy", "trainer_state.json", code="data.malformed"):
+        read_metrics(run)
+
+
+def test_metrics_that_nobody_knows_are_named(run):
+    def mine(data):
+        data["log_history"][0]["my_metric"] = 1.0
+        return data
+
+    state(run, mine)
+    assert any("my_metric" in note for note in log_notes(run))

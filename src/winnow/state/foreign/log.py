@@ -1,0 +1,255 @@
+"""What the log of every other trainer becomes: groups of rollouts, and from them winnow's rows and metrics.
+
+Metrics of rewards and groups are computed from the logged rollouts, by winnow's definitions. Only what rollouts do not
+show (losses, lengths in tokens, seconds, evaluations) is taken from the trainer's own metrics. What neither has stays
+absent: no log-probs, no token ids, no seconds of verdicts, and often no lengths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from winnow.algos.advantage import is_flat
+from winnow.errors import DataError
+from winnow.records import BoolArray, FloatArray
+from winnow.state.foreign.settings import read_settings
+from winnow.state.log import encode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANY = 12  # names in a note
+KINDS = {None: None, True: "correct", False: "wrong"}  # of a verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignGroup:
+    """One prompt's rollouts of one step, [N] each."""
+
+    prompt_id: str
+    prompt: str
+    answer: Any  # the gold answer; None where it is not logged
+    texts: Sequence[str]
+    rewards: FloatArray  # NaN: none was computed
+    parts: Sequence[Mapping[str, float]]  # the rewards that it is the sum of, before their weights
+    kept: BoolArray  # whether the trainer trained on it
+    advantages: FloatArray | None  # None where they are not logged
+    lengths: FloatArray  # tokens; estimates in most logs, NaN where even these are impossible
+    correct: BoolArray | None = None  # None: the log does not show it
+
+    @property
+    def judged(self) -> BoolArray:
+        return ~np.isnan(self.rewards)
+
+
+class ForeignLog(ABC):
+    """The log of a run in a folder. Every method reads the files when it is called, and raises DataError where one is
+    missing, damaged, or does not fit the others.
+    """
+
+    program: ClassVar[str]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = read_settings(path)
+
+    @classmethod
+    @abstractmethod
+    def is_at(cls, path: Path) -> bool:
+        """Whether a folder has the names that this trainer writes."""
+
+    @classmethod
+    @abstractmethod
+    def folders_of(cls, path: Path) -> Iterable[Path]:
+        """The folders that may be the log of a file of rollouts."""
+
+    @classmethod
+    @abstractmethod
+    def step_of(cls, name: str) -> int | None:
+        """The step, counted from 0, in the name of a file of rollouts; None for any other name."""
+
+    @abstractmethod
+    def files(self) -> dict[int, Path]:
+        """step -> file of its rollouts, in step order."""
+
+    @abstractmethod
+    def read(self, step: int) -> list[ForeignGroup]:
+        """The groups of a step that has a file, with `correct` only where the log has verdicts."""
+
+    @abstractmethod
+    def measured(self) -> dict[int, dict[str, float]]:
+        """step -> metrics of the trainer, by winnow's names. An evaluation after k steps is of step k."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What is not read, not logged or estimated, in sentences."""
+
+    def groups(self, step: int) -> list[ForeignGroup]:
+        """The groups of a step, with different ids. Where all rewards of the step are 0 or 1, they are its verdicts."""
+        groups = list(_distinct(self.read(step)))
+        rewards = np.concatenate([group.rewards for group in groups])
+        if not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
+            return groups
+        return [
+            group if group.correct is not None else replace(group, correct=group.rewards == 1.0) for group in groups
+        ]
+
+    def table(self, step: int) -> pa.Table:
+        """The rollouts of a step with winnow's columns; null where the log has nothing."""
+        from winnow.state.rollout_columns import foreign_table
+
+        groups = self.groups(step)
+        rows = [row for group in groups for row in _rows(step, group)]
+        return foreign_table({name: [row[name] for row in rows] for name in rows[0]}, len(rows))
+
+    def rows(self) -> list[dict[str, float]]:
+        """Rows as of metrics.jsonl, in step order. Accuracies are absent unless every step has verdicts."""
+        by_step = {step: self.groups(step) for step in self.files()}
+        verdicts = all(group.correct is not None for groups in by_step.values() for group in groups)
+        measured = self.measured()
+        rows = []
+        for step in sorted({*by_step, *measured}):
+            own = _metrics(by_step[step], accuracies=verdicts) if step in by_step else {}
+            rows.append({"step": step, **own, **measured.get(step, {})})
+        return rows
+
+
+def _distinct(groups: Iterable[ForeignGroup]) -> Iterator[ForeignGroup]:
+    """The groups; a further one of the same prompt has a number after its id."""
+    seen: Counter[str] = Counter()
+    for group in groups:
+        seen[group.prompt_id] += 1
+        count = seen[group.prompt_id]
+        yield group if count == 1 else replace(group, prompt_id=f"{group.prompt_id}-{count}")
+
+
+def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:
+    count, answer = len(group.rewards), encode(group.answer).decode()
+    for index in range(count):
+        failed = not group.judged[index]
+        correct = None if failed or group.correct is None else bool(group.correct[index])
+        length = float(group.lengths[index])
+        yield {
+            "step": step, "seed": 0, "prompt_id": group.prompt_id, "prompt": group.prompt, "prompt_tokens": [],
+            "answer": answer, "task": "", "meta": "{}", "count": count, "index": index, "text": group.texts[index],
+            "length": None if math.isnan(length) else int(length), "version": step,
+            "reward": float(group.rewards[index]), "correct": correct,
+            "kind": "failed" if failed else KINDS[correct],
+            "parts": encode(dict(group.parts[index])).decode(),
+            "cause": "malformed" if failed else None, "detail": "no reward was computed" if failed else "",
+            "seconds": math.nan, "late": False, "keep": bool(group.kept[index]),
+            "reason": "failed: malformed" if failed else "trained" if group.kept[index] else "not selected",
+            "advantage": None if group.advantages is None else _known(group.advantages[index]),
+        }  # fmt: skip
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else float(number)
+
+
+def _metrics(groups: Sequence[ForeignGroup], *, accuracies: bool) -> dict[str, float]:
+    rewards = np.concatenate([group.rewards for group in groups])
+    lengths = np.concatenate([group.lengths for group in groups])
+    kept = np.concatenate([group.kept for group in groups])
+    valid = rewards[~np.isnan(rewards)]
+    judged = [group for group in groups if group.judged.any()]
+    sizes = np.array([int(group.judged.sum()) for group in judged], dtype=np.float64)
+    flat = [group for group in judged if is_flat(group.rewards[group.judged])]
+    row = {
+        "budget/rollouts": float(len(rewards)),
+        "group/count": float(len(groups)),
+        "group/flat": float(len(flat)),
+        "outcome/failed": float(len(rewards) - len(valid)),
+        "select/kept": float(kept.sum()),
+        "select/trained": float(kept.sum()),
+    }
+    if not np.isnan(lengths).any():
+        spent, trained = float(lengths.sum()), float(lengths[kept].sum())
+        row |= {
+            "budget/tokens_generated": spent,
+            "budget/tokens_kept": trained,
+            "budget/tokens_trained": trained,
+            "budget/tokens_wasted": spent - trained,
+        }
+    if all(group.advantages is not None for group in groups):
+        credit = np.concatenate([np.asarray(group.advantages)[group.kept] for group in groups])
+        if len(credit) and not np.isnan(credit).any():
+            row |= {"advantage/mean": float(credit.mean()), "advantage/std": float(credit.std())}
+    if len(valid):
+        row |= {
+            "group/effective": float(sizes.sum() ** 2 / (sizes**2).sum()),
+            "reward/mean": float(valid.mean()),
+            "reward/std": float(valid.std()),
+            "reward/min": float(valid.min()),
+            "reward/max": float(valid.max()),
+            "reward/mean_of_prompts": float(np.mean([group.rewards[group.judged].mean() for group in judged])),
+        }
+    if len(valid) and accuracies:
+        shares = [float(np.asarray(group.correct)[group.judged].mean()) for group in judged]
+        of_flat = [share for group, share in zip(judged, shares, strict=True) if is_flat(group.rewards[group.judged])]
+        right = float(sum(np.asarray(group.correct)[group.judged].sum() for group in judged))
+        row |= {
+            "outcome/correct": right,
+            "outcome/wrong": len(valid) - right,
+            "reward/accuracy": right / len(valid),
+            "reward/accuracy_of_prompts": float(np.mean(shares)),
+            "group/all_correct": float(sum(share == 1 for share in of_flat)),
+            "group/all_wrong": float(sum(share == 0 for share in of_flat)),
+        }
+    return row
+
+
+def estimated_lengths(characters: Sequence[int], mean: float) -> FloatArray:
+    """[N] whole numbers of tokens: the logged mean length, divided among N rollouts in proportion to their characters.
+
+    Their sum is N times the mean, rounded. NaN without a mean.
+    """
+    count = len(characters)
+    if math.isnan(mean):
+        return np.full(count, np.nan)
+    total, sizes = round(mean * count), np.array(characters, dtype=np.float64)
+    exact = sizes * total / sizes.sum() if sizes.any() else np.full(count, total / max(1, count))
+    whole = np.floor(exact)
+    most = np.argsort(whole - exact, kind="stable")[: int(total - whole.sum())]
+    whole[most] += 1
+    return whole
+
+
+def written(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written again: a key under which its contents can be kept. Raises OSError."""
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def digest_of(prompt: str) -> str:
+    """A short id of a prompt that has none: equal for equal texts."""
+    return hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
+def metric(path: Path, where: str, name: str, value: Any) -> float:
+    """A logged number, NaN for null. Raises DataError for anything else."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise malformed(path, f"{where}: the metric {name!r} is {value!r:.40}, and not a number")
+    return float(value)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names for a note, and how many more there are."""
+    every = list(dict.fromkeys(names))
+    more = f" and {len(every) - MANY} more" if len(every) > MANY else ""
+    return ", ".join(every[:MANY]) + more
+
+
+def malformed(path: Path, problem: str) -> DataError:
+    return DataError(f"{path} {problem}", remedy="restore it, or name another run", code="data.malformed")

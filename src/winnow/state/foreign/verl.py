@@ -1,0 +1,357 @@
+"""The log of a verl run: the generations that its trainer dumps, and the metrics of its logger "file".
+
+    RUN/rollouts/5.jsonl   of trainer.rollout_data_dir=RUN/rollouts; the folder has any name, or is RUN itself
+    RUN/log.jsonl          of trainer.logger=[file] with VERL_FILE_LOGGER_PATH=RUN/log.jsonl; the file has any name
+
+A row of a dump has input, output, gts, score, step, and the keys that the trainer or its reward adds: `uid` (with which
+the rows of a prompt are found), or `acc` (whether the answer is correct). Written by verl 0.9.1, whose dumps come from
+`PPOTrainer._write_generations`, and its metrics from `FileLogger`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from winnow.errors import DataError
+from winnow.metrics import distinct
+from winnow.records import BoolArray, FloatArray
+from winnow.state.disk import check_kind, errors_as
+from winnow.state.foreign.log import (
+    ForeignGroup,
+    ForeignLog,
+    digest_of,
+    estimated_lengths,
+    listed,
+    malformed,
+    metric,
+    written,
+)
+
+OWN = ("input", "output", "gts", "score", "step")
+READ = (*OWN, "uid", "acc")
+MEAN_LENGTH = "response_length/mean"
+METRICS = {  # of a step -> winnow's
+    MEAN_LENGTH: "rollout/length_mean",
+    "response_length/max": "rollout/length_max",
+    "response_length/clip_ratio": "rollout/truncated",
+    "actor/loss": "policy/loss",
+    "actor/entropy": "policy/entropy",
+    "actor/grad_norm": "policy/grad_norm",
+    "actor/lr": "policy/learning_rate",
+    "actor/pg_clipfrac": "policy/clip_fraction",
+    "actor/kl_loss": "loss/kl",
+    "actor/reward_kl_penalty": "reward/kl",
+    "critic/vf_loss": "critic/loss",
+    "critic/vf_explained_var": "critic/explained_variance",
+    "critic/values/mean": "critic/value_mean",
+    "critic/grad_norm": "critic/grad_norm",
+    "critic/lr": "critic/learning_rate",
+    "timing_s/step": "seconds/step",
+    "timing_s/gen": "seconds/generate",
+    "timing_s/reward": "seconds/verify",
+    "timing_s/adv": "seconds/select",
+    "timing_s/values": "seconds/values",
+    "timing_s/update_critic": "seconds/critic",
+    "timing_s/old_log_prob": "seconds/logprobs",
+    "timing_s/update_actor": "seconds/update",
+    "timing_s/update_weights": "seconds/sync",
+}
+ALSO_READ = ("critic/returns/mean", "timing_s/ref", "timing_s/testing")
+EVALUATION = re.compile(r"val-core/(.+)/(acc|reward)/mean@(\d+)")
+EVALUATED = {"acc": "accuracy_sampled", "reward": "reward_mean"}
+FAMILIES = (  # prefixes of verl's own metrics, which are not named when they are not read
+    "actor/", "critic/", "global_seqlen/", "num_turns/", "perf/", "prompt_length/", "response/", "response_length/",
+    "response_length_non_aborted/", "rollout_corr/", "timing_per_token_ms/", "timing_s/", "tool_call_counts/",
+    "training/", "val-aux/", "val-core/", "variance_proxy/",
+)  # fmt: skip
+_DUMP = re.compile(r"(\d{1,15})\.jsonl")
+_KEY = re.compile(r"(.+)_(\d+)_(\d+)")  # of the transfer queue: prompt, session, output
+_PADDING = re.compile(r"pad[0-9a-f]{32}")  # the prompt of rows that only fill a batch
+
+
+class _Row(NamedTuple):
+    """A row of a dump."""
+
+    prompt: str  # its id, or its text where it has none
+    session: int
+    output: int  # of several in a session; the last one is the rollout
+    fields: Mapping[str, Any]
+
+
+class VerlLog(ForeignLog):
+    """A folder with dumped generations, in itself or in one folder in it."""
+
+    program = "verl"
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        return bool(_dumps(path)) or any(_dumps(inner) for inner in _folders(path))
+
+    @classmethod
+    def folders_of(cls, path: Path) -> Iterable[Path]:
+        return (path.parent.parent, path.parent) if _DUMP.fullmatch(path.name) else ()
+
+    @classmethod
+    def step_of(cls, name: str) -> int | None:
+        match = _DUMP.fullmatch(name)
+        return int(match[1]) - 1 if match and int(match[1]) > 0 else None
+
+    def files(self) -> dict[int, Path]:
+        with errors_as(DataError, f"cannot read {self.path}", "make it readable", code="data.unreadable"):
+            folders = [folder for folder in (self.path, *_folders(self.path)) if _dumps(folder)]
+            if len(folders) > 1:
+                raise DataError(
+                    f"{self.path} has generations in several folders: {', '.join(folder.name for folder in folders)}",
+                    remedy="name the folder of those that were trained on",
+                    code="data.mismatch",
+                )
+            files: dict[int, Path] = {}
+            for name in _dumps(folders[0]):
+                step = self.step_of(name)
+                path = folders[0] / name
+                if step is None:
+                    raise malformed(path, "is of step 0, and verl trains from step 1 on")
+                if step in files:
+                    raise malformed(path, f"and {files[step].name} are both of step {step + 1}")
+                files[step] = path
+        return dict(sorted(files.items()))
+
+    def read(self, step: int) -> list[ForeignGroup]:
+        path = self.files()[step]
+        rows = self._rollouts(path, step)
+        mean = self._metrics().get(step + 1, {}).get(MEAN_LENGTH, math.nan)
+        lengths = estimated_lengths([len(row.fields["output"]) for row in rows], mean)
+        correct = _correct(path, rows)
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(row.prompt, []).append(place)
+        self._check_sizes(path, places)
+        return [_group([rows[i] for i in own], lengths[own], correct, own) for own in places.values()]
+
+    def measured(self) -> dict[int, dict[str, float]]:
+        measured: dict[int, dict[str, float]] = {}
+        trained = self.files()
+        logged = self._metrics()
+        sources = list(dict.fromkeys(match[1] for row in logged.values() for match in _evaluations(row)))
+        tasks = dict(zip(sources, distinct(sources), strict=True)) if len(sources) > 1 else {}
+        for step, row in logged.items():
+            if step - 1 in trained:
+                own = {METRICS[name]: value for name, value in row.items() if name in METRICS}
+                if "timing_s/ref" in row:
+                    own["seconds/logprobs"] = own.get("seconds/logprobs", 0.0) + row["timing_s/ref"]
+                if "critic/vf_explained_var" in row and "critic/returns/mean" in row:
+                    own["critic/return_mean"] = row["critic/returns/mean"]
+                measured.setdefault(step - 1, {}).update(own)
+            for match in _evaluations(row):
+                prefix = f"eval/{tasks[match[1]]}/" if tasks else "eval/"
+                measured.setdefault(step, {})[prefix + EVALUATED[match[2]]] = row[match[0]]
+                if "timing_s/testing" in row:
+                    measured[step]["eval/seconds"] = row["timing_s/testing"]
+        return measured
+
+    def notes(self) -> list[str]:
+        files, logged = self.files(), self._metrics()
+        columns = dict.fromkeys(name for path in files.values() for name in _columns(path))
+        unknown = [name for row in logged.values() for name in row if not name.startswith(FAMILIES)]
+        source = self._logger_file()
+        notes = [
+            f"a log of verl: step {min(files)} here is its step {min(files) + 1}. It has no token ids, and does not "
+            f"show which responses were cut off",
+            "lengths are estimated from characters and the logged mean length"
+            if source is not None
+            else "it has no metrics: neither lengths, losses nor seconds. Set trainer.logger=[console,file] and "
+            "VERL_FILE_LOGGER_PATH in this folder",
+        ]
+        if "uid" not in columns:
+            notes.append("rows with the same input count as one prompt, as no row has a uid")
+        if extra := [name for name in columns if name not in READ]:
+            notes.append(f"columns that are not read: {listed(extra)}")
+        if unknown:
+            notes.append(f"metrics that are not read: {listed(unknown)}")
+        if lacking := [step for step in logged if step > 0 and step - 1 not in files]:
+            notes.append(
+                f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have no generations: of their metrics, "
+                f"only evaluations are read"
+            )
+        if any(_evaluations(row) for row in logged.values()):
+            notes.append("evaluations count as sampled: the log does not show whether they were greedy")
+        return notes
+
+    def _rollouts(self, path: Path, step: int) -> list[_Row]:
+        """The last output of every session, without rows that only fill the batch."""
+        last: dict[tuple[str, int], _Row] = {}
+        for number, fields in _lines(path):
+            _check_row(path, number, fields, step + 1)
+            row = _row(path, number, fields)
+            if _PADDING.fullmatch(row.prompt) and "uid" in fields:
+                continue
+            key = (row.prompt, row.session)
+            if key in last and last[key].output == row.output:
+                raise malformed(path, f"has the uid {fields['uid']!r} twice")
+            if key not in last or last[key].output < row.output:
+                last[key] = row
+        if not last:
+            raise malformed(path, "has no rows")
+        return list(last.values())
+
+    def _check_sizes(self, path: Path, places: Mapping[str, Sequence[int]]) -> None:
+        wanted = self.settings.rollouts_per_prompt
+        for own in places.values():
+            if wanted is not None and len(own) != wanted:
+                raise DataError(
+                    f"{path} has {len(own)} rollouts of a prompt, and winnow.toml names {wanted}",
+                    remedy="correct rollouts_per_prompt, or restore the file",
+                    key="rollouts_per_prompt",
+                    code="data.mismatch",
+                )
+
+    def _metrics(self) -> Mapping[int, Mapping[str, float]]:
+        """verl's step -> its metrics, NaN for those that are not read; none without a file of them."""
+        path = self._logger_file()
+        return {} if path is None else _logged(path, written(path))
+
+    def _logger_file(self) -> Path | None:
+        """The file of verl's file logger. Raises DataError where there are several."""
+        above = [self.path.parent] * bool(_dumps(self.path))  # its dumps alone were named
+        for folder in (self.path, *above):
+            found = [path for path in sorted(folder.glob("*.jsonl")) if not _DUMP.fullmatch(path.name)]
+            found = [path for path in found if _is_of_logger(path)]
+            if len(found) > 1:
+                raise DataError(
+                    f"{folder} has the metrics of several runs: {', '.join(path.name for path in found)}",
+                    remedy="keep those of one run in its folder",
+                    code="data.mismatch",
+                )
+            if found:
+                return found[0]
+        return None
+
+
+@functools.lru_cache(maxsize=16)
+def _logged(path: Path, when: tuple[int, ...]) -> Mapping[int, Mapping[str, float]]:
+    """The rows of a file logger. Later rows of a step add to earlier ones."""
+    rows: dict[int, dict[str, float]] = {}
+    for number, row in _lines(path, may_be_cut=True):
+        step, data = row.get("step"), row.get("data")
+        if not isinstance(step, int) or step < 0 or not isinstance(data, dict):
+            raise malformed(path, f"line {number}: has no step with its metrics, 'data'")
+        for name, value in data.items():
+            is_read = name in METRICS or name in ALSO_READ or EVALUATION.fullmatch(name)
+            rows.setdefault(step, {})[name] = metric(path, f"line {number}", name, value) if is_read else math.nan
+    return rows
+
+
+def _dumps(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if _DUMP.fullmatch(name))
+    except OSError:
+        return []
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(inner for inner in path.iterdir() if inner.is_dir())
+    except OSError:
+        return []
+
+
+def _is_of_logger(path: Path) -> bool:
+    """Whether the first line is one of the file logger, or damaged at its end and begins like one."""
+    try:
+        check_kind(path, "a file", follow=True)
+        with path.open("rb") as file:
+            return re.match(rb'\{"step":\d+,"data":\{', file.read(64)) is not None
+    except OSError:
+        return False
+
+
+def _lines(path: Path, *, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, its object). With `may_be_cut`, an incomplete last line is ignored: it is being written, or the writer was
+    killed. Raises DataError, with the line.
+    """
+    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
+        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if may_be_cut and not line.endswith(b"\n"):
+                    return
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise malformed(path, f"line {number}: is no JSON ({error})") from error
+                if not isinstance(row, dict):
+                    raise malformed(path, f"line {number}: is no JSON object")
+                yield number, row
+
+
+def _columns(path: Path) -> list[str]:
+    try:
+        return list(next(_lines(path), (0, {}))[1])
+    except DataError:  # its step is refused, or left out, where it is read
+        return []
+
+
+def _check_row(path: Path, number: int, fields: Mapping[str, Any], step: int) -> None:
+    for name in OWN:
+        if name not in fields:
+            raise malformed(path, f"line {number}: has no {name!r}")
+    for name in ("input", "output"):
+        if not isinstance(fields[name], str):
+            raise malformed(path, f"line {number}: {name!r} is no text")
+    score = fields["score"]
+    if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float)) or math.isinf(score)):
+        raise malformed(path, f"line {number}: the score is {score!r:.40}, and not a number")
+    if fields["step"] != step:
+        raise malformed(path, f"line {number}: is of step {fields['step']!r:.40}")
+
+
+def _row(path: Path, number: int, fields: Mapping[str, Any]) -> _Row:
+    if "uid" not in fields:
+        return _Row(fields["input"], number, 0, fields)
+    uid = fields["uid"]
+    if not isinstance(uid, str):
+        raise malformed(path, f"line {number}: the uid is {uid!r:.40}, and not a text")
+    match = _KEY.fullmatch(uid)
+    return _Row(match[1], int(match[2]), int(match[3]), fields) if match else _Row(uid, number, 0, fields)
+
+
+def _correct(path: Path, rows: Sequence[_Row]) -> BoolArray | None:
+    """[rows] by the column `acc`; None where no row has it. Raises DataError for what is neither 0 nor 1."""
+    values = [row.fields.get("acc") for row in rows]
+    if all(value is None for value in values):
+        return None
+    for value in values:
+        if not isinstance(value, (int, float)) or value not in (0, 1):
+            raise malformed(path, f"has an 'acc' of {value!r:.40}, which is neither 0 nor 1")
+    return np.array(values, dtype=np.bool_)
+
+
+def _group(rows: Sequence[_Row], lengths: FloatArray, correct: BoolArray | None, places: Sequence[int]) -> ForeignGroup:
+    first = rows[0]
+    named = "uid" in first.fields
+    scores = [math.nan if row.fields["score"] is None else float(row.fields["score"]) for row in rows]
+    return ForeignGroup(
+        prompt_id=first.prompt if named else digest_of(first.prompt),
+        prompt=first.fields["input"],
+        answer=first.fields["gts"],
+        texts=[row.fields["output"] for row in rows],
+        rewards=np.array(scores, dtype=np.float64),
+        parts=[{}] * len(rows),
+        kept=np.ones(len(rows), dtype=np.bool_),
+        advantages=None,
+        lengths=lengths,
+        correct=None if correct is None else correct[list(places)],
+    )
+
+
+def _evaluations(row: Mapping[str, Any]) -> list[re.Match[str]]:
+    return [match for name in row if (match := EVALUATION.fullmatch(name))]
