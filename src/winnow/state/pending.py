@@ -20,7 +20,15 @@ from winnow.errors import RunFolderError
 from winnow.records import Group, Outcome, Prompt, Rollout
 
 PENDING = "pending/"  # prefix of the tensors' names
-_PLAIN = ("index", "text", "finish", "version", "rank", "round", "beyond")  # fields of a rollout that JSON has as they are
+_PLAIN = (
+    "index",
+    "text",
+    "finish",
+    "version",
+    "rank",
+    "round",
+    "beyond",
+)  # fields of a rollout that JSON has as they are
 
 
 @dataclass(frozen=True)

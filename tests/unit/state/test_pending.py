@@ -70,5 +70,17 @@ def test_a_prompt_that_the_task_lost_is_refused(tmp_path):
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Rollout)])
 def test_every_field_of_a_rollout_is_saved(field):
     """A field that is added to the record has to be added here."""
-    known = {"index", "tokens", "logprobs", "text", "finish", "version", "rank", "trainable", "turns", "round", "beyond"}
+    known = {
+        "index",
+        "tokens",
+        "logprobs",
+        "text",
+        "finish",
+        "version",
+        "rank",
+        "trainable",
+        "turns",
+        "round",
+        "beyond",
+    }
     assert field in known
