@@ -1,4 +1,4 @@
-"""Run by test_ahead.py: runs at rollout.ahead = 1 that are slowed or killed, and what they leave.
+"""Run by test_ahead_runs.py: runs at rollout.ahead = 1 that are slowed or killed, and what they leave.
 
     python ahead_lives.py few|sleeps|points
 

@@ -205,8 +205,8 @@ def _check_ahead(members: Members) -> None:
         (
             "cut",
             several and members.cut.traits.cuts,
-            f"the ranks exchange lengths before cut = {members.cut.name!r} decides, and they exchange nothing while the "
-            f"policy is trained",
+            f"cut = {members.cut.name!r} needs the lengths of all ranks' rollouts, and the ranks exchange nothing while "
+            f"the policy is trained",
             "remove cut, or use one rank",
         ),
         (
