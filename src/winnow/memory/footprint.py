@@ -32,7 +32,7 @@ STEP_BYTES = 4  # AdamW counts updates per parameter, in float32
 LOGIT_COPIES = 3  # in a chunk's backward: log-probs, their gradient, and the logits' gradient
 ENTROPY_COPIES = 5  # as LOGIT_COPIES, with p and p log p
 FORWARD_COPIES = 2  # without backward: logits and log-probs
-AT_ONCE = 2  # layers gathered at a time: the one that computes, and the next
+AT_ONCE = 2  # copies of a layer's weights at a time: as gathered, and unpacked, in which form it computes
 
 
 def parameter_bytes(model: nn.Module) -> int:
@@ -196,13 +196,13 @@ def written_bytes(model: nn.Module) -> int:
     return max(*whole, *(p.numel() * (p.element_size() + 3 * _exact(p)) for p in adapted_weights(model)))
 
 
-def gathered_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of the gathered parameters: those outside the layers, and the AT_ONCE largest layers, in the computing
-    precision.
+def gathered_bytes(model: nn.Module, ranks: int, *, layers: int = AT_ONCE) -> int:
+    """Bytes of the gathered parameters: those outside the layers, and the largest `layers`, in the computing precision.
+    A layer that was just gathered counts twice, as gathered and unpacked.
     """
-    root, layers = _groups(model)
-    whole = sorted((_whole(layer, ranks, lambda p: p.element_size()) for layer in layers), reverse=True)
-    return _whole(root, ranks, lambda p: p.element_size()) + sum(whole[:AT_ONCE])
+    root, every = _groups(model)
+    whole = sorted((_whole(layer, ranks, lambda p: p.element_size()) for layer in every), reverse=True)
+    return _whole(root, ranks, lambda p: p.element_size()) + sum(whole[:layers])
 
 
 def gathered_root_bytes(model: nn.Module, ranks: int) -> int:

@@ -143,31 +143,36 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
         yield MemoryPart("a layer's backward", layer, model.updated, device, remedies[:1])
 
 
-def _forward(name: str, reads: nn.Module, demand: Demand, tokens: int, phase: Phase) -> Iterator[MemoryPart]:
-    """Parts of a pass without gradients. Rollouts of a prompt attend to the prompt's keys and values, and each rollout
-    holds a copy of these.
+def _forward(
+    name: str, reads: nn.Module, demand: Demand, tokens: int, phase: Phase, *, logits: int = 0
+) -> Iterator[MemoryPart]:
+    """Parts of a pass without gradients, at the one of three moments that needs most.
+
+    In a layer, rollouts of a prompt attend to the prompt's keys and values, and each rollout holds a copy of these;
+    checkpointed layers keep none. At its end, `logits` exist beside the weights of the head. At its start, a sharded
+    model has the weights outside the layers twice, as gathered and unpacked: FSDP2 frees the former when it has
+    gathered a layer.
     """
-    yield from _gathered(reads, demand, phase)
-    read = footprint.forward_bytes(reads, tokens) + footprint.key_value_bytes(reads, tokens)
-    yield MemoryPart(name, read, phase, demand.device, fewer_tokens(demand.config))
+    device, keeps = demand.device, demand.config.model.gradient_checkpointing == "none"
+    read = footprint.forward_bytes(reads, tokens) + keeps * footprint.key_value_bytes(reads, tokens)
+    moments = [[*_gathered(reads, demand, phase), MemoryPart(name, read, phase, device, fewer_tokens(demand.config))]]
+    if logits:
+        moments.append([*_gathered(reads, demand, phase, layers=1), MemoryPart("logits", logits, phase, device)])
+    if demand.sharded:
+        packed = footprint.gathered_root_bytes(reads, demand.ranks)
+        moments.append([*_gathered(reads, demand, phase), MemoryPart("weights to unpack", packed, phase, device)])
+    yield from max(moments, key=lambda parts: sum(part.bytes for part in parts))
 
 
 def _logprobs(demand: Demand, tokens: int, chunk: int, *, copied: bool) -> Iterator[MemoryPart]:
     """Parts of the pass for log-probs. Where the reference is a copy (`copied`), its passes follow those of the policy,
     whose embedding and head stay gathered.
     """
-    model, device = demand.model, demand.device
-    root = footprint.gathered_root_bytes(model, demand.ranks) if demand.sharded else 0
     if demand.sharded and copied:
-        yield MemoryPart("gathered weights of the reference", root, "logprobs", device)
-    forward = list(_forward("forward pass", model, demand, tokens, "logprobs"))
-    logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
-    if root + logits < sum(part.bytes for part in forward):  # they do not coincide, so the larger counts
-        yield from forward
-        return
-    if demand.sharded:
-        yield MemoryPart("gathered weights", root, "logprobs", device)
-    yield MemoryPart("logits", logits, "logprobs", device)
+        root = footprint.gathered_root_bytes(demand.model, demand.ranks)
+        yield MemoryPart("gathered weights of the reference", root, "logprobs", demand.device)
+    logits = footprint.chunk_bytes(demand.model, chunk, copies=footprint.FORWARD_COPIES)
+    yield from _forward("forward pass", demand.model, demand, tokens, "logprobs", logits=logits)
 
 
 def _norms(demand: Demand) -> Iterator[MemoryPart]:
@@ -195,10 +200,13 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
         yield MemoryPart("output layer's gradient for norms", footprint.head_gradient_bytes(model), "norms", device)
 
 
-def _gathered(reads: nn.Module, demand: Demand, phase: Phase) -> Iterator[MemoryPart]:
+def _gathered(
+    reads: nn.Module, demand: Demand, phase: Phase, *, layers: int = footprint.AT_ONCE
+) -> Iterator[MemoryPart]:
     """The other ranks' shares that a pass gathers, where models are sharded."""
     if demand.sharded:
-        yield MemoryPart("gathered weights", footprint.gathered_bytes(reads, demand.ranks), phase, demand.device)
+        gathered = footprint.gathered_bytes(reads, demand.ranks, layers=layers)
+        yield MemoryPart("gathered weights", gathered, phase, demand.device)
 
 
 def _head_input(model: TrainedModel, demand: Demand, tokens: int, phase: Phase) -> Iterator[MemoryPart]:

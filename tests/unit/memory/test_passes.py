@@ -49,6 +49,29 @@ def test_passes_for_log_probs_are_planned_where_there_are_any(qwen):
     assert parts_of("logprobs", **large) == {"logits": 2 * 240 * 151_936 * 4}
 
 
+def test_checkpointed_layers_keep_no_keys_and_values():
+    keys = {"rollout": STEP, "terms": [{"use": "kl", "coefficient": 0.1}]}
+    model = load("bundled").model.config
+    found = parts_of("logprobs", model={"gradient_checkpointing": "full"}, **keys)
+    assert found == {"forward pass": 400 * 4 * (3 * model.intermediate_size + 4 * model.hidden_size)}
+
+
+def test_a_sharded_pass_is_planned_at_its_worst_moment(qwen):
+    """At the start of a small one the embedding of 151,936 x 1,536 and a norm exist twice, and a layer twice. In a
+    layer of a large one the embedding exists once, beside 65,536 tokens of three MLP branches and four states.
+    """
+    keys = {"ranks_of": 2, "ranks": {"learner": "sharded"}, "terms": [{"use": "kl", "coefficient": 0.1}]}
+    keys["model"] = {"path": str(qwen), "dtype": "bfloat16", "gradient_checkpointing": "full"}
+    root = 2 * (151_936 * 1_536 + 1_536)
+    start = parts_of("logprobs", rollout={**STEP, "prompts_per_step": 1}, **keys)
+    assert start["weights to unpack"] == root
+    rollout = {"prompts_per_step": 64, "rollouts_per_prompt": 16, "max_new_tokens": 1004}
+    large = parts_of("logprobs", rollout=rollout, update={"tokens_per_micro_batch": 65_536}, **keys)
+    assert large["forward pass"] == 65_536 * (3 * 8_960 + 4 * 1_536) * 2
+    assert large["gathered weights"] == start["gathered weights"] > root
+    assert "weights to unpack" not in large
+
+
 @pytest.mark.parametrize(
     ("matrix", "name"), [("embedding", "activations for norms"), ("output_head", "forward pass for norms")]
 )
