@@ -52,7 +52,7 @@ RENAMED_VALUES = {
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
 ADDED_METRICS = (  # prefixes of the metrics that one of the trees may lack
     *("policy/mismatch_kl", "policy/effective_sample_size", "policy/engine_lag", "correction/"),
-    *("budget/tokens_masked", "plan/brier"),
+    *("budget/tokens_masked", "plan/brier", "dynamic_sampling/prompt_tokens"),
 )
 CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from winnow.algos.advantage import is_flat
 from winnow.algos.objective import Objective, Term
-from winnow.budget.cuts import Sampled
+from winnow.budget.cuts import SampledRound
 from winnow.budget.rounds import Counts
 from winnow.budget.sampling import PromptTable
 from winnow.engines.base import Engine, EngineContext, make_engine
@@ -343,18 +343,18 @@ def check_cut(rule: Callable[..., Any]) -> None:
         lengths, group = rng.integers(0, 40, size), np.arange(size) % 3
         logprobs = [-rng.exponential(size=length) for length in lengths.tolist()]
         for spent in (0, 50):
-            ends = np.asarray(rule(Sampled(lengths=lengths, group=group, spent=spent, logprobs=logprobs)))
+            ends = np.asarray(rule(SampledRound(lengths=lengths, group=group, spent=spent, logprobs=logprobs)))
             assert ends.shape == (size,), f"one number per rollout, got shape {ends.shape}"
             assert np.issubdtype(ends.dtype, np.integer), f"numbers are integers, got {ends.dtype}"
             assert np.all((ends >= 0) & (ends <= lengths)), f"{ends} tokens of rollouts of {lengths}"
             order = rng.permutation(size)
-            other = Sampled(
+            other = SampledRound(
                 lengths=lengths[order], group=group[order], spent=spent, logprobs=[logprobs[i] for i in order]
             )
             assert np.array_equal(rule(other), ends[order]), "the order of the rollouts decides"
             shown = np.minimum(lengths, ends + 1)  # a cut rollout has at least one token more
             seen = [numbers[:length] for numbers, length in zip(logprobs, shown.tolist(), strict=True)]
-            again = np.asarray(rule(Sampled(lengths=shown, group=group, spent=spent, logprobs=seen)))
+            again = np.asarray(rule(SampledRound(lengths=shown, group=group, spent=spent, logprobs=seen)))
             assert np.array_equal(again, ends), "tokens after the cuts decide"
 
 

@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from winnow.budget.cuts import RolloutKind, Sampled, expected, none, stragglers, token_budget, unlikely
+from winnow.budget.cuts import RolloutKind, SampledRound, expected, none, stragglers, token_budget, unlikely
 
 
 def sampled(lengths, group=None, **more):
     groups = np.zeros(len(lengths), dtype=np.int64) if group is None else np.array(group, dtype=np.int64)
-    return Sampled(lengths=np.array(lengths, dtype=np.int64), group=groups, **more)
+    return SampledRound(lengths=np.array(lengths, dtype=np.int64), group=groups, **more)
 
 
 def ticks(lengths, ended):

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from winnow.budget import cuts
-from winnow.budget.cuts import Sampled
+from winnow.budget.cuts import SampledRound
 from winnow.records import IntArray
 from winnow.registry import register
 
@@ -20,13 +20,13 @@ LogProb = Annotated[float, Field(le=0)]
 
 
 @register("cut", cuts=False)
-def none(sampled: Sampled) -> IntArray:
+def none(sampled: SampledRound) -> IntArray:
     """No rollout is cut."""
     return cuts.none(sampled)
 
 
 @register("cut")
-def token_budget(sampled: Sampled, *, tokens: Count) -> IntArray:
+def token_budget(sampled: SampledRound, *, tokens: Count) -> IntArray:
     """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
 
     Earlier rounds of the step count, those of dynamic sampling included.
@@ -35,13 +35,13 @@ def token_budget(sampled: Sampled, *, tokens: Count) -> IntArray:
 
 
 @register("cut")
-def stragglers(sampled: Sampled, *, share: Share = 0.75) -> IntArray:
+def stragglers(sampled: SampledRound, *, share: Share = 0.75) -> IntArray:
     """The other rollouts of a prompt end when `share` of them are finished; see `winnow.budget.cuts.stragglers`."""
     return cuts.stragglers(sampled, share=share)
 
 
 @register("cut", reads=("logprobs",))
-def unlikely(sampled: Sampled, *, after: Count = 16, least: LogProb = -1.0) -> IntArray:
+def unlikely(sampled: SampledRound, *, after: Count = 16, least: LogProb = -1.0) -> IntArray:
     """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats; see
     `winnow.budget.cuts.unlikely`.
     """

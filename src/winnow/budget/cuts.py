@@ -1,7 +1,7 @@
 """Cuts while sampling: which rollouts of a step end before they are finished, and after how many tokens.
 
-A rule is a function of the rollouts of one round, `Sampled` -> [R] tokens that each rollout gets. A rollout that gets
-fewer than its length is cut. The rule sees whole rollouts, and decides as if all of them advanced by one token per
+A rule is a function of the rollouts of one round, `SampledRound` -> [R] tokens that each rollout gets. A rollout that
+gets fewer than its length is cut. The rule sees whole rollouts, and decides as if all of them advanced by one token per
 tick, from tick 0: what it does at a tick depends on tokens up to that tick alone. So a cut depends on lengths in tokens
 and never on the order in which an engine finishes them, and a faster engine could end the rollouts there. numpy only.
 
@@ -21,10 +21,10 @@ from winnow.records import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class SampledRound:
     """The R rollouts of one round, sampled to their ends, in any order.
 
-    >>> sampled = Sampled(lengths=np.array([5, 9, 2]), group=np.array([0, 0, 1]))
+    >>> sampled = SampledRound(lengths=np.array([5, 9, 2]), group=np.array([0, 0, 1]))
     """
 
     lengths: IntArray  # [R] tokens
@@ -33,21 +33,21 @@ class Sampled:
     logprobs: Sequence[FloatArray] | None = None  # R x [L] in nats; None for a rule that does not read them
 
 
-Rule = Callable[[Sampled], IntArray]
+Rule = Callable[[SampledRound], IntArray]
 
 
-def none(sampled: Sampled) -> IntArray:
+def none(sampled: SampledRound) -> IntArray:
     """Every rollout is finished."""
     return sampled.lengths
 
 
-def token_budget(sampled: Sampled, *, tokens: int) -> IntArray:
+def token_budget(sampled: SampledRound, *, tokens: int) -> IntArray:
     """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
 
     Rollouts that are finished by then are whole. Earlier rounds of the step count. Raises ValueError for a negative
     budget.
 
-    >>> token_budget(Sampled(lengths=np.array([2, 5, 9]), group=np.array([0, 0, 1])), tokens=10)
+    >>> token_budget(SampledRound(lengths=np.array([2, 5, 9]), group=np.array([0, 0, 1])), tokens=10)
     array([2, 4, 4])
     """
     if tokens < 0:
@@ -61,14 +61,14 @@ def token_budget(sampled: Sampled, *, tokens: int) -> IntArray:
     return np.minimum(sampled.lengths, (left - finished[first]) // running[first])
 
 
-def stragglers(sampled: Sampled, *, share: float = 0.75) -> IntArray:
+def stragglers(sampled: SampledRound, *, share: float = 0.75) -> IntArray:
     """The other rollouts of a prompt end when `share` of them (rounded up) are finished.
 
     Over-provisioning as in APRIL (Zhou et al. 2025, arXiv 2509.18521, from its description), per prompt instead of per
     batch; there, the unfinished rollouts continue in the next step, and here they are dropped. Rollouts that are
     finished at the same tick are all whole. Raises ValueError for a share outside (0, 1].
 
-    >>> stragglers(Sampled(lengths=np.array([2, 3, 5, 9]), group=np.zeros(4, dtype=np.int64)), share=0.5)
+    >>> stragglers(SampledRound(lengths=np.array([2, 3, 5, 9]), group=np.zeros(4, dtype=np.int64)), share=0.5)
     array([2, 3, 3, 3])
     """
     if not 0.0 < share <= 1.0:
@@ -82,14 +82,14 @@ def stragglers(sampled: Sampled, *, share: float = 0.75) -> IntArray:
     return ends
 
 
-def unlikely(sampled: Sampled, *, after: int = 16, least: float = -1.0) -> IntArray:
+def unlikely(sampled: SampledRound, *, after: int = 16, least: float = -1.0) -> IntArray:
     """A rollout ends after `after` tokens if their mean log-prob is below `least`. Ours.
 
     It has the place of ARRoL's quality head (arXiv 2603.24840), which is a trained model, and is a function of the
     rollout's own log-probs alone, as in DeepConf (Fu et al. 2025, arXiv 2508.15260). A rollout of at most `after`
     tokens is finished by then. Raises ValueError without log-probs, and for `after` below 1.
 
-    >>> one = Sampled(lengths=np.array([4]), group=np.array([0]), logprobs=[np.array([-1.0, -3.0, 0.0, 0.0])])
+    >>> one = SampledRound(lengths=np.array([4]), group=np.array([0]), logprobs=[np.array([-1.0, -3.0, 0.0, 0.0])])
     >>> unlikely(one, after=2, least=-1.5), unlikely(one, after=3, least=-1.5)
     (array([2]), array([4]))
     """
@@ -137,7 +137,7 @@ def expected(rule: Rule, kinds: Sequence[RolloutKind], rollouts: int) -> Expecte
         chance = _multinomial(counts) * float(np.prod(probabilities**counts))
         of = np.repeat(np.arange(len(kinds)), counts)
         logprobs = [np.full(kinds[k].length, kinds[k].logprob) for k in of.tolist()]
-        ends = rule(Sampled(lengths=lengths[of], group=np.zeros(rollouts, dtype=np.int64), logprobs=logprobs))
+        ends = rule(SampledRound(lengths=lengths[of], group=np.zeros(rollouts, dtype=np.int64), logprobs=logprobs))
         whole = np.bincount(of[ends == lengths[of]], minlength=len(kinds))
         kept += chance * whole.sum()
         tokens += chance * ends.sum()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from winnow import ranks
-from winnow.budget.cuts import Sampled
+from winnow.budget.cuts import SampledRound
 from winnow.families import CutTraits
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, IntArray, Rollout
@@ -33,7 +33,7 @@ def make_cut(rule: Bound[CutTraits], *, spent: int) -> Cut | None:
         every = {place: of for sent in ranks.gather_from_all(own, what="rollouts") for place, of in sent.items()}
         order = sorted(every)
         rollouts = [measured for place in order for measured in every[place]]
-        sampled = Sampled(
+        sampled = SampledRound(
             lengths=np.array([length for length, _ in rollouts], dtype=np.int64),
             group=np.repeat(np.arange(len(order)), [len(every[place]) for place in order]),
             spent=spent,
