@@ -1,4 +1,4 @@
-"""Groups and selectors for rollouts that another program sampled: from arrays of rewards, and from names of members.
+"""Groups, selectors and allocators for rollouts that another program sampled.
 
 winnow's trainer makes its groups of an engine's rollouts and of verdicts. Another trainer, or its log, has rewards,
 perhaps tokens and texts, and no verdicts.
@@ -14,9 +14,9 @@ import numpy as np
 
 from winnow.algos.selection import Selector, chain
 from winnow.errors import ConfigError
-from winnow.families import SELECTOR
-from winnow.options import bind
-from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout
+from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits
+from winnow.options import Bound, bind
+from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, PromptStats, Rollout
 from winnow.registry import resolve
 
 CORRECT_AT = 1.0  # as for a reward function that returns a bare number
@@ -61,6 +61,27 @@ def _outcome(reward: float) -> Outcome:
         return Outcome(reward=reward, correct=None, kind="failed", cause="malformed", detail="no reward was computed")
     correct = reward >= CORRECT_AT
     return Outcome(reward=reward, correct=correct, kind="correct" if correct else "wrong")
+
+
+def plain_stats(prompts: Sequence[str], visits: Mapping[str, tuple[int, int]]) -> PromptStats:
+    """The statistics of G prompts from their (correct, judged) rollouts so far. Gradient norms are not known."""
+    known = np.array([visits.get(name, (0, 0)) for name in prompts], dtype=np.float64).reshape(-1, 2)
+    correct, trials = known[:, 0], known[:, 1]
+    with np.errstate(invalid="ignore"):
+        rates = np.where(trials > 0, correct / trials, np.nan)
+    norms = np.full(len(prompts), np.nan)
+    return PromptStats(ids=tuple(prompts), pass_rate=rates, gradient_norm=norms, trials=trials, correct=correct)
+
+
+def allocator_of(use: Use, *, base: Path | None = None, key: str = "allocate") -> Bound[AllocatorTraits]:
+    """The allocator, with the minimum of 2 that a group baseline needs, as in training.
+
+    Raises ConfigError for an unknown member or option.
+    """
+    table = dict(use) if isinstance(use, Mapping) else {"use": use}
+    entry = resolve(ALLOCATOR, table.pop("use"), base=base)
+    given = {"minimum": 2} if "minimum" in entry.options else {}
+    return bind(entry, {**given, **table}, key=key)
 
 
 def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None) -> Selector:

@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from winnow.algos.advantage import is_flat
-from winnow.algos.plain_groups import Use, selector_of
+from winnow.algos.plain_groups import Use, allocator_of, plain_stats, selector_of
 from winnow.algos.selection import Selector
 from winnow.commands.replay.logged import SampledGroup, SampledStep, sampled_steps
 from winnow.errors import ConfigError, DataError
-from winnow.families import ALLOCATOR, AllocatorTraits
-from winnow.options import Bound, bind
-from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
-from winnow.registry import resolve
+from winnow.families import AllocatorTraits
+from winnow.options import Bound
+from winnow.records import BoolArray, FloatArray, IntArray
 from winnow.seeds import Rng
 from winnow.state.logbook import log_notes
 from winnow.state.saved_runs import manifest_of
@@ -100,7 +99,7 @@ def replay(
     """
     chosen = selector_of(select, keep=keep, base=Path.cwd())
     names = select if isinstance(select, Sequence) and not isinstance(select, str) else [select]
-    allocator = None if allocate is None else _allocator(allocate)
+    allocator = None if allocate is None else allocator_of(allocate, base=Path.cwd())
     if not path.exists():
         raise DataError(
             f"cannot read {path}: there is no such folder", remedy="name the folder of a run", code="data.missing"
@@ -144,14 +143,6 @@ def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selec
         result.kept.add(rewards, one.tokens, keep)
 
 
-def _allocator(use: Use) -> Bound[AllocatorTraits]:
-    """The allocator, with the minimum of 2 that a group baseline needs, as in training."""
-    table = dict(use) if isinstance(use, Mapping) else {"use": use}
-    entry = resolve(ALLOCATOR, table.pop("use"), base=Path.cwd())
-    given = {"minimum": 2} if "minimum" in entry.options else {}
-    return bind(entry, {**given, **table}, key="allocate")
-
-
 def _allocated(
     step: SampledStep, allocator: Bound[AllocatorTraits], visits: dict[str, tuple[int, int]], moved: Moved
 ) -> list[int]:
@@ -159,15 +150,8 @@ def _allocated(
     own = {one.group.prompt.id: _results(one) for one in step.groups}
     ids = tuple(one.group.prompt.id for one in step.groups)
     none: dict[str, tuple[int, int]] = {}
-    source = {"probe": own, "history": visits, "none": none}[allocator.traits.source]
-    known = np.array([source.get(name, (0, 0)) for name in ids], dtype=np.float64)
-    correct, trials = known[:, 0], known[:, 1]
-    with np.errstate(invalid="ignore"):
-        rates = np.where(trials > 0, correct / trials, np.nan)
+    stats = plain_stats(ids, {"probe": own, "history": visits, "none": none}[allocator.traits.source])
     logged = np.array([len(one.kept) for one in step.groups])
-    stats = PromptStats(
-        ids=ids, pass_rate=rates, gradient_norm=np.full(len(ids), np.nan), trials=trials, correct=correct
-    )
     counts: IntArray = np.asarray(allocator(stats, int(logged.sum())))
     for name, (right, judged) in own.items():
         before = visits.get(name, (0, 0))

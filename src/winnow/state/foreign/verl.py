@@ -74,6 +74,7 @@ FAMILIES = (  # prefixes of verl's own metrics, which are not named when they ar
     "training/", "val-aux/", "val-core/", "variance_proxy/",
 )  # fmt: skip
 _DUMP = re.compile(r"(\d{1,15})\.jsonl")
+_LOGGED = re.compile(rb'\{"step":\s*\d+,\s*"data":\s*\{')  # the beginning of a file of the logger
 _KEY = re.compile(r"(.+)_(\d+)_(\d+)")  # of the transfer queue: prompt, session, output
 _PADDING = re.compile(r"pad[0-9a-f]{32}")  # the prompt of rows that only fill a batch
 
@@ -269,7 +270,7 @@ def _is_of_logger(path: Path) -> bool:
     try:
         check_kind(path, "a file", follow=True)
         with path.open("rb") as file:
-            return re.match(rb'\{"step":\d+,"data":\{', file.read(64)) is not None
+            return _LOGGED.match(file.read(64)) is not None
     except OSError:
         return False
 
