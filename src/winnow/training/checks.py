@@ -205,7 +205,7 @@ def _check_ahead(members: Members) -> None:
         (
             "cut",
             several and members.cut.traits.cuts,
-            f"cut = {members.cut.name!r} needs the lengths of all ranks' rollouts, and the ranks exchange nothing while "
+            f"cut = {members.cut.name!r} needs the lengths of all ranks' rollouts, and ranks exchange nothing while "
             f"the policy is trained",
             "remove cut, or use one rank",
         ),
