@@ -28,7 +28,7 @@ from winnow.engines.freshness import check_fresh, sampling_version
 from winnow.errors import EngineError
 from winnow.records import Group, IntArray, Prompt, Rollout
 from winnow.state.pending import PendingGroups
-from winnow.training.collect import Phase, Share, gather_groups, sample_share
+from winnow.training.collect import Phase, RankShare, gather_groups, sample_share
 from winnow.training.dynamic_sampling import dynamic_sampling
 from winnow.training.metrics import Clock, Metrics
 from winnow.training.probe import plan
@@ -63,13 +63,13 @@ def begin(run: Run, progress: Progress, step: int) -> None:
         progress, history=progress.history.snapshot(), phases=Unwatched(stopped=progress.ahead.stopped)
     )
 
-    def sample() -> Sampled:
+    def sample() -> SampledAhead:
         started = time.perf_counter()
         if ranks.count() > 1:  # one round, which needs no exchange
             share = sample_share(run, beside, prompts, counts, step, nullcontext)
         else:
-            share = Share((), _sample(run, beside, prompts, counts, step, nullcontext))
-        return Sampled(step, share, time.perf_counter() - started)
+            share = RankShare((), _sample(run, beside, prompts, counts, step, nullcontext))
+        return SampledAhead(step, share, time.perf_counter() - started)
 
     progress.ahead.begin(sample)
 
@@ -82,7 +82,7 @@ def finish(run: Run, progress: Progress, clock: Clock) -> Metrics:
     if not progress.ahead.under_way:
         return {}
     with clock("wait"), ranks.together("sampling one step ahead"):
-        sampled: Sampled = progress.ahead.wait()
+        sampled: SampledAhead = progress.ahead.wait()
     with clock("gather") if ranks.count() > 1 else nullcontext():
         prompts = run.prompts.take(progress.history.drawn(sampled.step))
         groups = gather_groups(prompts, sampled.share.places, sampled.share.groups)
@@ -91,11 +91,11 @@ def finish(run: Run, progress: Progress, clock: Clock) -> Metrics:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledAhead:
     """The result of the thread."""
 
     step: int
-    share: Share
+    share: RankShare
     seconds: float  # from its start to the last verdict
 
 

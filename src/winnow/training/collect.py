@@ -95,7 +95,7 @@ Phase = Callable[[str], AbstractContextManager[Any]]
 OnRollout = Callable[[Rollout], None]
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """The judged groups of one rank."""
 
     places: Sequence[int]  # [g] of their prompts
@@ -145,7 +145,7 @@ def collect_share(
     phase: Phase = nullcontext,
     version: int | None = None,
     on_rollout: OnRollout | None = None,
-) -> Share:
+) -> RankShare:
     """This rank's share of `collect`, without an exchange between ranks.
 
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
@@ -167,7 +167,7 @@ def collect_share(
         if version is not None:
             check_fresh(groups, version)
     with phase("verify"):
-        return Share(places, verifiers.collect(groups))
+        return RankShare(places, verifiers.collect(groups))
 
 
 def sample(
@@ -199,7 +199,7 @@ def sample_share(
     phase: Phase,
     *,
     number: int = 0,
-) -> Share:
+) -> RankShare:
     """This rank's share of `sample`, without an exchange between ranks."""
     return collect_share(
         run.engine,
