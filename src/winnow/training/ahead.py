@@ -28,7 +28,7 @@ from winnow.engines.freshness import check_fresh, sampling_version
 from winnow.errors import EngineError
 from winnow.records import Group, IntArray, Prompt, Rollout
 from winnow.state.pending import PendingGroups
-from winnow.training.collect import Phase, RankGroups, gather_groups, sample_share
+from winnow.training.collect import Phase, RankShare, gather_groups, sample_share
 from winnow.training.dynamic_sampling import dynamic_sampling
 from winnow.training.metrics import Clock, Metrics
 from winnow.training.probe import plan
@@ -68,7 +68,7 @@ def begin(run: Run, progress: Progress, step: int) -> None:
         if ranks.count() > 1:  # one round, which needs no exchange
             share = sample_share(run, beside, prompts, counts, step, nullcontext)
         else:
-            share = RankGroups((), _sample(run, beside, prompts, counts, step, nullcontext))
+            share = RankShare((), _sample(run, beside, prompts, counts, step, nullcontext))
         return SampledAhead(step, share, time.perf_counter() - started)
 
     progress.ahead.begin(sample)
@@ -95,7 +95,7 @@ class SampledAhead:
     """The result of the thread."""
 
     step: int
-    share: RankGroups
+    share: RankShare
     seconds: float  # from its start to the last verdict
 
 

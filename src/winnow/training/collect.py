@@ -99,7 +99,7 @@ Phase = Callable[[str], AbstractContextManager[Any]]
 OnRollout = Callable[[Rollout], None]
 
 
-class RankGroups(NamedTuple):
+class RankShare(NamedTuple):
     """The judged groups of one rank."""
 
     places: Sequence[int]  # [g] of their prompts
@@ -152,7 +152,7 @@ def collect_share(
     version: int | None = None,
     on_rollout: OnRollout | None = None,
     cut: Cut | None = None,
-) -> RankGroups:
+) -> RankShare:
     """This rank's share of `collect`, without an exchange between ranks, unless `cut` needs one.
 
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
@@ -177,7 +177,7 @@ def collect_share(
         if cut is not None:
             groups = cut(places, groups)
     with phase("verify"):
-        return RankGroups(places, verifiers.collect(groups))
+        return RankShare(places, verifiers.collect(groups))
 
 
 def sample(
@@ -212,7 +212,7 @@ def sample_share(
     *,
     number: int = 0,
     spent: int = 0,
-) -> RankGroups:
+) -> RankShare:
     """This rank's share of `sample`, without an exchange between ranks, unless the run cuts rollouts."""
     return collect_share(
         run.engine,

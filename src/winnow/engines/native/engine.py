@@ -170,7 +170,7 @@ def _in_own_process(
 
     with TemporaryDirectory(prefix="winnow-native-") as folder:  # read at the start only
         server = second_process(
-            "winnow.engines.native.served:NativeServer",
+            "winnow.engines.native.own_process:NativeServer",
             {"served": describe(context, Path(folder)), "options": options, "threads": threads},
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,

@@ -8,8 +8,8 @@ import torch
 
 from refusals import refused
 from winnow.engines.base import EngineContext
+from winnow.engines.native.own_process import NativeServer
 from winnow.engines.native.sampler import Native
-from winnow.engines.native.served import NativeServer
 from winnow.engines.served import ServerEngine, describe
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
