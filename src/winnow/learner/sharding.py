@@ -81,9 +81,10 @@ def _read_shares(module: PolicyModule, saved: SavedWeights) -> None:
             _set_share(parameter, torch.zeros_like(local_share(parameter), device=saved.device))
 
 
-def _set_share(parameter: nn.Parameter, numbers: Tensor) -> None:
+def _set_share(parameter: Tensor, numbers: Tensor) -> None:
     """Set a share to numbers on another device. Parameters that are tied stay one object, as FSDP2 requires."""
-    torch.utils.swap_tensors(parameter, nn.Parameter(_share(numbers, parameter), parameter.requires_grad))
+    share = nn.Parameter(_share(numbers, parameter), parameter.requires_grad)
+    torch.utils.swap_tensors(parameter, share)  # type: ignore[no-untyped-call]
 
 
 def _share(numbers: Tensor, like: Tensor) -> Tensor:
@@ -224,7 +225,7 @@ class SharesToWriter:
         whole = mine.new_empty((rows * ranks.count(), *tensor.shape[1:])) if ranks.is_writer() else None
         with ranks.exchanging("what is saved"):
             for piece in _pieces(mine):
-                parts = None if whole is None else [of_rank[piece] for of_rank in whole.split(rows)]
+                parts = None if whole is None else [of_rank[piece] for of_rank in torch.split(whole, rows)]
                 torch.distributed.gather(mine[piece], parts, dst=0, group=ranks.saving_group())
         return mine if whole is None else whole[: tensor.shape[0]]
 
