@@ -3,10 +3,11 @@
     python benchmarks/rank_loading.py --ranks 2 4
 
 The shape is Qwen2.5-0.5B's with random weights. Every rank reads its share from the files, makes an update of zeros (so
-that moments exist), and takes part in a checkpoint. There is no engine. "grown" is anonymous memory (RssAnon) over that
-before the model, sampled every few milliseconds; freed memory is returned to the system at once. Pages of a mapped file
-are not part of it, as the system can drop them. "with pages" is the peak with them (VmHWM). The plan of loading is the
-share of the weights, and that of a save also has the moments and, on rank 0, one tensor of a checkpoint.
+that moments exist), and takes part in a checkpoint. There is no engine. "grown" is the most anonymous memory (RssAnon)
+over that before the model, sampled every few milliseconds; freed memory is returned to the system at once. Pages of a
+mapped file are not part of it, as the system can drop them. The plan of loading is the share of the weights, and the
+start of the pass of two tokens that checks the model. That of a save has the share, the moments and, on rank 0, one
+tensor of a checkpoint.
 """
 
 from __future__ import annotations
@@ -110,14 +111,13 @@ def rank_of(dtype: str, folder: Path) -> None:
         own = ranks.rank()
     written = parts["one tensor of a checkpoint"] if own == 0 else 0
     weights, moments = parts["share of the weights"], parts["share of the optimizer"]
-    plan = {"load": weights, "save": weights + moments + written}
+    plan = {"load": weights + parts["pass"], "save": weights + moments + written}
     grown = {"load": loading["grown"], "save": saving["grown"] + saving["before"] - loading["before"]}
     found = {
         "plan": plan,
         "grown": grown,
         "plan / grown": {when: round(plan[when] / grown[when], 3) for when in plan},
-        "held after loading": held,
-        "with pages": {"load": loading["with pages"], "save": saving["with pages"]},
+        "share / held after loading": round(weights / held, 3),
         "whole model in this precision": sum(p.numel() for p in learner.model.model.parameters())
         * (4 if dtype == "float32" else 2),
     }
@@ -125,10 +125,13 @@ def rank_of(dtype: str, folder: Path) -> None:
 
 
 def planned(demand: Any) -> dict[str, int]:
-    """Bytes of the policy's parts that exist at all times."""
+    """Bytes of the policy's parts that exist at all times, and of the start of a pass."""
+    from winnow.memory.footprint import gathered_bytes, gathered_root_bytes
     from winnow.memory.parts import policy_parts
 
-    return {part.name: part.bytes for part in policy_parts(demand, frozenset()) if part.phase == "always"}
+    start = gathered_bytes(demand.model, demand.ranks) + gathered_root_bytes(demand.model, demand.ranks)
+    parts = policy_parts(demand, frozenset())
+    return {**{part.name: part.bytes for part in parts if part.phase == "always"}, "pass": start}
 
 
 def warm_up() -> None:
@@ -152,12 +155,8 @@ def anonymous() -> int:
 
 @contextlib.contextmanager
 def peak() -> Iterator[dict[str, int]]:
-    """ "before", and "grown" and "with pages" at the end: bytes over those before."""
-    from winnow.memory.usage import process_memory, reset_peak
-
-    reset_peak()
-    found = {"before": anonymous(), "grown": 0}
-    resident, ended = process_memory()["VmRSS"], threading.Event()
+    """ "before", and at the end "grown": the most bytes over those before."""
+    found, ended = {"before": anonymous(), "grown": 0}, threading.Event()
 
     def sample() -> None:
         while not ended.wait(SECONDS):
@@ -170,7 +169,6 @@ def peak() -> Iterator[dict[str, int]]:
     finally:
         ended.set()
         thread.join()
-        found["with pages"] = process_memory()["VmHWM"] - resident
 
 
 if __name__ == "__main__":

@@ -36,7 +36,11 @@ CARDS = (8, 64)
 PAIRS = ((16, 4), (64, 16), (64, 4), (512, 128), (512, 16))
 FRACTIONS = (1, 2, 4, 8, 16, 32, 64)  # n / m of the drawing, with n = 64
 DRAWN = 64
-PICTURE = Path(__file__).parents[1] / "docs" / "static" / "selection_speed_up.svg"
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "static" / "selection_speed_up.svg"
+LEARNERS = ("replicated", "sharded")
+LARGE = (48, 5_120, 13_824, 40, 8)  # of config.json of Qwen/Qwen2.5-14B-Instruct
+PUBLISHED = {"3B": "pods_d.toml", "7B": "pods_e.toml", "14B": "pods_e.toml"}  # whose settings are planned
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def main() -> None:
     )
     models = {shape: model_of(found) for shape, found in counts.items()}
     report = {
+        "plans": {size: {learner: planned(size, learner) for learner in LEARNERS} for size in PUBLISHED},
         "counts": counts,
         "steps": {
             f"{shape}, {cards} cards": {
@@ -121,10 +126,8 @@ def counted(shape: str) -> dict[str, Any]:
     from winnow.training.budget import demand_of, log_probs_needed
     from winnow.training.resolve import resolve_members
 
-    sizes = dict(zip(KEYS, SHAPES[shape], strict=True))
-    vocabulary = {"vocab_size": 152_064 if shape == "7B" else 151_936, "tie_word_embeddings": shape != "7B"}
     with tempfile.TemporaryDirectory(prefix="winnow-step-times-") as folder:
-        (Path(folder) / "config.json").write_text(json.dumps({**COMMON, **sizes, **vocabulary}))
+        (Path(folder) / "config.json").write_text(json.dumps(settings(shape)))
         config = {
             "model": {"path": folder, "dtype": "bfloat16", "gradient_checkpointing": "selective"},
             "select": "all",
@@ -156,6 +159,31 @@ def counted(shape: str) -> dict[str, Any]:
         },
         "seconds": round(found.seconds, 1),
     }
+
+
+def planned(size: str, learner: str) -> dict[str, float]:
+    """GiB of a card by `winnow check --ranks 8 --memory 80GiB`: at most, at all times, and besides in an update."""
+    import torch
+
+    from winnow.config_file import load
+    from winnow.training.budget import plan_devices
+    from winnow.training.resolve import resolve_members
+
+    with tempfile.TemporaryDirectory(prefix="winnow-step-times-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(settings(size)))
+        changes = (f"model.path={json.dumps(folder)}", "rollout.engine.use='native'", f"ranks.learner={learner!r}")
+        members = resolve_members(load(ROOT / "configs" / "published" / PUBLISHED[size], changes), base=ROOT)
+        plan = plan_devices(members, torch.device("cuda"), memory=80 * 2**30, planned_ranks=RANKS)
+    phases = {phase: plan._sum("cuda:0", phase) for phase in ("always", "update")}
+    found = {"at most": plan.need("cuda:0"), "at all times": phases["always"], "in an update": phases["update"]}
+    return {name: round(size / 2**30, 1) for name, size in found.items()}
+
+
+def settings(size: str) -> dict[str, Any]:
+    """Content of config.json."""
+    sizes = dict(zip(KEYS, {**SHAPES, "14B": LARGE}[size], strict=True))
+    own_head = size in ("7B", "14B")
+    return {**COMMON, **sizes, "vocab_size": 152_064 if own_head else 151_936, "tie_word_embeddings": not own_head}
 
 
 def model_of(found: dict[str, Any]) -> Model:

@@ -260,7 +260,7 @@ class _Walk:
         """
         watch = _Collectives(self._until)
         counter = flop_counter.FlopCounterMode(display=False, custom_mapping=ATTENTION)
-        counter.mod_tracker = _OnePlace()
+        counter.mod_tracker = _OnePlace()  # type: ignore[assignment]
         with counter, watch:
             yield
         longest = max(len(s.prompt.tokens) + len(s.rollout.tokens) for s in mb.sequences)

@@ -17,7 +17,7 @@ in any order and stop early. This exchange has a process group of its own, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -81,9 +81,10 @@ def _read_shares(module: PolicyModule, saved: SavedWeights) -> None:
             _set_share(parameter, torch.zeros_like(local_share(parameter), device=saved.device))
 
 
-def _set_share(parameter: nn.Parameter, numbers: Tensor) -> None:
+def _set_share(parameter: Tensor, numbers: Tensor) -> None:
     """Set a share to numbers on another device. Parameters that are tied stay one object, as FSDP2 requires."""
-    torch.utils.swap_tensors(parameter, nn.Parameter(_share(numbers, parameter), parameter.requires_grad))
+    share = nn.Parameter(_share(numbers, parameter), parameter.requires_grad)
+    torch.utils.swap_tensors(parameter, share)  # type: ignore[no-untyped-call]
 
 
 def _share(numbers: Tensor, like: Tensor) -> Tensor:
@@ -169,6 +170,7 @@ def _layers(module: PolicyModule) -> list[nn.Module]:
 
 T = TypeVar("T")
 
+PIECE_BYTES = 2**24  # of a rank's share in one exchange with the writer
 DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
 
 
@@ -222,9 +224,16 @@ class SharesToWriter:
             mine = torch.cat([mine, mine.new_zeros((rows - len(mine), *tensor.shape[1:]))])
         whole = mine.new_empty((rows * ranks.count(), *tensor.shape[1:])) if ranks.is_writer() else None
         with ranks.exchanging("what is saved"):
-            parts = None if whole is None else list(whole.split(rows))
-            torch.distributed.gather(mine, parts, dst=0, group=ranks.saving_group())
+            for piece in _pieces(mine):
+                parts = None if whole is None else [of_rank[piece] for of_rank in torch.split(whole, rows)]
+                torch.distributed.gather(mine[piece], parts, dst=0, group=ranks.saving_group())
         return mine if whole is None else whole[: tensor.shape[0]]
+
+
+def _pieces(share: Tensor) -> Iterator[slice]:
+    """Rows of a share that are sent together: gloo makes a copy of what it gathers."""
+    each = max(1, PIECE_BYTES // max(1, share[:1].nbytes))
+    return (slice(begin, begin + each) for begin in range(0, len(share), each))
 
 
 def _send_request(number: int) -> None:

@@ -85,13 +85,16 @@ def write_tensors(
             file.write(data)
             digest.update(data)
 
-        write(_header({name: layout[name] for name in names}, metadata))
-        for name in names:
+        def write_tensor(name: str) -> None:  # a function, so that a tensor is freed before the next one is read
             tensor = (layout[name] if read is None else read(name)).detach()
             if (tensor.dtype, tensor.shape) != (layout[name].dtype, layout[name].shape):
                 raise ValueError(f"{name} must be {_describe(layout[name])} and is {_describe(tensor)}")
             for piece in _pieces(tensor):
                 write(piece)
+
+        write(_header({name: layout[name] for name in names}, metadata))
+        for name in names:
+            write_tensor(name)
     return digest.hexdigest()
 
 
