@@ -489,6 +489,10 @@ class AlarmsSection(Section):
     """oscillation: changes of direction within 40 steps, or within 12 evaluations."""
     gap: float = Field(0.1, gt=0)
     """overfitting, held_out_above_training: distance of training accuracy above held-out accuracy, or below it."""
+    cut_turns_share: float = Field(0.5, gt=0, le=1)
+    """turns_cut_off: share of the policy's turns that hit environment.max_turn_tokens."""
+    one_turn_share: float = Field(0.95, gt=0, le=1)
+    """ends_in_first_turn: share of the rollouts that end in their first turn."""
     values_steps: Positive = 20
     """values_explain_nothing: steps in a row in which values explain less than a constant."""
 

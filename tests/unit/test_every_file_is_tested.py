@@ -14,6 +14,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "alarms/rules/learning.py": "unit/alarms/test_rules.py",
     "alarms/rules/policy.py": "unit/alarms/test_rules.py",
     "alarms/rules/rollouts.py": "unit/alarms/test_rules.py",
+    "alarms/rules/turns.py": "unit/alarms/test_rules.py",
     "algos/sampling.py": "unit/training/test_draw.py",
     "budget/sampling.py": "unit/budget/test_prompt_sampling.py",
     "budget/pass_rates.py": "unit/budget/test_estimates.py",
