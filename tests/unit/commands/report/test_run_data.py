@@ -67,6 +67,7 @@ def test_the_page_has_every_rollout_with_its_verdict_and_its_use(folder):
         "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "trained": True,
         "reason": "trained", "weight": 0.125,
         "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
+        "environment": None,
     }  # fmt: skip
     left = unpacked(easy)[2]
     assert (left["kept"], left["trained"], left["reason"], left["advantage"]) == (False, False, "not selected", None)
