@@ -156,7 +156,8 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
         "optimizer": {"learning_rate": 1e-3},
         "verify": {"timeout_seconds": PATIENCE_SECONDS},
     }
-    own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
+    if "reward" in own:  # else an environment
+        own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
     own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
     if "engine" in own.get("rollout", {}):  # the second process loads the policy again
         own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}

@@ -90,7 +90,7 @@ class LoraSection(Section):
 
 class ModelSection(Section):
     path: str = "bundled"
-    """A folder, a hub id, or "bundled": the small policy in the package."""
+    """A folder, a hub id, or a small policy in the package: "bundled", or "bundled:guess_number" for that game."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """The precision in which the policy computes and is saved; "auto": bfloat16 on CUDA, float32 on the CPU."""
     tf32: bool = False
@@ -494,6 +494,10 @@ class AlarmsSection(Section):
     """oscillation: changes of direction within 40 steps, or within 12 evaluations."""
     gap: float = Field(0.1, gt=0)
     """overfitting, held_out_above_training: distance of training accuracy above held-out accuracy, or below it."""
+    cut_turns_share: float = Field(0.5, gt=0, le=1)
+    """turns_cut_off: share of the policy's turns that hit environment.max_turn_tokens."""
+    one_turn_share: float = Field(0.95, gt=0, le=1)
+    """ends_in_first_turn: share of the rollouts that end in their first turn."""
     values_steps: Positive = 20
     """values_explain_nothing: steps in a row in which values explain less than a constant."""
 
@@ -693,24 +697,28 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
     return typing.cast(dict[str, Any], _tuples(out))
 
 
+def is_bundled(path: Any) -> bool:
+    """Whether a model's path names a policy in the package: "bundled", or "bundled:NAME"."""
+    return isinstance(path, str) and path.partition(":")[0] == "bundled"
+
+
 def _fill_learning_rates(data: dict[str, Any]) -> None:
     """Give each optimizer without a learning rate the default for what it trains.
 
-    The bundled policy of half a million parameters is trained with 1e-4 in configs/. For all weights of another model,
+    A bundled policy of half a million parameters is trained with 1e-4 in configs/. For all weights of another model,
     1e-6 is the default of TRL and verl, and the rate of GVM. An adapter needs about ten times as much; PODS uses 5e-6.
     For a value model that is not the bundled one, 1e-5 is the default of verl's critic.
     """
     model, critic = _plain_table(data.get("model", {})), data.get("critic")
     if model is None:
         return
-    bundled = model.get("path", "bundled") == "bundled"
-    on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
+    on_policy = 1e-4 if is_bundled(model.get("path", "bundled")) else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
     forms = {form_of(section): section for section in sections_in(Config.model_fields["critic"].annotation)}
     section = forms.get(critic["form"]) if isinstance(critic, Mapping) else None
     if isinstance(critic, Mapping) and section is not None and issubclass(section, TrainedCritic):
         path = critic.get("path") or model.get("path", "bundled")
-        rate = 1e-4 if path == "bundled" else 1e-5
+        rate = 1e-4 if is_bundled(path) else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}
 
 

@@ -70,6 +70,7 @@ class EnvironmentTraits(Traits):
     correct_at: float = 1.0  # a result of at least this is correct; of several parts, the first decides
     example: Callable[[Any], Sequence[str]] | None = None  # gold -> the policy's turns of a rollout that is right
     best: float = 1.0  # the reward of the example, and the maximum of any rollout
+    tools: tuple[str, ...] = ()  # that the policy may call (winnow.environments.tools); their calls are counted
 
 
 @dataclass(frozen=True, kw_only=True)

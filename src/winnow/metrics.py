@@ -115,6 +115,12 @@ METRICS: dict[str, str] = {
     "policy/skipped_updates": "optimizer updates skipped because there was no sequence or the gradient was not finite",
     "policy/not_finite_updates": "skipped updates whose gradient was not finite",
     "alarm/{name}": "1 where this alarm holds at the step; absent where it does not",
+    "environment/turns_mean": "mean number of the policy's turns in a rollout; absent, as all environment/..., without "
+    "an environment",
+    "environment/one_turn": "share of the rollouts that ended in their first turn",
+    "environment/turns_cut_off": "share of the policy's turns with environment.max_turn_tokens tokens",
+    "environment/tool_calls": "mean number of tool calls in a rollout, malformed ones included; absent where the "
+    "environment declares no tools",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts without a rollout in the plan",
     "budget/tokens_generated": "completion tokens that the policy sampled",

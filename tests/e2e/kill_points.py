@@ -1,6 +1,6 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py few|writes|phases|under_way|failures|full
+    python kill_points.py few|writes|phases|under_way|failures|full|few_turns|turns
 
 Prints a line for each point: its name, the exit status of the struck life, and "equal", or what differs from an
 undisturbed run. The few strike one run, each a step or more after the one before, when the harm of that one is in a
@@ -51,6 +51,16 @@ EVERYTHING = {
     "verify": {"workers": 0},
     "reward": "even",
     "prompt": {"template": "question_only"},
+}
+PLAYED = {  # each turn of the environment takes another time in each life
+    "checkpoint": {"every": 1, "keep_last": 1},
+    "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 3, "max_new_tokens": 40},
+    "select": {"use": "max_variance", "keep_per_prompt": 2},
+    "evaluate": {"every": 2, "problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+    "task": {"size": 6},
+    "update": {"updates_per_step": 2, "tokens_per_micro_batch": 90},
+    "verify": {"workers": 2},
+    "environment": {"use": f"{Path(__file__).with_name('slow_game.py')}:count", "max_turn_tokens": 4},
 }
 
 
@@ -177,6 +187,30 @@ FULL = [  # of a model that is trained whole, whose own folder is resumed from, 
     written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
 ]
+TURN, VERIFY = "training.turns:", "verify.verifiers:Verifiers."
+TURNS = [  # of 6 rollouts with 3 turns of the policy each, which are requested one by one
+    phase("first turn begun", "engines.native.sampler:Native.generate"),
+    phase("first turn half sampled", f"{TURN}TurnEngine._take", call=3),
+    phase("first answer requested", f"{VERIFY}request", after=True),
+    phase("first turn sampled", "engines.native.sampler:Native.generate", after=True),
+    phase("first answer awaited", f"{VERIFY}answer"),
+    phase("first answer there", f"{VERIFY}answer", after=True),
+    phase("text to be tokenized", "tasks.dialogue:Dialogue.tokens"),
+    phase("text tokenized", "tasks.dialogue:Dialogue.tokens", after=True),
+    phase("half of the first answers there", f"{VERIFY}answer", call=3, after=True),
+    phase("all of the first answers there", f"{TURN}TurnEngine._ends", call=6, after=True),
+    phase("second turn to be sampled", f"{TURN}_Game.prompt_so_far"),
+    phase("second turn begun", "engines.native.sampler:Native.generate", call=2),
+    phase("second turn half sampled", f"{TURN}TurnEngine._take", call=9),
+    phase("second turn sampled", "engines.native.sampler:Native.generate", call=2, after=True),
+    phase("a second answer there", f"{VERIFY}answer", call=8, after=True),
+    phase("third turn half sampled", f"{TURN}TurnEngine._take", call=15),
+    phase("a rollout ended, not stored", f"{VERIFY}settle"),
+    phase("a rollout ended and stored", f"{VERIFY}settle", call=2, after=True),
+    phase("all ended, not replayed", f"{TURN}TurnEngine._check_repeats"),
+    Point("replayed", f"{VERIFY}check_repeats", after=True, since="training.fit:build", landmark=""),
+]
+FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 2}
 FAILING_WRITES = [
     *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
     written("manifest a draft", "disk:write_all", call=2),
@@ -318,6 +352,9 @@ def lives(group: str) -> list[Life]:
         ]
     if group == "full":
         return struck_at(FULL, kill, background=True)
+    if group in ("turns", "few_turns"):
+        points = [point for point in TURNS if group == "turns" or point.name in FEW_TURNS]
+        return struck_at(points, kill, background=False)
     return [
         (f"{point.name}: {how}", True, functools.partial(beside, point, act))
         for how, act in {"killed": kill, "failed": fail, "SIGTERM": terminate}.items()
@@ -427,5 +464,5 @@ def main(config: dict[str, Any], some: Sequence[Life], steps: dict[str, int] | N
 
 if __name__ == "__main__":
     _, group = sys.argv
-    keys = {**EVERYTHING, **({"model": {}} if group == "full" else {})}
-    main(keys, lives(group), FEW if group == "few" else None)
+    keys = PLAYED if group.endswith("turns") else {**EVERYTHING, **({"model": {}} if group == "full" else {})}
+    main(keys, lives(group), {"few": FEW, "few_turns": FEW_TURNS}.get(group))

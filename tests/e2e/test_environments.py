@@ -20,25 +20,10 @@ from winnow.state.logbook import read_rows
 REPOSITORY = Path(__file__).parents[2]
 KILLED = Path(__file__).with_name("killed.py")
 
-GAME = '''
-import random
-import time
-
-
-def count(prompt, reply, rng, *, turns=3, sleep=0.0):
-    """Pays even code points, and answers with their number and a number of the prompt's."""
-    start, even = int(rng.integers(1000)), 0
-    for turn in range(turns):
-        if turn:
-            reply = yield f"{start} {even}"
-        time.sleep(sleep * random.random())
-        even += sum(ord(c) % 2 == 0 for c in reply)
-    return {"even": even / 10, "start": 0.0}
-'''
+GAME = Path(__file__).with_name("slow_game.py")
 
 
 def configuration(smallest, folder, **changes):
-    (folder / "count.py").write_text(GAME)
     given = smallest(
         prompt={"template": "chat"},
         rollout={"max_new_tokens": 60, "prompts_per_step": 3, "rollouts_per_prompt": 4},
@@ -46,7 +31,7 @@ def configuration(smallest, folder, **changes):
         **changes,
     )
     del given["reward"]
-    return {**given, "environment": {"use": f"{folder}/count.py:count", "max_turn_tokens": 6, **given.pop("play", {})}}
+    return {**given, "environment": {"use": f"{GAME}:count", "max_turn_tokens": 6, "sleep": 0.0}}
 
 
 def train(config, output, **changes):
@@ -64,13 +49,16 @@ def rollouts(run):
     return [{k: repr(getattr(v, "tolist", lambda v=v: v)()) for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def test_the_same_bits_however_slow_the_environment_is(smallest, tmp_path):
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 11), marks=pytest.mark.slow)])
+def test_the_same_bits_however_slow_the_environment_is(seeds, smallest, tmp_path):
     config = configuration(smallest, tmp_path)
     train(config, tmp_path / "fast")
-    slow = {**config["environment"], "sleep": 0.05}
-    train(config, tmp_path / "slow", environment=slow)
-    assert digests(tmp_path / "slow", 2) == digests(tmp_path / "fast", 2)
-    assert rollouts(tmp_path / "slow") == rollouts(tmp_path / "fast")
+    for seed in seeds:
+        slow = {**config["environment"], "sleep": 0.05, "seed": seed}
+        run = tmp_path / f"slow-{seed}"
+        train(config, run, environment=slow)
+        assert digests(run, 2) == digests(tmp_path / "fast", 2)
+        assert rollouts(run) == rollouts(tmp_path / "fast")
 
 
 def test_the_log_has_turns_masks_and_numbers_of_both_kinds_of_tokens(smallest, tmp_path):

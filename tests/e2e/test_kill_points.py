@@ -28,6 +28,8 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
         pytest.param("under_way", 11, {KILLED, ERROR, WENT_ON}, marks=SLOW),
         pytest.param("failures", 28, {ERROR, WENT_ON}, marks=SLOW),
         pytest.param("full", 6, {KILLED}, marks=SLOW),
+        ("few_turns", 2, {KILLED}),
+        pytest.param("turns", 20, {KILLED}, marks=SLOW),
     ],
 )
 def test_a_run_that_ends_at_any_point_resumes_to_the_same_bits(group, points, ends):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 import sys
@@ -53,14 +54,15 @@ def code_of(error: BaseException) -> int:
     return BAD_INPUT if isinstance(error, WinnowError) and not failed else FAILED
 
 
-def print_text(text: str, *, err: bool = False) -> None:
+def print_text(text: str, *, err: bool = False, paint: Callable[[str], str] = lambda text: text) -> None:
     """Print on standard output, or with `err` on standard error. Text of models, files and users is escaped here, once
-    for all commands, so that a terminal never interprets it.
+    for all commands, so that a terminal never interprets it. `paint` may add colours to the escaped text; they are
+    removed where the output is not a terminal, and with the variable NO_COLOR.
 
     Raises DataError where the text cannot be written, for example on a full disk.
     """
     try:
-        typer.echo(sanitize(text), err=err)
+        typer.echo(paint(sanitize(text)), err=err, color=False if "NO_COLOR" in os.environ else None)
     except BrokenPipeError:  # the reader closed the pipe: the command exits without a message
         raise
     except OSError as error:

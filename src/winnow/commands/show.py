@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def show(
         step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full, tokens=tokens
     )
     for block in format_rollouts(run, choice):
-        print_text(block)
+        print_text(block, paint=paint_turns)
 
 
 QUESTION = 400
@@ -209,6 +210,21 @@ def _length(row: Row) -> list[str]:
     return [", ".join(filter(None, known))] if any(known) else []
 
 
+def paint_turns(text: str) -> str:
+    """The text of blocks with the turns of the policy in blue and those of an environment in orange.
+
+    Turns are found by their headings, which no text of a model can imitate: it is behind a bar, line by line.
+    """
+    lines, color = [], None
+    for line in text.split("\n"):
+        heading = _HEADING.fullmatch(line)
+        color = TURN_COLORS[heading[1]] if heading else color if line.startswith("      |") else None
+        lines.append(line if color is None else typer.style(line, fg=color))
+    return "\n".join(lines)
+
+
+TURN_COLORS = {"policy": (86, 156, 214), "environment": (230, 159, 0)}  # differ in brightness too
+_HEADING = re.compile(r"    turn \d+, (policy|environment):")
 _ENDED = {"stop": "ended", "length": "cut off", "cut": "cut"}
 
 

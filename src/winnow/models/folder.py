@@ -1,7 +1,8 @@
 """The files of a model: where they are, and those that training does not change.
 
-In every function, `path` is one of three forms. It is "bundled" (the tiny policy inside the package), a folder in
-Hugging Face format, or a hub id, which means its folder in the hub's cache. Files are checked before they are opened.
+In every function, `path` is one of three forms. It names a tiny policy inside the package ("bundled", or
+"bundled:guess_number" for the game), a folder in Hugging Face format, or a hub id, which means its folder in the hub's
+cache. Files are checked before they are opened.
 
 Tokenizer, chat templates and generation settings are copied byte by byte into each checkpoint of a run. transformers
 would rewrite them in its present form: other keys, a template in another file, end tokens omitted.
@@ -20,6 +21,7 @@ from pathlib import Path
 from winnow.errors import ConfigError, DataError
 
 BUNDLED = Path(__file__).parent / "bundled"
+IN_PACKAGE = {"bundled": BUNDLED, "bundled:guess_number": Path(__file__).parent / "bundled_guess_number"}
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -108,7 +110,7 @@ def is_hub_id(path: str) -> bool:
     Raises DataError for text that is neither a folder nor a hub id.
     """
     folder = Path(os.path.expanduser(path))  # this and os.path.isdir accept text that cannot be a path
-    if path == "bundled" or os.path.isdir(folder):
+    if path in IN_PACKAGE or os.path.isdir(folder):
         return False
     may_be_id = _HUB_ID.fullmatch(path) is not None
     if may_be_id and (not os.path.isdir(folder.parent) or cached_folder(path)):
@@ -135,7 +137,7 @@ def cached_folder(hub_id: str) -> Path | None:
 
 
 def _local(path: str) -> Path:
-    return BUNDLED if path == "bundled" else Path(os.path.expanduser(path))
+    return IN_PACKAGE[path] if path in IN_PACKAGE else Path(os.path.expanduser(path))
 
 
 @functools.cache  # so that a run reads one revision, by one request

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from winnow.config import Config, leaves
+from winnow.config import Config, is_bundled, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.recipes import FOLDER as RECIPES
 from winnow.state.disk import errors_as
@@ -102,7 +102,7 @@ def check_is_model(model: str) -> None:
     """
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
-    if not (path.is_dir() or on_hub or model == "bundled"):
+    if not (path.is_dir() or on_hub or is_bundled(model)):
         raise DataError(
             f"there is no folder {model}",
             remedy='give a model folder, "bundled", or a hub id "owner/name"',

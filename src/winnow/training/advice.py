@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from winnow import ranks
-from winnow.config import Config, dump
+from winnow.config import Config, dump, is_bundled
 from winnow.memory.plan import MemoryPlan
 from winnow.options import secret_keys
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -227,10 +227,10 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
 def _about_learning_rate(config: Config) -> Iterator[str]:
     """A warning where all weights of a model are trained at a higher rate than in any run of configs/published.
 
-    The bundled policy is small enough for higher rates.
+    The bundled policies are small enough for higher rates.
     """
     rate, model = config.optimizer.learning_rate, config.model
-    if rate > HIGHEST_RATE and model.path != "bundled" and model.lora is None:
+    if rate > HIGHEST_RATE and not is_bundled(model.path) and model.lora is None:
         yield (
             f"optimizer.learning_rate = {rate:g} trains all weights of {model.path}: published runs of 0.5B to 7B "
             f"parameters use 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "

@@ -33,6 +33,7 @@ from winnow.training.metrics import Clock, Metrics, Parity, Tally, describe
 from winnow.training.probe import prompt_gradient_norms
 from winnow.training.rounds import rounds_metrics
 from winnow.training.run import Progress, Run
+from winnow.training.turns import turn_metrics
 
 
 def train_step(run: Run, progress: Progress, step: int) -> StepReport:
@@ -115,6 +116,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
         metrics = {**of_step, **rounds_metrics(run, counts, groups), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
+        metrics |= turn_metrics(run.members, groups)
         metrics |= {**ahead, **planned.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)

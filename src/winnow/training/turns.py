@@ -16,9 +16,11 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.engines.base import Engine, OnRollout
+from winnow.environments.tools import read_call
 from winnow.records import BoolArray, Finish, FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
+from winnow.training.members import Members
 from winnow.verify import Verifiers
 
 CHECKED = 8  # rollouts of a process's first request that are played twice
@@ -182,3 +184,36 @@ class _Game:
             trainable=np.concatenate(self.sampled),
             turns=tuple(self.texts),
         )
+
+
+def turn_metrics(members: Members, groups: Sequence[Group]) -> dict[str, float]:
+    """The metrics of turns over the rollouts of a step; none without an environment.
+
+    A turn of exactly `max_turn_tokens` tokens counts as cut off.
+    """
+    section, rollouts = members.config.environment, [r for group in groups for r in group.rollouts]
+    if section is None or members.environment is None or not rollouts:
+        return {}
+    of_each = [_turn_lengths(rollout) for rollout in rollouts]
+    turns = sum(map(len, of_each))
+    metrics = {
+        "environment/turns_mean": turns / len(rollouts),
+        "environment/one_turn": sum(len(lengths) == 1 for lengths in of_each) / len(rollouts),
+        "environment/turns_cut_off": sum(n >= section.max_turn_tokens for row in of_each for n in row) / turns,
+    }
+    if members.environment.traits.tools:
+        replies = [reply for rollout in rollouts for reply in _replies(rollout)]
+        metrics["environment/tool_calls"] = sum(read_call(reply) is not None for reply in replies) / len(rollouts)
+    return metrics
+
+
+def _replies(rollout: Rollout) -> tuple[str, ...]:
+    return (rollout.text,) if rollout.turns is None else rollout.turns[::2]
+
+
+def _turn_lengths(rollout: Rollout) -> list[int]:
+    """The number of sampled tokens of each turn of the policy."""
+    sampled = np.concatenate([[False], rollout.sampled, [False]])
+    ends = np.flatnonzero(np.diff(sampled))  # the first token of each turn, and the one after its last
+    lengths: list[int] = (ends[1::2] - ends[::2]).tolist()
+    return lengths or [0]

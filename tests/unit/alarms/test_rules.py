@@ -75,6 +75,9 @@ ILL = [
     ("reward_without_accuracy", run(60, **GAMED), [24]),
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9), [39]),
     ("oscillation", run(60, **SWINGS, **ALLOTTED), [39]),
+    ("turns_cut_off", run(8, environment__turns_cut_off=from_step(3, 0.8, 0.1)), [5]),  # (0.2 + 2.4) / 5 is 0.52
+    ("ends_in_first_turn", run(8, environment__one_turn=0.97), [4]),
+    ("no_tool_call", run(8, environment__tool_calls=0.0), [4]),
     ("values_explain_nothing", run(30, **CRITIC), [19]),
     ("values_untrained", run(8, **{**CRITIC, "critic__updates": one_step(4, 0, 1)}), [4]),
 ]  # fmt: skip
@@ -159,6 +162,11 @@ WELL = [
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9, **ALLOTTED)),
     ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
     ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),
+    ("turns_cut_off", run(20, environment__turns_cut_off=lambda s: 0.9 if s == 7 else 0.3)),
+    ("ends_in_first_turn", run(8, environment__one_turn=0.97, reward__accuracy=0.9)),  # it needs no more turns
+    ("ends_in_first_turn", run(8, environment__one_turn=0.9)),
+    ("no_tool_call", run(30, environment__tool_calls=lambda s: 0.01 * (s == 0))),  # called once
+    ("no_tool_call", run(30)),  # there is no tool
     ("values_explain_nothing", run(30, **{**CRITIC, "critic__explained_variance": lambda s: 0.0 if s == 15 else -0.1})),
     ("values_explain_nothing", run(30, **{**CRITIC, **IDLE, "policy__learning_rate": None})),  # held
 ]  # fmt: skip

@@ -39,15 +39,15 @@ def test_the_environment_answers_as_the_demonstration_contains(habits):
                 assert verdict.correct == found
 
 
-def test_a_careful_player_guesses_within_the_range_that_is_left():
+def test_a_careful_player_guesses_between_the_numbers_that_it_writes():
     turns, answers, _ = play(12, CAREFUL, np.random.default_rng(3))
-    low, high = 1, 31
+    low, high = 0, 32
     for turn, answer in itertools.zip_longest(turns, answers):
         guess = int(turn.partition("<answer>")[2].partition("<")[0])
         assert turn.startswith(f"{low} {high}</think>")
-        assert low <= guess <= high
+        assert low < guess < high
         if answer is not None:
-            low, high = (guess + 1, high) if answer == "higher" else (low, guess - 1)
+            low, high = (guess, high) if answer == "higher" else (low, guess)
 
 
 def test_only_the_demonstrators_tokens_are_learned():
@@ -55,7 +55,7 @@ def test_only_the_demonstrators_tokens_are_learned():
     tokens, labels = next(rows(tokenizer, CAREFUL, np.random.default_rng(0)))
     own = tokenizer.decode(tokens[labels != -100])
     assert (labels[labels != -100] == tokens[labels != -100]).all()
-    assert own.startswith("1 31</think> <answer>")
+    assert own.startswith("0 32</think> <answer>")
     assert own.count("<|endoftext|>") == own.count("</answer>") >= 1
     assert "higher" not in own
     assert "lower" not in own

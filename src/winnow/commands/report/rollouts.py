@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from winnow.commands.report.html import encoded, plain
 from winnow.errors import DataError
 from winnow.state.rollout_files import StepFile, files_in
@@ -187,7 +189,7 @@ def _log_probs(values: list[Any]) -> Column:
 COLUMNS = (
     "step", "prompt_id", "prompt", "answer", "task", "count", "index", "text", "tokens", "logprobs", "length", "finish",
     "reward", "kind", "parts", "extracted", "cause", "detail", "seconds", "advantage", "advantages", "values", "weight",
-    "keep", "reason",
+    "keep", "reason", "trainable", "turns",
 )  # fmt: skip
 PER_TOKEN = ("logprobs", "advantages", "values")
 UNKNOWN = "unknown"  # a verdict that another trainer's log lacks
@@ -234,8 +236,49 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
         "trained": row["reason"] == "trained",
         "reason": cut(row["reason"], NAME),
         "weight": digits(row["weight"]),
-        **_text(row, pieces, longest),
+        **(_text if row["turns"] is None else _turns)(row, pieces, longest),
     }
+
+
+def _turns(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
+    """The turns of policy and environment. The policy's are pieces with their numbers. Each of the environment's is one
+    piece without numbers, and `environment` has their places. Where the tokens have no pieces, or too many characters,
+    all turns are one text, each below the name of its writer.
+    """
+    split, tokens = _pieces_of_turns(row, pieces) if pieces and row["tokens"] is not None else ([], [])
+    if not split or sum(max(1, len(piece)) for piece in split) > longest:
+        names = ("policy", "environment")
+        return _whole("\n".join(f"[{names[place % 2]}]\n{turn}" for place, turn in enumerate(row["turns"])), longest)
+    known = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
+    numbers = {
+        name: None if of is None else [None if token is None else rounded(of[token]) for token in tokens]
+        for name, of in known.items()
+    }
+    places = [place for place, token in enumerate(tokens) if token is None]
+    return {"text": None, "left_out": 0, "pieces": split, "environment": places, **numbers}
+
+
+def _pieces_of_turns(row: Row, pieces: TokenPieces) -> tuple[list[str], list[int | None]]:
+    """The pieces of all turns, and for each the place of its token, None for a text of the environment. Both are empty
+    where a turn of the policy has no tokens, or other ones than its text.
+    """
+    sampled = np.concatenate([[False], row["trainable"], [False]])
+    ends = np.flatnonzero(np.diff(sampled)).reshape(-1, 2)  # [policy's turns, 2] first token, and one after the last
+    replies, texts = row["turns"][::2], row["turns"][1::2]
+    split, tokens = list[str](), list[int | None]()
+    for place, (first, end) in enumerate(ends.tolist()):
+        own = pieces(row["tokens"][first:end], replies[place]) if len(ends) == len(replies) else None
+        if own is None:
+            return [], []
+        split += [*own, *texts[place : place + 1]]
+        tokens += [*range(first, end), *[None for _ in texts[place : place + 1]]]
+    return split, tokens
+
+
+def _whole(text: str | None, longest: int) -> dict[str, Any]:
+    shown = None if text is None else cut(text, longest)
+    left_out = len(text) - longest // 2 * 2 if text is not None and len(text) > longest else 0
+    return {"text": shown, "left_out": left_out, "pieces": None, "environment": None, **dict.fromkeys(PER_TOKEN)}
 
 
 def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
@@ -243,20 +286,19 @@ def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
     text = row["text"]
     split = pieces(row["tokens"], text) if pieces and text is not None and row["tokens"] is not None else None
     if split is None:
-        shown = None if text is None else cut(text, longest)
-        left_out = len(text) - longest // 2 * 2 if text is not None and len(text) > longest else 0
-        return {"text": shown, "left_out": left_out, "pieces": None, **dict.fromkeys(PER_TOKEN)}
+        return _whole(text, longest)
     head, tail = _ends(split, longest)
     left_out = sum(map(len, split[head : len(split) - tail]))
     numbers = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
     if not left_out:
         shown_numbers = {name: None if of is None else [rounded(x) for x in of] for name, of in numbers.items()}
-        return {"text": None, "left_out": 0, "pieces": split, **shown_numbers}
+        return {"text": None, "left_out": 0, "pieces": split, "environment": None, **shown_numbers}
     end = len(split) - tail
     return {
         "text": None,
         "left_out": left_out,
         "pieces": [*split[:head], _left_out(left_out), *split[end:]],
+        "environment": None,
         **{
             name: None if of is None else [*map(rounded, of[:head]), None, *map(rounded, of[end:])]
             for name, of in numbers.items()

@@ -37,7 +37,7 @@ def rollout(index: int, completion: str, **other: Any) -> dict[str, Any]:
         "detail": "", "seconds": 0.01, "advantage": None if reward is None or not kept else reward - 0.5, "kept": kept,
         "trained": trained, "reason": "trained" if trained else "zero advantage" if kept else "not selected",
         "weight": 0.01, "pieces": pieces, "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None,
-        "values": None,
+        "values": None, "environment": None,
     } | other  # fmt: skip
 
 

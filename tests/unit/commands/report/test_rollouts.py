@@ -58,6 +58,7 @@ def test_a_demo_run_fits_in_a_file():
             "detail": "", "seconds": random.random() / 1000, "advantage": random.normal(), "advantages": None,
             "values": None, "weight": random.random() / 1000, "keep": right, "reason": "trained" if right else "left",
             "text": "".join(tokens), "tokens": np.arange(27), "logprobs": -random.exponential(0.2, 27),
+            "trainable": None, "turns": None,
         })  # fmt: skip
     group = packed([rollout_data(row, lambda tokens, text: list(text), longest=20_000) for row in rows])
     assert len(encoded(group)) / 16 < LIMIT / DEMO

@@ -67,6 +67,7 @@ def test_the_page_has_every_rollout_with_its_verdict_and_its_use(folder):
         "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "trained": True,
         "reason": "trained", "weight": 0.125,
         "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
+        "environment": None,
     }  # fmt: skip
     left = unpacked(easy)[2]
     assert (left["kept"], left["trained"], left["reason"], left["advantage"]) == (False, False, "not selected", None)
@@ -157,7 +158,7 @@ def row(text, tokens, **changes):
         "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "weight": 1.0,
         "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None,
         "parts": {}, "keep": True, "reason": "trained", "tokens": np.array(tokens), "logprobs": numbers,
-        "advantages": numbers, "values": None, **changes,
+        "advantages": numbers, "values": None, "trainable": None, "turns": None, **changes,
     }  # fmt: skip
 
 
@@ -193,6 +194,25 @@ def test_a_text_without_pieces_is_one_text_or_none():
     bare = row(None, [1], logprobs=None, advantages=None, advantage=math.nan) | {"tokens": None}
     assert rollout_data(bare, by_character, longest=9)["text"] is None
     assert cut("abc", 3) == "abc"
+
+
+TURNS = {"turns": ["ab", "more", "c"], "trainable": np.array([True, True, False, False, True])}
+
+
+def test_turns_are_told_apart_and_only_those_of_the_policy_have_numbers():
+    data = rollout_data(row("ab\nc", range(5), **TURNS), by_character, longest=100)
+    assert (data["pieces"], data["environment"]) == (["a", "b", "more", "c"], [2])
+    assert data["logprobs"] == [0.123, 1.12, None, 4.12]
+    assert data["advantages"] == [0.123, 1.12, None, 4.12]
+    only = {"turns": ["ab"], "trainable": np.array([True, True])}
+    assert rollout_data(row("ab", range(2), **only), by_character, longest=100)["environment"] == []
+
+
+@pytest.mark.parametrize(("pieces", "longest"), [(None, 100), (by_character, 6), (lambda tokens, text: None, 100)])
+def test_turns_without_pieces_are_one_text(pieces, longest):
+    data = rollout_data(row("ab\nc", range(5), **TURNS), pieces, longest=longest)
+    assert (data["pieces"], data["environment"], data["logprobs"]) == (None, None, None)
+    assert data["text"].startswith("[po" if longest == 6 else "[policy]\nab\n[environment]\nmore\n[policy]\nc")
 
 
 def test_metrics_take_only_the_space_of_their_numbers(tmp_path):

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 
+import click
 import numpy as np
 import pytest
 
 from golden_files import assert_golden
 from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
-from winnow.commands.show import Choice, format_rollouts
+from winnow.commands.show import Choice, format_rollouts, paint_turns
 from winnow.errors import DataError
 from winnow.models.folder import BUNDLED
 from winnow.records import Outcome
@@ -192,3 +194,16 @@ def test_tokens_that_were_not_logged_are_not_listed(tmp_path):
     _, block = format_rollouts(tmp_path, Choice(tokens=True))
     assert block.count("place") == 1
     assert ("answer 0" in block, "answer 1" in block) == (True, False)
+
+
+def test_the_turns_of_policy_and_environment_differ_in_colour():
+    text = "\n".join(
+        ["step 0", "    turn 1, policy:", "      | 16", "    turn 1, environment:", "      | turn 2, policy:", "after"]
+    )
+    lines = paint_turns(text).split("\n")
+    assert [click.unstyle(line) for line in lines] == text.split("\n")
+    colors = [re.match(r"\x1b\[([\d;]+)m", line) for line in lines]
+    policy, environment = colors[1], colors[3]
+    assert [colors[0], colors[5]] == [None, None]
+    assert policy[0] == colors[2][0]
+    assert environment[0] == colors[4][0] != policy[0], "a text cannot imitate a heading"

@@ -55,8 +55,11 @@
   function describe(rollout, i) {
     const gap = gapOf(rollout);
     if (i === gap) return ['the middle of this text is not in this file'];
-    const place = gap >= 0 && i > gap ? rollout.length - (rollout.pieces.length - 1 - i) : i + 1;
-    const parts = [`token ${place} of ${Math.max(rollout.length, place)}`];
+    const others = rollout.environment ?? []; // places of the environment's texts, each one piece
+    if (others.includes(i)) return ['text of the environment, which is not trained on'];
+    const place = gap >= 0 && i > gap ? rollout.length - (rollout.pieces.length - 1 - i) : i + 1 - others.filter((other) => other < i).length;
+    const whole = others.length ? rollout.pieces.length - others.length : rollout.length;
+    const parts = [`token ${place} of ${Math.max(whole, place)}${others.length ? ' of the policy' : ''}`];
     const at = (list) => list?.[i];
     if (known(at(rollout.logprobs))) parts.push(`log-prob ${short(at(rollout.logprobs))} (probability ${percent(Math.exp(at(rollout.logprobs)))})`);
     const advantage = rollout.advantages ? at(rollout.advantages) : rollout.advantage;
@@ -97,6 +100,7 @@
     const numbers = kind && KINDS[kind] ? KINDS[kind].of(rollout) : null;
     const scale = numbers && extent(group, kind);
     const gap = gapOf(rollout);
+    const others = new Set(rollout.environment ?? []);
     const body = h('div', { class: `foreign tokens${figures && numbers ? ' figures' : ''}`, role: 'group', 'aria-label': label });
     let [shown, at, mark] = [0, 0, 0];
     const add = (most) => {
@@ -106,7 +110,7 @@
         while (mark < marks.length && marks[mark][1] <= at) mark += 1;
         const own = mark < marks.length && marks[mark][0] < to ? marks.slice(mark, mark + 50) : [];
         const x = numbers?.[shown];
-        made.push(h('span', { class: `token ${shown === gap ? 'left-out' : numbers ? shade(kind, x, scale) : ''}`, 'data-i': shown, tabindex: shown ? -1 : 0, 'data-figure': figures && numbers ? KINDS[kind].write(x) : null }, piece(text, at, to, own)));
+        made.push(h('span', { class: `token ${shown === gap ? 'left-out' : others.has(shown) ? 'environment' : numbers ? shade(kind, x, scale) : ''}`, 'data-i': shown, tabindex: shown ? -1 : 0, 'aria-label': others.has(shown) ? `environment: ${foreign.line(rollout.pieces[shown], 200)}` : null, 'data-figure': figures && numbers && !others.has(shown) ? KINDS[kind].write(x) : null }, piece(text, at, to, own)));
         at = to;
       }
       body.append(...made);
