@@ -119,8 +119,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 def _value(node: ast.expr) -> Fraction:
     match node:
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-            return _bounded(_number(node.value))
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return _bounded(_number(number))
         case ast.UnaryOp(op=ast.UAdd() | ast.USub()):
             value = _value(node.operand)
             return value if isinstance(node.op, ast.UAdd) else -value
