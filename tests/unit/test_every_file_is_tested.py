@@ -75,6 +75,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "engines/native/engine.py": "contract/test_engine_contract.py",
     "engines/native/linear.py": "unit/models/test_bnb.py",
     "engines/native/memory.py": "unit/engines/test_native_memory.py",
+    "engines/native/own_process.py": "unit/engines/test_own_process.py",
     "engines/native/plain.py": "unit/engines/test_plain.py",
     "engines/native/rows.py": "contract/test_engine_contract.py",
     "engines/native/sampler.py": "contract/test_engine_contract.py",
