@@ -18,7 +18,7 @@ from winnow.learner.sharding import shard_like
 from winnow.learner.value_model import Critic, shard_critic
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
-from winnow.training.load import is_sharded, load_model, make_separate_critic
+from winnow.training.load import divides_policy, load_model, make_separate_critic
 from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
@@ -46,7 +46,7 @@ class ValueModels:
 
     def _made(self) -> tuple[Learner, Critic | None]:
         config, device = self.members.config, torch.device("cpu")
-        sharded = is_sharded(config)
+        sharded = divides_policy(config)
         loaded = load_model(config, device, None, load_tokenizer(config.model.path), later=sharded)
         learner = make_learner(config, loaded, needs=self.members.needs, resumed=False)
         own, critic = make_separate_critic(config, learner, loaded, device)

@@ -19,8 +19,7 @@ from winnow.learner.model_input import PromptAndRollout
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
-from winnow.training.load import is_sharded as is_sharded_run
-from winnow.training.load import load_model
+from winnow.training.load import divides_policy, load_model
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 
@@ -75,7 +74,7 @@ def _updates(members: Members, counts: Sequence[int], longest: int) -> Computed:
 def learner_of(members: Members) -> Learner:
     """As a run makes it, from weights that have moved since the reference was taken."""
     config = members.config
-    sharded = is_sharded_run(config)
+    sharded = divides_policy(config)
     loaded = load_model(config, torch.device("cpu"), None, load_tokenizer(config.model.path), later=sharded)
     learner = make_learner(config, loaded, needs=members.needs, resumed=False)
     if sharded:

@@ -34,7 +34,7 @@ from winnow.training.advice import before_training
 from winnow.training.budget import plan_devices
 from winnow.training.checks import check_start, check_value_model
 from winnow.training.draw import make_history
-from winnow.training.load import engine_context, is_sharded, load_model, load_start, make_separate_critic, restore
+from winnow.training.load import divides_policy, engine_context, load_model, load_start, make_separate_critic, restore
 from winnow.training.members import Members
 from winnow.training.progress import TrainingClock
 from winnow.training.prompts import PromptPool, run_prompts, training_sampling
@@ -116,7 +116,7 @@ def _build(
     ranks.check_same("set of prompts", prompts.digest)
     ranks.check_same("set of held-out prompts", lambda: str([digest_of(task.prompts.prompts) for task in held_out]))
     devices = tuple(plan.lines())  # before the model is loaded, as the lines include the memory that is free
-    loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config), later=is_sharded(config))
+    loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config), later=divides_policy(config))
     ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None, reference=members.reference)
     with contextlib.ExitStack() as on_failure:

@@ -168,7 +168,7 @@ def _load_critic(
     return dataclasses.replace(loaded, model=model)
 
 
-def is_sharded(config: Config) -> bool:
+def divides_policy(config: Config) -> bool:
     """Whether each rank of this run has only a share of the policy."""
     return config.ranks.learner == "sharded" and ranks.count() > 1
 
@@ -183,7 +183,7 @@ def engine_context(
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
         cache_bytes=cache_bytes,
-        sharded=is_sharded(config),
+        sharded=divides_policy(config),
         saved=loaded.saved,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
         exact_evaluation=exact_evaluation,
