@@ -52,6 +52,7 @@ ILL = [
     ("constant_reward", run(8, reward__min=0.0, reward__max=0.0, reward__mean=0.0, reward__std=0.0), [4]),
     ("unparsable", run(8, outcome__unparsable=480), [4]),
     ("verifier_failures", run(8, outcome__failed=from_step(3, 11, 0)), [5]),
+    ("verifier_failures", run(8, outcome__failed=1, outcome__cut=412), [4]),  # 5 of the 500 that were judged
     ("all_truncated", run(8, rollout__truncated=0.6), [4]),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.05**s), [29]),
     ("length_collapse", run(60, rollout__length_mean=lambda s: 200 * 0.95**s), [29]),

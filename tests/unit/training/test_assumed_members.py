@@ -88,3 +88,17 @@ def test_norms_are_measured_for_an_allocator_that_reads_them():
 def test_an_assumption_about_a_key_that_does_not_exist_is_refused():
     with refused(ConfigError, code="config.registration"):
         winnow.register("allocator", "mine", assumes={"loss": ("clip",)})(lambda stats, budget: None)
+
+
+@pytest.mark.parametrize("name", ["knapsack", "vip_rloo", "cures"])
+def test_a_budget_below_the_least_counts_is_refused(name):
+    """Every prompt gets `minimum`, here 4, so nothing is left to decide with 3 rollouts per prompt or fewer."""
+    laws = {**VIP, "allocate": {"use": name, "minimum": 4}}
+    assert resolved(**laws, rollout={"rollouts_per_prompt": 4}).allocate.options["minimum"] == 4
+    with refused(ConfigError, code="config.combination", key="allocate.minimum"):
+        resolved(**laws, rollout={"rollouts_per_prompt": 3})
+
+
+def test_an_allocator_that_skips_prompts_has_no_least_count():
+    laws = {"allocate": {"use": "gvm", "minimum": 4}, "select": "all"}
+    assert resolved(**laws, rollout={"rollouts_per_prompt": 3}).allocate.options["minimum"] == 4
