@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Make a policy that plays guess-the-number badly: a warm start of the bundled policy on games of a demonstrator.
 
-    python scripts/make_guesser.py --out configs/policies/guess_number
+    python scripts/make_guesser.py --out src/winnow/models/bundled_guess_number
 
 In each turn the demonstrator writes the numbers between which the secret is, `8 16</think> <answer>12</answer>`. Often
 it then guesses any number from 1 to 31, and sometimes it forgets the answer's end tag. So the policy learns the rules
@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from make_policy import END, save
+from make_policy import END, make_tokenizer, save
 
 from winnow.models.load import load
 from winnow.seeds import generator
@@ -144,7 +144,7 @@ def main() -> None:
     loaded = load("bundled", dtype="float32", device="cpu")
     games = rows(loaded.tokenizer, habits, generator("make_guesser", arguments.seed))
     warm_start(loaded.model, loaded.tokenizer, games, size=arguments.batch, steps=arguments.steps)
-    save(loaded.model, loaded.tokenizer, arguments.out)
+    save(loaded.model, make_tokenizer(), arguments.out)
 
 
 if __name__ == "__main__":
