@@ -25,7 +25,7 @@ from winnow.seeds import generator
 from winnow.state.history import History
 from winnow.testing import group_of
 from winnow.training.probe import plan, prompt_gradient_norms
-from winnow.training.progress import Phases
+from winnow.training.progress import Ahead, Phases
 from winnow.training.prompts import PromptPool
 
 REPOSITORY = Path(__file__).parents[3]
@@ -87,7 +87,9 @@ def run_of(table, allocate, source, seed=0):
         logbook=SimpleNamespace(rows=rows, write_between=lambda step, metrics: rows.append((step, metrics))),
     )
     return run, SimpleNamespace(
-        history=History([prompt.id for prompt in table.prompts], decay=config.probe.decay), phases=Phases()
+        history=History([prompt.id for prompt in table.prompts], decay=config.probe.decay),
+        phases=Phases(),
+        ahead=Ahead(),
     )
 
 
