@@ -83,7 +83,8 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
             updates = []  # neither the policy nor its learning-rate schedule advances in these steps
 
     with clock("logprobs"):
-        # Before the first update: old log-probs are those of the weights that sampled (the ratio's denominator)
+        # Before the first update: old log-probs are those of the weights that the step starts with, which sampled its
+        # rollouts or, with rollout.ahead = 1, followed the weights that did (the ratio's denominator)
         updates = run.learner.compute_logprobs(updates, run.members.needs)
 
     with clock("save"):
