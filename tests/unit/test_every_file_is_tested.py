@@ -93,7 +93,6 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "engines/vllm/settings.py": "unit/engines/test_served_change.py",
     "engines/vllm/start.py": "with_vllm/test_vllm_engine.py",
     "engines/vllm/worker.py": "with_vllm/test_vllm_training.py",
-    "engines/native/own_process.py": "unit/engines/test_own_process.py",
     "engines/freshness.py": "unit/test_error_catalogue.py",
     "environments/contract.py": "contract/test_environment_contract.py",
     "evaluation/comparison.py": "unit/evaluation/test_evaluation_report.py",
