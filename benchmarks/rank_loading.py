@@ -93,7 +93,7 @@ def rank_of(dtype: str, folder: Path) -> None:
         ranks.gather_from_all(None)
         with peak() as saving:
             shares = learner.shares()
-            output = folder / "run"
+            output = folder / f"run_{dtype}_{ranks.count()}"  # of its own, or an equal step would be kept
             if ranks.is_writer():
                 output.mkdir(exist_ok=True)
             shares.written(
