@@ -58,8 +58,8 @@ def token_budget(sampled: SampledRound, *, tokens: int) -> IntArray:
     finished = np.cumsum(lengths) - lengths  # tokens of the rollouts that end before this one
     running = len(lengths) - np.arange(len(lengths))
     first = int(np.argmax(finished + running * lengths > left))  # the shortest rollout that the budget does not finish
-    ends: IntArray = np.minimum(sampled.lengths, (left - finished[first]) // running[first])
-    return ends
+    tick = int((left - finished[first]) // running[first])
+    return np.asarray(np.minimum(sampled.lengths, tick), dtype=np.int64)
 
 
 def stragglers(sampled: SampledRound, *, share: float = 0.75) -> IntArray:

@@ -78,5 +78,12 @@ def _cut_rollout(rollout: Rollout, end: int) -> Rollout:
     beyond = len(rollout.tokens) - end
     if not beyond:
         return rollout
-    tokens, logprobs = rollout.tokens[:end], rollout.logprobs[:end]
-    return dataclasses.replace(rollout, tokens=tokens, logprobs=logprobs, text="", finish="cut", beyond=beyond)
+    return dataclasses.replace(
+        rollout,
+        tokens=rollout.tokens[:end],
+        logprobs=rollout.logprobs[:end],
+        trainable=None if rollout.trainable is None else rollout.trainable[:end],
+        text="",
+        finish="cut",
+        beyond=beyond,
+    )
