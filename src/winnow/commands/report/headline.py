@@ -19,6 +19,7 @@ LINES = (
     ("wasted", "budget/tokens_wasted", None, "generated and not trained on"),
     ("cut", "budget/tokens_cut", "budget/rollouts_cut", "of the wasted: after update.max_trained_tokens"),
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
+    ("environment", "budget/environment_tokens", None, "texts of an environment, in addition to the generated tokens"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per group"),
