@@ -394,3 +394,12 @@ def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str
         loaded.tokenizer.decode(loaded.tokenizer("so , it is .", add_special_tokens=False)["input_ids"])
         == "so , it is ."
     )
+
+
+def test_the_policy_of_the_game_has_the_tokenizer_of_the_bundled_one() -> None:
+    loaded = load("bundled:guess_number")
+    assert loaded.tokenizer.get_vocab() == TOKENIZER.get_vocab()
+    assert loaded.tokenizer.chat_template == TOKENIZER.chat_template
+    assert describe("bundled:guess_number") == describe("bundled")
+    with refused(DataError, "'bundled:chess'", key="model.path", code="data.missing"):
+        load("bundled:chess")

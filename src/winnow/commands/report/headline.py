@@ -21,6 +21,7 @@ LINES = (
     ("cut while sampled", "cut/tokens", "outcome/cut", "of the generated: up to the cut, without a verdict"),
     ("beyond cuts", "cut/tokens_beyond", None, "dropped by the engine's cuts, in addition to the generated tokens"),
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
+    ("environment", "budget/environment_tokens", None, "texts of an environment, in addition to the generated tokens"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),

@@ -1,0 +1,98 @@
+#!/usr/bin/env python
+"""The result of the sweep of the game: held-out success before and after, by variant and seed, and reference lines.
+
+    winnow sweep configs/sweeps/guess_number.toml
+    python benchmarks/guess_number.py sweeps/guess_number
+
+The share of held-out games that are won is that of sampled rollouts. The interval of a variant is Student's, over the
+gains of its seeds. The reference lines are exact: guesses of any number from 1 to 31, guesses of any number that the
+answers leave, and bisection. Writes benchmarks/results/<date>_guess_number.json.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import frame
+
+from winnow.state.logbook import read_metrics, totals
+
+MOST, TURNS = 31, 5
+WON, ERROR = "eval/accuracy_sampled", "eval/accuracy_sampled_sem"
+QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # of Student's t at 97.5%, by the number of seeds
+
+
+@functools.cache
+def consistent(numbers: int, turns: int) -> float:
+    """The probability that guesses drawn from the numbers that are left find one of `numbers` within `turns`."""
+    if not numbers or not turns:
+        return 0.0
+    wins = 0.0
+    for guess in range(1, numbers + 1):
+        below, above = guess - 1, numbers - guess
+        later = below * consistent(below, turns - 1) + above * consistent(above, turns - 1)
+        wins += (1 + later) / numbers
+    return wins / numbers
+
+
+@functools.cache
+def bisection(numbers: int, turns: int) -> float:
+    """The same for the guess in the middle."""
+    if not numbers or not turns:
+        return 0.0
+    below = (numbers - 1) // 2
+    above = numbers - 1 - below
+    return (1 + below * bisection(below, turns - 1) + above * bisection(above, turns - 1)) / numbers
+
+
+def any_number(numbers: int, turns: int) -> float:
+    """The same for guesses drawn from all numbers, repeated ones included."""
+    return 1 - (1 - 1 / numbers) ** turns
+
+
+def summary(run: Path) -> dict[str, float]:
+    """The first and the last evaluation of a run, and its cost."""
+    rows = read_metrics(run)
+    evaluated, cost = [row for row in rows if WON in row], totals(rows)
+    return {
+        **{f"{when}{name.removeprefix(WON)}": row[name] for when, row in (("before", evaluated[0]), ("after", evaluated[-1]))
+           for name in (WON, ERROR)},
+        "steps": cost["steps"],
+        "minutes": (cost["seconds/step"] + cost["eval/seconds"]) / 60,
+        "tokens trained": cost["budget/tokens_trained"],
+    }  # fmt: skip
+
+
+def variant(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Means over the seeds, and the interval of the mean gain."""
+    gains = [run["after"] - run["before"] for run in runs]
+    gain = statistics.mean(gains)
+    half = QUANTILES[len(gains)] * statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) in QUANTILES else None
+    return {
+        "before": statistics.mean(run["before"] for run in runs),
+        "after": statistics.mean(run["after"] for run in runs),
+        "gain": gain,
+        "interval": None if half is None else [gain - half, gain + half],
+        "minutes": statistics.mean(run["minutes"] for run in runs),
+        "seeds": runs,
+    }
+
+
+def main() -> None:
+    parser = frame.parser(__doc__)
+    parser.add_argument("folder", type=Path)
+    options = frame.parse(parser)
+    found: dict[str, list[dict[str, float]]] = {}
+    for path in sorted(options.folder.glob("*/seed-*/metrics.jsonl")):
+        found.setdefault(path.parts[-3], []).append(summary(path.parent))
+    lines = {of.__name__: of(MOST, TURNS) for of in (any_number, consistent, bisection)}
+    report = {"reference": lines, "variants": {name: variant(runs) for name, runs in found.items()}}
+    frame.finish("guess_number", report, options, show=("reference", "variants"))
+
+
+if __name__ == "__main__":
+    main()
