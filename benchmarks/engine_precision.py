@@ -35,12 +35,12 @@ from winnow.engines.base import evaluating
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load as load_model
 from winnow.recipes import recipe_paths
-from winnow.training.build import Built, build
 from winnow.training.evaluation import evaluate
 from winnow.training.probe import plan
-from winnow.training.prompts import evaluation_sampling
-from winnow.training.resolve import resolve_members
 from winnow.training.run import Run
+from winnow.training.setup.build import Built, build
+from winnow.training.setup.prompts import evaluation_sampling
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import train_step
 
 CONFIG = recipe_paths()["arithmetic"]

@@ -25,7 +25,7 @@ from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.progress import Evaluated, Event
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "scripts"))

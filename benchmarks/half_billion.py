@@ -116,10 +116,10 @@ def write_model(folder: Path, shape: dict[str, Any]) -> None:
 def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     """Steps as in `fit`, without evaluation and checkpoints."""
     from winnow.config_file import validate
-    from winnow.training.budget import plan_devices
-    from winnow.training.build import build
     from winnow.training.probe import plan
-    from winnow.training.resolve import resolve_members
+    from winnow.training.setup.budget import plan_devices
+    from winnow.training.setup.build import build
+    from winnow.training.setup.resolve import resolve_members
     from winnow.training.step import train_step
 
     _import_what_computes()

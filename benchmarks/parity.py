@@ -24,7 +24,7 @@ from winnow.engines.native.engine import native
 from winnow.learner.learner import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
-from winnow.training.metrics import Metrics, Parity
+from winnow.training.tally import Metrics, Parity
 
 Precision = Literal["policy", "bfloat16", "float16"]
 PRECISIONS: tuple[tuple[str, Precision], ...] = (

@@ -40,7 +40,7 @@ from winnow.metrics import is_step
 from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import SweepRun, read_sweep
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 WITHIN = 0.15  # relative to the measured seconds of a step
 

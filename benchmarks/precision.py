@@ -35,11 +35,11 @@ from winnow.learner.learner import Learner, make_learner
 from winnow.models.device import keeps_masters
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
-from winnow.training.build import Built, build
 from winnow.training.fit import fit
-from winnow.training.load import load_model
 from winnow.training.probe import plan
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.build import Built, build
+from winnow.training.setup.load import load_model
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import train_step
 
 CONFIG = recipe_paths()["arithmetic"]

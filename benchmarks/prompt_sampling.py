@@ -24,16 +24,16 @@ from typing import TypeVar
 import frame
 import numpy as np
 
-from winnow.algos.allocation import uniform
+from winnow.algos.allocators import uniform
 from winnow.config_file import validate
 from winnow.records import Group, Prompt
 from winnow.registry import members
 from winnow.seeds import generator
 from winnow.state.history import History
 from winnow.testing import group_of
-from winnow.training.draw import draw, make_history
-from winnow.training.prompts import PromptPool
-from winnow.training.resolve import resolve_members
+from winnow.training.sampling.draw import draw, make_history
+from winnow.training.setup.prompts import PromptPool
+from winnow.training.setup.resolve import resolve_members
 
 ROLLOUTS = 8
 T = TypeVar("T")

@@ -43,7 +43,8 @@ from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.testing import group_of
-from winnow.training.metrics import Parity, describe
+from winnow.training.metrics import describe
+from winnow.training.tally import Parity
 from winnow.verify import Verifiers
 
 LENGTHS = (128, 1024, 8192)

@@ -34,7 +34,7 @@ from winnow.trackers import Tracker
 from winnow.trackers.watch import track_run
 from winnow.training.fit import fit
 from winnow.training.progress import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 METRICS, PHASES = 80, 8  # per step
 PARTS = ("wall", "CPU", "waits for the interpreter", "waits for the core")

@@ -15,11 +15,11 @@ from trl_winnow import Ours
 
 from winnow.learner.batches import make_batches
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
-from winnow.training.collect import sample
-from winnow.training.keep import fill_keep
-from winnow.training.metrics import Clock
 from winnow.training.probe import plan
+from winnow.training.sampling.collect import sample
+from winnow.training.selection import fill_keep
 from winnow.training.step import fill_advantages
+from winnow.training.tally import Clock
 
 TOLERANCE = 1e-5
 Gradients = dict[str, Tensor]

@@ -19,9 +19,9 @@ from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
-from winnow.training.build import Built, build
 from winnow.training.probe import plan
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.build import Built, build
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import train_step
 
 MICRO_BATCH_TOKENS = 4096  # as in the recipe arithmetic, for a CPU

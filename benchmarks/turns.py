@@ -30,7 +30,7 @@ from winnow.models.load import load
 from winnow.records import Outcome, Prompt, Reply, Rollout, Sampling
 from winnow.tasks import templates
 from winnow.tasks.dialogue import Dialogue
-from winnow.training.turns import TurnEngine
+from winnow.training.sampling.turns import TurnEngine
 from winnow.verify import Verifiers
 
 TEXT = "higher"

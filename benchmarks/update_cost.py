@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from winnow.algos.advantage import grpo
 from winnow.algos.loss import clip
 from winnow.algos.objective import Objective
-from winnow.algos.selection import max_variance
+from winnow.algos.selectors import max_variance
 from winnow.algos.weighting import token
 from winnow.learner.batches import make_batches
 from winnow.learner.optimizer import Optimizer

@@ -20,19 +20,6 @@ import transformers.models.auto.tokenization_auto
 import transformers.models.llama.modeling_llama
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
-import winnow.algos.allocation
-import winnow.algos.weighting
-import winnow.commands
-import winnow.commands.train.here
-import winnow.engines.native.engine
-import winnow.engines.native.rows
-import winnow.engines.native.sampler
-import winnow.run_view.plot
-import winnow.run_view.progress
-import winnow.state.rollout_columns
-import winnow.training.build
-import winnow.training.fit  # noqa: F401
-
 gc.collect()
 gc.freeze()
 gc.enable()

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from winnow.registry import register
     from winnow.run_view.data import OpenRun
     from winnow.training.fit import Result
-    from winnow.training.members import Critic, Members
     from winnow.training.progress import (
         AlarmRaised,
         Ended,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         Started,
         Watch,
     )
+    from winnow.training.setup.members import Critic, Members
     from winnow.view.screen import Progress
 
 __all__ = [
@@ -154,7 +154,7 @@ def train(
     """
     from winnow.config_file import validate
     from winnow.recipes import find_config
-    from winnow.training.resolve import resolve_file, resolve_members
+    from winnow.training.setup.resolve import resolve_file, resolve_members
 
     function, table = _values_from(critic)
 
@@ -189,7 +189,7 @@ def resume(
     does not allow. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
     from winnow.evaluation.settings import settings_of
-    from winnow.training.resolve import resolve_members
+    from winnow.training.setup.resolve import resolve_members
 
     function, table = _values_from(critic)
 

@@ -256,7 +256,7 @@ SAMPLER = Family(
     "sampler",
     ("table", "state", "rng", "count"),
     "sample",
-    ("winnow.algos.sampling",),
+    ("winnow.algos.samplers",),
     SamplerTraits,
     "winnow.testing:check_sampler",
 )
@@ -264,17 +264,17 @@ ALLOCATOR = Family(
     "allocator",
     ("stats", "budget"),
     "allocate",
-    ("winnow.algos.allocation",),
+    ("winnow.algos.allocators",),
     AllocatorTraits,
     "winnow.testing:check_allocator",
 )
-ROUND = Family("round", ("seen",), "rounds", ("winnow.algos.rounds",), RoundTraits, "winnow.testing:check_round")
-CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.cuts",), CutTraits, "winnow.testing:check_cut")
+ROUND = Family("round", ("seen",), "rounds", ("winnow.algos.round_rules",), RoundTraits, "winnow.testing:check_round")
+CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.cut_rules",), CutTraits, "winnow.testing:check_cut")
 SELECTOR = Family(
     "selector",
     ("group", "rng"),
     "select",
-    ("winnow.algos.selection",),
+    ("winnow.algos.selectors",),
     SelectorTraits,
     "winnow.testing:check_selector",
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from winnow.algos.advantage import dr_grpo, grpo
-from winnow.algos.selection import Selector, keep_verified
+from winnow.algos.selectors import Selector, keep_verified
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, IntArray
 from winnow.seeds import Rng

@@ -27,7 +27,7 @@ from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_correction, check_engine, check_sampler
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]

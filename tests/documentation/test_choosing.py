@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from doc_pages import PAGES
 
-from winnow.algos.selection import max_variance
+from winnow.algos.selectors import max_variance
 from winnow.seeds import Rng
 from winnow.testing import group_of
 

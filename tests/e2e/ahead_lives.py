@@ -41,7 +41,7 @@ IN_STEP = {"since": "training.fit:train_step", "landmark": "1"}
 POINTS: list[Point] = [
     phase("taken", "training.step:take", after=True, **IN_STEP),
     phase("observed", "state.history:History.observe", after=True, **IN_STEP),
-    phase("next step planned", "training.ahead:plan", after=True, **IN_STEP),
+    phase("next step planned", "training.sampling.ahead:plan", after=True, **IN_STEP),
     phase("next step begun", "training.step:begin", after=True, **IN_STEP),
     phase("a rollout of the next step judged", "verify.verifiers:Verifiers.submit", call=2, **IN_STEP),
     phase("before the first backward", "learner.learner:Learner.backward", **IN_STEP),

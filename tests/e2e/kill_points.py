@@ -150,8 +150,8 @@ PHASES = [
     planned("probe sampled", "training.probe:collect", after=True),
     planned("plan made", "training.probe:allocate", after=True),
     planned("plan logged", "state.logbook:Logbook.write_between", after=True),
-    phase("sampling begun", "training.rounds:sample"),
-    phase("sampled and verified", "training.rounds:sample", after=True),
+    phase("sampling begun", "training.sampling.rounds:sample"),
+    phase("sampled and verified", "training.sampling.rounds:sample", after=True),
     phase("verdicts judged", "verify.verifiers:Verifiers.check_step", after=True),
     phase("half of the groups selected", "training.step:fill_keep", call=2),
     phase("advantages given", "training.step:fill_advantages", after=True),
@@ -174,7 +174,7 @@ UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: i
     phase("beside an evaluation", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
     planned("beside a plan", "training.fit:plan"),
     planned("waited for before a reset", "training.progress:Saving.wait"),
-    phase("beside sampling", "training.rounds:sample", after=True, landmark="1"),
+    phase("beside sampling", "training.sampling.rounds:sample", after=True, landmark="1"),
     phase("beside the selection", "training.step:fill_advantages", landmark="1"),
     phase("beside log-probs", "learner.learner:compute_logprobs", after=True, landmark="1"),
     phase("waited for before an update", "training.progress:Saving.wait", landmark="1"),
@@ -187,7 +187,7 @@ FULL = [  # of a model that is trained whole, whose own folder is resumed from, 
     written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
 ]
-TURN, VERIFY = "training.turns:", "verify.verifiers:Verifiers."
+TURN, VERIFY = "training.sampling.turns:", "verify.verifiers:Verifiers."
 TURNS = [  # of 6 rollouts with 3 turns of the policy each, which are requested one by one
     phase("first turn begun", "engines.native.sampler:Native.generate"),
     phase("first turn half sampled", f"{TURN}TurnEngine._take", call=3),

@@ -12,7 +12,7 @@ import sys
 from winnow.commands import main
 from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
-from winnow.training import collect
+from winnow.training.sampling import collect
 
 
 def die(*_: object) -> None:

@@ -16,18 +16,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 import kill_points
 from kill_points import Point, phase, planned, written
 
-from winnow.algos.selection import max_variance
+from winnow.algos.selectors import max_variance
 
 STRIKE = "WINNOW_STRIKE"
 LOADED = {"since": "training.fit:build", "landmark": ""}
 
 # The learner and the rank that is killed at each. Both kinds of learner lose either rank.
 POINTS: list[tuple[str, int, Point]] = [
-    ("replicated", 1, Point("model loaded", "training.build:load_model", after=True, **LOADED)),
+    ("replicated", 1, Point("model loaded", "training.setup.build:load_model", after=True, **LOADED)),
     ("sharded", 0, planned("in a probe", "training.probe:collect")),
     ("sharded", 1, phase("while sampling", "verify.verifiers:Verifiers.submit", call=2)),
     ("replicated", 0, phase("while judging", "verify.verifiers:Verifiers.collect")),
-    ("replicated", 1, phase("rollouts to be gathered", "training.collect:gather_groups")),
+    ("replicated", 1, phase("rollouts to be gathered", "training.sampling.collect:gather_groups")),
     ("sharded", 1, phase("log-probs begun", "learner.learner:Learner.compute_logprobs")),
     ("replicated", 0, phase("before the first backward", "learner.learner:Learner.backward")),
     ("sharded", 1, phase("gradients whole", "learner.learner:Learner.step")),

@@ -17,7 +17,7 @@ from winnow.engines.native.engine import native
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.progress import Notice
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 MINUTE = 1 / 60  # of an hour
 

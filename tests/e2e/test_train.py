@@ -96,7 +96,7 @@ def test_lora_leaves_a_merged_model_and_resumes_to_the_same_bits(smallest, tmp_p
 def test_the_rollout_file_alone_reproduces_keep_and_advantages(plain):
     """Law 3 and the logbook: read the file, apply the rules again, find the logged numbers exactly."""
     from winnow.algos.advantage import grpo
-    from winnow.algos.selection import max_variance
+    from winnow.algos.selectors import max_variance
     from winnow.seeds import Rng
 
     result, _ = plain

@@ -36,7 +36,7 @@ from winnow.seeds import generator
 from winnow.state.logbook import read_metrics
 from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
-from winnow.training.metrics import percentile_999
+from winnow.training.tally import percentile_999
 
 DEVICE = os.environ.get("WINNOW_TEST_GPU", "cuda")
 CUDA = DEVICE == "cuda"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.algos.allocation import gvm, gvm_online, uniform
+from winnow.algos.allocators import gvm, gvm_online, uniform
 from winnow.budget.allocation import apportion, gvm_weights
 from winnow.errors import ConfigError
 from winnow.records import PromptStats

@@ -9,13 +9,13 @@ import pytest
 
 from refusals import refused
 from winnow.algos.advantage import dr_grpo, grpo
-from winnow.algos.selection import credit_in_chunks, kept_in_chunks, max_reward, max_variance, random, select_in_chunks
+from winnow.algos.selectors import credit_in_chunks, kept_in_chunks, max_reward, max_variance, random, select_in_chunks
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.seeds import Rng
 from winnow.testing import group_of
-from winnow.training.budget import budget
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.budget import budget
+from winnow.training.setup.resolve import resolve_members
 
 RNG = Rng(("test",))
 

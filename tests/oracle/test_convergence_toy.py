@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from winnow.algos.advantage import raft
-from winnow.algos.allocation import gvm, uniform
+from winnow.algos.allocators import gvm, uniform
 from winnow.algos.weighting import unbiased
 from winnow.records import KeptRollouts, PromptStats
 from winnow.testing import group_of

@@ -15,7 +15,7 @@ import pytest
 
 from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
 from winnow.algos.gae import gae
-from winnow.algos.selection import max_variance, threshold
+from winnow.algos.selectors import max_variance, threshold
 from winnow.algos.weighting import accepted, constant, token, unbiased
 from winnow.learner.batches import make_batches
 from winnow.records import KeptRollouts

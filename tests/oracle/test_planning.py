@@ -14,7 +14,7 @@ import pytest
 
 from winnow.algos import advantage
 from winnow.algos.planning import Noise, PassRates, Rule, group_signal, kept_right, second_moment
-from winnow.algos.selection import max_variance
+from winnow.algos.selectors import max_variance
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 

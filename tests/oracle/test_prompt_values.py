@@ -10,7 +10,7 @@ import pytest
 
 from refusals import refused
 from winnow.algos.advantage import dr_grpo, maxrl, rloo
-from winnow.algos.allocation import cures, knapsack, vip_dr_grpo, vip_rloo
+from winnow.algos.allocators import cures, knapsack, vip_dr_grpo, vip_rloo
 from winnow.budget.allocation import (
     DR_GRPO,
     KNAPSACK,

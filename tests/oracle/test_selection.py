@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from winnow.algos.advantage import dr_grpo
-from winnow.algos.selection import (
+from winnow.algos.selectors import (
     chain,
     finished,
     keep_all,

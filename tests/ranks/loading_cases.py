@@ -21,8 +21,8 @@ from winnow.learner.policy import FrozenCopy, Reference
 from winnow.learner.sharding import gather_whole, local_share
 from winnow.models.load import Loaded, load_tokenizer
 from winnow.models.saved_weights import SavedWeights
-from winnow.training.load import engine_context, load_model
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.load import engine_context, load_model
+from winnow.training.setup.resolve import resolve_members
 
 
 @dataclasses.dataclass(frozen=True)

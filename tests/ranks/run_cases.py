@@ -15,9 +15,9 @@ from winnow.config_file import validate
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.sharding import gather_whole
 from winnow.records import Group
-from winnow.training import collect
 from winnow.training.fit import fit
-from winnow.training.resolve import resolve_members
+from winnow.training.sampling import collect
+from winnow.training.setup.resolve import resolve_members
 
 
 @dataclasses.dataclass(frozen=True)

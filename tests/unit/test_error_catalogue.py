@@ -52,7 +52,7 @@ from winnow.tasks.problems import check_only_test, listed
 from winnow.tasks.source import read_hub, read_jsonl
 from winnow.tasks.templates import chat_texts
 from winnow.training.fit import check_skipped
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 from winnow.user_code import load_function
 from winnow.verify import Verifiers
 from winnow.verify.failures import RecentVerdicts, check_restart

@@ -25,10 +25,10 @@ from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.testing import tiny
 from winnow.training.critic import CriticTally
-from winnow.training.load import load_model
-from winnow.training.members import Members
-from winnow.training.metrics import Parity, Tally
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.load import load_model
+from winnow.training.setup.members import Members
+from winnow.training.setup.resolve import resolve_members
+from winnow.training.tally import Parity, Tally
 
 CPU = torch.device("cpu")
 NUMBERS = torch.arange(6.0)

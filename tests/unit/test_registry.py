@@ -247,7 +247,7 @@ def test_winnows_own_names_cannot_be_taken_before_they_are_loaded():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "config.registration",
-        "winnow.algos.selection",
+        "winnow.algos.selectors",
     ]
 
 

@@ -19,8 +19,8 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.registry import members
-from winnow.training.keep import fill_keep
-from winnow.training.resolve import resolve_members
+from winnow.training.selection import fill_keep
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import fill_advantages
 from winnow_trl import trainer as module
 

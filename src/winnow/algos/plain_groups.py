@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from winnow.algos.selection import Selector, chain
+from winnow.algos.selectors import Selector, chain
 from winnow.errors import ConfigError
 from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits
 from winnow.options import Bound, bind

@@ -32,7 +32,7 @@ from winnow.training.evaluation import (
     sampled_metrics,
     with_prefix,
 )
-from winnow.training.prompts import evaluation_sampling
+from winnow.training.setup.prompts import evaluation_sampling
 
 SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults
 

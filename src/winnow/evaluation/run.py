@@ -27,19 +27,19 @@ from winnow.models.device import resolve_device, set_deterministic, set_matrix_p
 from winnow.records import Prompt, Rollout
 from winnow.state.log import encode
 from winnow.state.resume import digests
-from winnow.training.advice import missing_answer_forms
 from winnow.training.evaluation import collect_rollouts, greedy_sampling
-from winnow.training.load import engine_context, load_model
-from winnow.training.members import Members
-from winnow.training.prompts import (
+from winnow.training.sampling.turns import with_environment
+from winnow.training.setup.advice import missing_answer_forms
+from winnow.training.setup.load import engine_context, load_model
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import (
     FirstPrompt,
     evaluation_sampling,
     held_out_problems,
     prompt_tokenizer,
     render_prompts,
 )
-from winnow.training.resolve import check_installed, resolve_members
-from winnow.training.turns import with_environment
+from winnow.training.setup.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
 

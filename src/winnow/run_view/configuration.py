@@ -66,7 +66,7 @@ def _default_kept(use: Any) -> Any:
     """The default of `keep_per_prompt` of a selector of winnow, else None. A user's file in a manifest is never
     imported.
     """
-    import winnow.algos.selection  # noqa: F401  (registers them)
+    import winnow.algos.selectors  # noqa: F401  (registers them)
 
     entry = members("selector").get(use) if isinstance(use, str) else None
     option = entry.options.get("keep_per_prompt") if entry else None

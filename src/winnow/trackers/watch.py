@@ -21,7 +21,6 @@ from winnow.records import StepReport
 from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
 from winnow.trackers.interface import Status, without_secrets
 from winnow.trackers.items import Pictures, Samples, size_of_log
-from winnow.training.members import Members
 from winnow.training.progress import (
     AlarmRaised,
     Ended,
@@ -34,6 +33,7 @@ from winnow.training.progress import (
     Watch,
     ignore_event,
 )
+from winnow.training.setup.members import Members
 from winnow.training.stop_signals import stop_signals
 
 UNFINISHED = 5.0  # seconds that trackers have after an error or a signal, whose sender may soon send SIGKILL

@@ -30,9 +30,9 @@ from winnow.learner.optimizer import UpdateResult
 from winnow.learner.sequence_model import PerSequence
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.state.history import History
-from winnow.training.members import Members
-from winnow.training.metrics import Mean, Metrics, merged, of_value_loss, read_together
 from winnow.training.run import Run
+from winnow.training.setup.members import Members
+from winnow.training.tally import Mean, Metrics, merged, of_value_loss, read_together
 
 
 def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:

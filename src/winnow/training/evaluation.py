@@ -22,7 +22,7 @@ from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import readable
 from winnow.rewards.math_equivalence.strict import canonical
 from winnow.seeds import SeedName
-from winnow.training.collect import OnRollout, collect
+from winnow.training.sampling.collect import OnRollout, collect
 from winnow.verify import Verifiers
 
 Category = Literal["correct", "wrong answer", "wrong format", "failed"]

@@ -31,10 +31,8 @@ from winnow.state.folder import RunFolder
 from winnow.state.logbook import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
-from winnow.training.build import Built, build, threads_of_rank
 from winnow.training.critic import is_pretraining
 from winnow.training.evaluation import evaluate
-from winnow.training.members import Members
 from winnow.training.metrics import completion_tokens, prompt_tokens
 from winnow.training.named_rollouts import measure_mismatch
 from winnow.training.probe import plan
@@ -53,9 +51,11 @@ from winnow.training.progress import (
     ignore_event,
     without_repeats,
 )
-from winnow.training.prompts import evaluation_sampling
 from winnow.training.run import Progress, Run
 from winnow.training.saving import Boundary, begin_save, reached, rescued, save, untouched
+from winnow.training.setup.build import Built, build, threads_of_rank
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import evaluation_sampling
 from winnow.training.step import train_step
 from winnow.training.stop_signals import Stop, stop_signals
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from winnow.learner.learner import logprobs
 from winnow.records import FloatArray, Group, TrainingSequence
-from winnow.training.collect import collect
-from winnow.training.metrics import Metrics, Parity, completion_tokens
+from winnow.training.metrics import completion_tokens
 from winnow.training.mismatch import Mismatch
 from winnow.training.run import Run
+from winnow.training.sampling.collect import collect
+from winnow.training.tally import Metrics, Parity
 
 PROMPTS, ROLLOUTS = 8, 32
 

@@ -21,11 +21,12 @@ from winnow.learner.learner import Learner
 from winnow.learner.model_input import PromptAndRollout
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 from winnow.state.history import History
-from winnow.training.collect import collect
-from winnow.training.draw import draw
-from winnow.training.members import Members
-from winnow.training.metrics import Clock, Metrics, completion_tokens, prompt_tokens
+from winnow.training.metrics import completion_tokens, prompt_tokens
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.collect import collect
+from winnow.training.sampling.draw import draw
+from winnow.training.setup.members import Members
+from winnow.training.tally import Clock, Metrics
 from winnow.user_code import Requested
 
 

@@ -7,8 +7,8 @@ The training clock, on which `max_hours` and `every_minutes` are based, runs whi
 Evaluations, other work between two steps, and the time between an interruption and a resume do not count. So runs that
 differ in evaluation reach each hour after equal training.
 
-With `rollout.ahead = 1` a thread samples the next step's rollouts (training/ahead.py). At every boundary between two
-steps it has ended.
+With `rollout.ahead = 1` a thread samples the next step's rollouts (training/sampling/ahead.py). At every boundary
+between two steps it has ended.
 
 The tensors of a checkpoint (parameters, moments, a moving reference) change only in an optimizer update or in a probe's
 reset. So nothing is copied: a thread may write while the next step plans, samples, verifies and computes log-probs.

@@ -15,9 +15,9 @@ from winnow.records import Sampling
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
-from winnow.training.members import Members
 from winnow.training.progress import Ahead, Phases, Saving, TrainingClock
-from winnow.training.prompts import HeldOut, PromptPool
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import HeldOut, PromptPool
 from winnow.verify import Verifiers
 
 

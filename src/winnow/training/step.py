@@ -17,8 +17,6 @@ from winnow.families import AdvantageTraits
 from winnow.learner.batches import make_batches
 from winnow.options import Bound
 from winnow.records import FloatArray, Group, StepReport
-from winnow.training.ahead import begin, finish, take
-from winnow.training.collect import sync_weights
 from winnow.training.critic import (
     CriticTally,
     fill_returns,
@@ -28,12 +26,15 @@ from winnow.training.critic import (
     train_critic,
     values_metrics,
 )
-from winnow.training.keep import fill_keep
-from winnow.training.metrics import Clock, Metrics, Parity, Tally, describe
+from winnow.training.metrics import describe
 from winnow.training.probe import prompt_gradient_norms
-from winnow.training.rounds import rounds_metrics
 from winnow.training.run import Progress, Run
-from winnow.training.turns import turn_metrics
+from winnow.training.sampling.ahead import begin, finish, take
+from winnow.training.sampling.collect import sync_weights
+from winnow.training.sampling.rounds import rounds_metrics
+from winnow.training.sampling.turns import turn_metrics
+from winnow.training.selection import fill_keep
+from winnow.training.tally import Clock, Metrics, Parity, Tally
 
 
 def train_step(run: Run, progress: Progress, step: int) -> StepReport:

@@ -11,10 +11,10 @@ from winnow.config_file import validate
 from winnow.learner.adamw import MASTER
 from winnow.learner.optimizer import Optimizer
 from winnow.models.adapter import value_adapter
-from winnow.training.budget import plan_devices
-from winnow.training.build import build
 from winnow.training.probe import plan
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.budget import plan_devices
+from winnow.training.setup.build import build
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import train_step
 
 CPU = torch.device("cpu")

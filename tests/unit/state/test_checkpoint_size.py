@@ -17,10 +17,10 @@ from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.state.arrays import unpacked
-from winnow.training.budget import plan_devices
 from winnow.training.fit import fit
 from winnow.training.progress import Started
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.budget import plan_devices
+from winnow.training.setup.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}
 KL = [{"use": "kl", "coefficient": 0.01}]

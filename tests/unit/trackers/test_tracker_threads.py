@@ -15,7 +15,7 @@ from winnow.config_file import validate
 from winnow.trackers import Tracker
 from winnow.trackers.watch import track_run
 from winnow.training.progress import Ended, Started
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 AT_WORK = """
 import atexit, threading

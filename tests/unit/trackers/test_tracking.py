@@ -22,7 +22,7 @@ from winnow.trackers.interface import without_secrets
 from winnow.trackers.items import chosen_of
 from winnow.trackers.watch import digest, track_run
 from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 
 class Kept(Tracker):

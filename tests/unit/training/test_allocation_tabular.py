@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from winnow.algos.allocation import gvm, gvm_online
+from winnow.algos.allocators import gvm, gvm_online
 from winnow.budget.allocation import gvm_weights
 from winnow.config_file import validate
 from winnow.options import bind
@@ -26,7 +26,7 @@ from winnow.state.history import History
 from winnow.testing import group_of
 from winnow.training.probe import plan, prompt_gradient_norms
 from winnow.training.progress import Ahead, Phases
-from winnow.training.prompts import PromptPool
+from winnow.training.setup.prompts import PromptPool
 
 REPOSITORY = Path(__file__).parents[3]
 G, PER_STEP, N = 16, 8, 16

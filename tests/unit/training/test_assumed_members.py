@@ -12,7 +12,7 @@ from refusals import refused
 from winnow.algos.advantage import per_group
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import gradient_norms
 
 VIP = {"allocate": "vip_rloo", "advantage": "rloo", "select": "all", "weighting": "prompt"}

@@ -9,10 +9,10 @@ from winnow.commands.check.dry_run import describe
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.tasks.templates import Rendered
-from winnow.training.advice import LARGE, advice, before_training, faster_decoding
-from winnow.training.budget import budget
-from winnow.training.prompts import HeldOut
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.advice import LARGE, advice, before_training, faster_decoding
+from winnow.training.setup.budget import budget
+from winnow.training.setup.prompts import HeldOut
+from winnow.training.setup.resolve import resolve_members
 
 HERE = Path()
 NO_PROMPTS = Rendered(prompts=[], dropped=0)

@@ -9,7 +9,7 @@ import torch
 
 from winnow.errors import EngineError
 from winnow.learner.sharding import GatheredWeights
-from winnow.training.collect import sync_weights
+from winnow.training.sampling.collect import sync_weights
 
 
 class Shares(GatheredWeights):

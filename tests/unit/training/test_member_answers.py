@@ -14,7 +14,7 @@ import winnow
 from refusals import refused
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
-from winnow.algos.selection import chain, keep_all, threshold
+from winnow.algos.selectors import chain, keep_all, threshold
 from winnow.commands import app
 from winnow.config_file import validate
 from winnow.engines.sampling import choose, to_host
@@ -23,9 +23,9 @@ from winnow.options import bind
 from winnow.records import PolicyOutput, Sampling
 from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
-from winnow.training.keep import carries_signal
 from winnow.training.probe import check_counts
-from winnow.training.resolve import resolve_members
+from winnow.training.selection import carries_signal
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import scatter
 
 OUT = PolicyOutput(logprobs=torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64))

@@ -14,7 +14,7 @@ from winnow.config_file import validate
 from winnow.records import PromptStats
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.probe import starts_window, window
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 # A random policy's texts pass or fail by their first character, or by the prompt they answer.
 REWARD = '''

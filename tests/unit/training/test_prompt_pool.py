@@ -9,7 +9,7 @@ from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Prompt
 from winnow.seeds import generator
-from winnow.training.prompts import PromptPool
+from winnow.training.setup.prompts import PromptPool
 
 
 def prompts(n, meta=lambda i: {}):

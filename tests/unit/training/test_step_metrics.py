@@ -16,7 +16,8 @@ from winnow.metrics import check
 from winnow.ranks import Spent
 from winnow.records import Group, PolicyOutput, Prompt, Rollout
 from winnow.testing import micro_batch
-from winnow.training.metrics import Clock, Parity, Tally, completion_tokens, describe, percentile_999, prompt_tokens
+from winnow.training.metrics import completion_tokens, describe, prompt_tokens
+from winnow.training.tally import Clock, Parity, Tally, percentile_999
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
 TAKEN = UpdateResult(grad_norm=2.0, learning_rate=0.1, skipped=False)

@@ -16,13 +16,13 @@ from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_devic
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
-from winnow.training.advice import advice, faster_decoding, missing_answer_forms
-from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
-from winnow.training.checks import check_ranks, check_start, check_value_model
-from winnow.training.draw import make_history
-from winnow.training.members import Members
-from winnow.training.prompts import FirstPrompt, PromptPool, run_prompts
-from winnow.training.resolve import check_installed, resolve_file
+from winnow.training.sampling.draw import make_history
+from winnow.training.setup.advice import advice, faster_decoding, missing_answer_forms
+from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
+from winnow.training.setup.combinations import check_ranks, check_start, check_value_model
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
+from winnow.training.setup.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
 _NEITHER = "neither as a folder nor in the hub's cache"

@@ -39,9 +39,9 @@ from winnow.models.folder import weights_folder
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run
-from winnow.training.members import Members
-from winnow.training.prompts import prompt_tokenizer, render_prompts
-from winnow.training.resolve import check_installed, resolve_file
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import prompt_tokenizer, render_prompts
+from winnow.training.setup.resolve import check_installed, resolve_file
 
 Measure = Callable[[Job, Callable[[], None]], PointResult]
 PRELOADED = "winnow.commands.profile.work"

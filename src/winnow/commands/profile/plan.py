@@ -42,10 +42,10 @@ from winnow.memory.trained_model import policy_shapes
 from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
 from winnow.state.costs import costs_of_profile
-from winnow.training.budget import plan_devices
-from winnow.training.members import Members
-from winnow.training.prompts import run_prompts
-from winnow.training.resolve import resolve_file
+from winnow.training.setup.budget import plan_devices
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import run_prompts
+from winnow.training.setup.resolve import resolve_file
 
 NOISE = Noise(rollout=6.3, between=4.3)  # measured on the bundled policy: docs/planner.md
 SPREAD = 0.1  # share of the trained weights that AdamW's eps acts on, measured on the bundled policy

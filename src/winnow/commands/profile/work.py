@@ -31,10 +31,10 @@ from winnow.models.device import keeps_masters, resolve_device, set_deterministi
 from winnow.models.load import Loaded
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng, generator
-from winnow.training.load import engine_context, load_model
-from winnow.training.members import Members
-from winnow.training.prompts import prompt_tokenizer, training_sampling
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.load import engine_context, load_model
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import prompt_tokenizer, training_sampling
+from winnow.training.setup.resolve import resolve_members
 
 OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runtime
     "can't allocate memory",

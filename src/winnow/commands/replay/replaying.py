@@ -14,7 +14,7 @@ import numpy as np
 
 from winnow.algos.advantage import is_flat
 from winnow.algos.plain_groups import Use, allocator_of, plain_stats, selector_of
-from winnow.algos.selection import Selector
+from winnow.algos.selectors import Selector
 from winnow.commands.replay.logged import SampledGroup, SampledStep, sampled_steps
 from winnow.errors import ConfigError, DataError
 from winnow.families import AllocatorTraits

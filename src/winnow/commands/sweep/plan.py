@@ -38,7 +38,7 @@ from winnow.state.sweep_folder import (
     read_sweep,
     run_path,
 )
-from winnow.training.resolve import check_installed, resolve_members
+from winnow.training.setup.resolve import check_installed, resolve_members
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, r
 from winnow.run_view.progress import output_for, progress
 from winnow.trackers.watch import track_run
 from winnow.training.fit import Result, fit
-from winnow.training.members import Members
 from winnow.training.progress import Watch
-from winnow.training.resolve import resolve_file
+from winnow.training.setup.members import Members
+from winnow.training.setup.resolve import resolve_file
 from winnow.view.screen import Progress
 from winnow.view.text import sanitize
 

@@ -25,8 +25,8 @@ from winnow.errors import ConfigError, RankError
 from winnow.recipes import recipe_at
 from winnow.state.disk import replace_file
 from winnow.state.folder import check_free, has_finished_step
-from winnow.training.members import Members
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.members import Members
+from winnow.training.setup.resolve import resolve_members
 from winnow.version import __version__
 from winnow.view.text import sanitize
 

@@ -19,7 +19,7 @@ from winnow.errors import ConfigError, DataError
 from winnow.evaluation.scoring import build_config
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
-from winnow.training.resolve import resolve_file
+from winnow.training.setup.resolve import resolve_file
 
 SMALL = (
     "steps=1", "threads=1", "device=cpu", "rollout.prompts_per_step=4", "rollout.rollouts_per_prompt=4",

@@ -14,8 +14,8 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook, read_rows
-from winnow.training.keep import fill_keep
-from winnow.training.resolve import resolve_members
+from winnow.training.selection import fill_keep
+from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import fill_advantages
 
 SEED = 5

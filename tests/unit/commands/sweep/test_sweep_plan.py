@@ -16,7 +16,7 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.state.folder import has_finished_step
 from winnow.state.manifest import describe_run
 from winnow.state.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 BASE = """
 steps = 3

@@ -28,8 +28,8 @@ from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import TENSORS
 from winnow.state.pending import PENDING, PendingGroups
-from winnow.training.collect import sync_weights
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.collect import sync_weights
 
 
 def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:

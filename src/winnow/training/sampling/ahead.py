@@ -28,13 +28,13 @@ from winnow.engines.freshness import check_fresh, sampling_version
 from winnow.errors import EngineError
 from winnow.records import Group, IntArray, Prompt, Rollout
 from winnow.state.pending import PendingGroups
-from winnow.training.collect import Phase, RankShare, gather_groups, sample_share
-from winnow.training.dynamic_sampling import dynamic_sampling
-from winnow.training.metrics import Clock, Metrics
 from winnow.training.probe import plan
 from winnow.training.progress import Phases
-from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.collect import Phase, RankShare, gather_groups, sample_share
+from winnow.training.sampling.dynamic_sampling import dynamic_sampling
+from winnow.training.sampling.rounds import sample_in_rounds
+from winnow.training.tally import Clock, Metrics
 
 
 def take(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.training.collect import _Sent, gather_groups
+from winnow.training.sampling.collect import _Sent, gather_groups
 
 
 def prompt(name: str) -> Prompt:

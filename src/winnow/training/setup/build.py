@@ -30,17 +30,24 @@ from winnow.state.checkpoint import Checkpoint
 from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
 from winnow.tasks.problems import digest_of
-from winnow.training.advice import before_training
-from winnow.training.budget import plan_devices
-from winnow.training.checks import check_start, check_value_model
-from winnow.training.draw import make_history
-from winnow.training.load import divides_policy, engine_context, load_model, load_start, make_separate_critic, restore
-from winnow.training.members import Members
 from winnow.training.progress import TrainingClock
-from winnow.training.prompts import PromptPool, run_prompts, training_sampling
-from winnow.training.resolve import check_installed
 from winnow.training.run import Progress, Run
-from winnow.training.turns import with_environment
+from winnow.training.sampling.draw import make_history
+from winnow.training.sampling.turns import with_environment
+from winnow.training.setup.advice import before_training
+from winnow.training.setup.budget import plan_devices
+from winnow.training.setup.combinations import check_start, check_value_model
+from winnow.training.setup.load import (
+    divides_policy,
+    engine_context,
+    load_model,
+    load_start,
+    make_separate_critic,
+    restore,
+)
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import PromptPool, run_prompts, training_sampling
+from winnow.training.setup.resolve import check_installed
 from winnow.verify import Verifiers
 
 

@@ -23,8 +23,8 @@ from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
-from winnow.training.cuts import Cut, make_cut
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.cuts import Cut, make_cut
 from winnow.verify import Verifiers
 
 _LIGHT = (  # the other fields of a rollout

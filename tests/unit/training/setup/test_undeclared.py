@@ -13,7 +13,7 @@ from winnow.algos.advantage import per_group
 from winnow.algos.loss import probability_ratio
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.training.resolve import resolve_members
+from winnow.training.setup.resolve import resolve_members
 
 
 def resolved(**config):

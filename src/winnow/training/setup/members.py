@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from winnow.algos.objective import Objective
-from winnow.algos.selection import Selector
+from winnow.algos.selectors import Selector
 from winnow.config import Config
 from winnow.families import (
     AdvantageTraits,

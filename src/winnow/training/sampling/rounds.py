@@ -10,9 +10,10 @@ import numpy as np
 from winnow import ranks
 from winnow.budget.rounds import Counts
 from winnow.records import Group, IntArray, Prompt
-from winnow.training.collect import Phase, sample
-from winnow.training.metrics import Metrics, completion_tokens
+from winnow.training.metrics import completion_tokens
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.collect import Phase, sample
+from winnow.training.tally import Metrics
 from winnow.user_code import Requested
 
 

@@ -15,7 +15,7 @@ import torch
 
 from winnow import ranks
 from winnow.algos.objective import Objective, Term, ValueLoss
-from winnow.algos.selection import chain, credit_in_chunks, select_in_chunks
+from winnow.algos.selectors import chain, credit_in_chunks, select_in_chunks
 from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load
 from winnow.environments.judging import make_judge
@@ -50,8 +50,9 @@ from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.recipes import recipe_at
 from winnow.registry import resolve, resolve_at
-from winnow.training.checks import check_combinations, check_needs
-from winnow.training.members import Critic, Members
+from winnow.training.setup.combinations import check_combinations
+from winnow.training.setup.members import Critic, Members
+from winnow.training.setup.undeclared import check_needs
 from winnow.user_code import with_named_errors
 
 T = TypeVar("T", bound=Traits)

@@ -21,7 +21,7 @@ from winnow.records import Prompt, Sampling, TrainingSequence
 from winnow.registry import resolve
 from winnow.tasks.dialogue import Dialogue
 from winnow.testing import tiny
-from winnow.training.turns import TurnEngine
+from winnow.training.sampling.turns import TurnEngine
 from winnow.verify import Verifiers
 
 SEED = (3, "rollout", 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from winnow import ranks
-from winnow.algos.selection import kept_in_chunks
+from winnow.algos.selectors import kept_in_chunks
 from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.learner.gradient_sums import BUCKET
@@ -18,9 +18,9 @@ from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPart, MemoryPlan
-from winnow.memory.plan_memory import plan_memory
+from winnow.memory.predict import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
-from winnow.training.members import Members
+from winnow.training.setup.members import Members
 from winnow.user_code import with_named_errors
 
 

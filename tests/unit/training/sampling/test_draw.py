@@ -16,9 +16,9 @@ from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.history import History
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.training.draw import check_drawn, draw
-from winnow.training.prompts import PromptPool
-from winnow.training.resolve import resolve_members
+from winnow.training.sampling.draw import check_drawn, draw
+from winnow.training.setup.prompts import PromptPool
+from winnow.training.setup.resolve import resolve_members
 
 STATE = {"place": 3}
 

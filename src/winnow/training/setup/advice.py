@@ -16,9 +16,9 @@ from winnow.options import secret_keys
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered
-from winnow.training.budget import Budget, per_update
-from winnow.training.members import Members
-from winnow.training.prompts import TAG, FirstPrompt, HeldOut
+from winnow.training.setup.budget import Budget, per_update
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import TAG, FirstPrompt, HeldOut
 
 HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
 LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding

@@ -23,7 +23,7 @@ from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
-from winnow.training.members import Members
+from winnow.training.setup.members import Members
 
 
 class HeldOut(NamedTuple):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.records import Group
-from winnow.training.collect import Phase
-from winnow.training.keep import fill_keep
 from winnow.training.metrics import completion_tokens
-from winnow.training.rounds import sample_in_rounds
 from winnow.training.run import Progress, Run
+from winnow.training.sampling.collect import Phase
+from winnow.training.sampling.rounds import sample_in_rounds
+from winnow.training.selection import fill_keep
 
 
 def dynamic_sampling(run: Run, progress: Progress, groups: Sequence[Group], step: int, phase: Phase) -> list[Group]:

@@ -20,7 +20,7 @@ from winnow.environments.tools import read_call
 from winnow.records import BoolArray, Finish, FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
-from winnow.training.members import Members
+from winnow.training.setup.members import Members
 from winnow.verify import Verifiers
 
 CHECKED = 8  # rollouts of a process's first request that are played twice

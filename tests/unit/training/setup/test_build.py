@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from winnow import ranks
-from winnow.training import build
-from winnow.training.build import threads_of_rank, workers_of_rank
+from winnow.training.setup import build
+from winnow.training.setup.build import threads_of_rank, workers_of_rank
 
 
 @pytest.mark.parametrize(("local", "cores", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (4, 1, 1)])

@@ -15,8 +15,8 @@ from winnow.budget.sampling import Drawn
 from winnow.config import RolloutSection
 from winnow.records import IntArray
 from winnow.state.history import History
-from winnow.training.members import Members
-from winnow.training.prompts import PromptPool
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import PromptPool
 from winnow.user_code import Requested
 
 

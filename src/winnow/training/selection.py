@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from winnow.algos.advantage import check_credits
-from winnow.algos.selection import keep_verified
+from winnow.algos.selectors import keep_verified
 from winnow.families import AdvantageTraits
 from winnow.options import Bound
 from winnow.records import Group
 from winnow.seeds import Rng
-from winnow.training.members import Members
+from winnow.training.setup.members import Members
 
 
 def fill_keep(members: Members, group: Group, step: int) -> Group:

@@ -15,9 +15,9 @@ from winnow.engines.freshness import sampling_version
 from winnow.errors import ConfigError, EngineError, RunFolderError
 from winnow.records import Rollout
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.training.ahead import Unwatched
 from winnow.training.progress import Ahead
-from winnow.training.resolve import resolve_members
+from winnow.training.sampling.ahead import Unwatched
+from winnow.training.setup.resolve import resolve_members
 
 SCRIPT = ["1+2=3", "17", "a", "b"]
 
