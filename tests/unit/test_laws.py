@@ -150,7 +150,7 @@ def test_every_command_is_declared_in_its_own_file():
 
 
 def test_winnow_imports_nothing_that_needs_another_trainer():
-    others = {"winnow_trl", "trl", "accelerate"}
+    others = {"winnow_trl", "winnow_verl", "trl", "accelerate", "verl", "transfer_queue", "tensordict"}
     named = {
         name.partition(".")[0]
         for path in FILES
@@ -168,9 +168,9 @@ def test_winnow_imports_nothing_that_needs_another_trainer():
 
 
 def test_the_shims_build_on_functions_of_arrays():
-    """winnow_trl imports no package above the algorithms, whose imports would need a configuration or a run."""
-    shims = sorted((SOURCE.parent / "winnow_trl").rglob("*.py"))
-    assert shims
+    """They import no package above the algorithms, whose imports would need a configuration or a run."""
+    shims = sorted(path for name in ("winnow_trl", "winnow_verl") for path in (SOURCE.parent / name).rglob("*.py"))
+    assert {path.parent.name for path in shims} == {"winnow_trl", "winnow_verl"}
     assert {name for path in shims for name in imports(path)} <= set().union(*FLOORS[: floor_of("algos") + 1])
 
 
