@@ -13,6 +13,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,7 +55,10 @@ PYTHON = {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
         "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
     },
-    "docs/environments.md": {"# game.py": "tests/e2e/test_environments.py"},
+    "docs/environments.md": {
+        "# game.py": "tests/e2e/test_environments.py",
+        "from winnow.environments.tools import answer_call, read_call": "test_the_tools_of_the_page_answer_calls",
+    },
     "docs/extending.md": {
         "# mine.py": "tests/e2e/test_extending.py",
         "# mypkg/members.py": "tests/e2e/test_extending.py",
@@ -228,3 +232,14 @@ def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):
     traits = registry.members("engine")["mine"].traits
     assert (traits.memory.__name__, traits.job.__name__) == ("memory", "job")
     assert traits.may_change == ("cache_mb_per_row",)
+
+
+def test_the_tools_of_the_page_answer_calls():
+    names: dict[str, object] = {}
+    exec(python("docs/environments.md", "from winnow.environments.tools import answer_call, read_call"), names)
+    prompt = SimpleNamespace(answer="42")
+    turns = names["with_tools"](prompt, "<call>reverse 24</call>", np.random.default_rng(0))
+    assert next(turns) == "42"
+    with pytest.raises(StopIteration) as end:
+        turns.send("so 42")
+    assert end.value.value == 1.0
