@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from winnow.algos.plain_groups import Use, allocator_of, plain_group, plain_stats, selector_of
-from winnow.algos.selection import keep_verified
+from winnow.algos.selectors import keep_verified
 from winnow.errors import ConfigError, near_miss
 from winnow.records import BoolArray, FloatArray, Group
 from winnow.seeds import Rng

@@ -20,7 +20,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from refusals import refused
 from winnow.algos.advantage import dr_grpo, grpo
 from winnow.algos.plain_groups import plain_group, selector_of
-from winnow.algos.selection import keep_verified
+from winnow.algos.selectors import keep_verified
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.seeds import Rng
