@@ -160,7 +160,8 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
         own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
     own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
     if "engine" in own.get("rollout", {}):  # the second process loads the policy again
-        own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}
+        engine = {**own["rollout"]["engine"], "folder": str(home / "policy")}
+        own["rollout"] = {**own["rollout"], "engine": engine}
     return {**base, **{k: {**base[k], **v} if k in base and isinstance(v, dict) else v for k, v in own.items()}}
 
 

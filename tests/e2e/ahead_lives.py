@@ -15,6 +15,8 @@ from pathlib import Path
 import kill_points
 from kill_points import Life, Point, chaos, kill, phase, struck_at, written
 
+from winnow.state.logbook import read_metrics
+
 SLEEPS = "WINNOW_SLEEPS"  # of slow_engine.py, which only the runs import
 ENGINE = Path(__file__).parents[1] / "slow_engine.py"
 AHEAD = {
@@ -70,6 +72,18 @@ def lives(group: str) -> list[Life]:
     return {"sleeps": sleeps, "points": points}[group]
 
 
+def _ahead(rows: list[dict[str, float]]) -> str:
+    assert ["ahead/seconds_sampling" in row for row in rows] == [True, True, False], "no step was sampled ahead"
+    return "two steps"
+
+
+def what_is_left(run: Path) -> dict[str, str]:
+    """As chaos finds it; a run that did not sample ahead leaves something else."""
+    rows = [row for row in read_metrics(run) if "budget/rollouts" in row]
+    return {**left(run), "ahead": _ahead(rows)}
+
+
 if __name__ == "__main__":
     chaos.CLOCK = (*chaos.CLOCK, "ahead/seconds")
+    left, chaos.what_is_left = chaos.what_is_left, what_is_left
     kill_points.main(AHEAD, lives(sys.argv[1]))
