@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,41 @@ def test_advice_for_memory_includes_shares_and_more_ranks():
     assert rank_advice(SimpleNamespace(device="cuda:0", ranks=2)) in sharded
     assert "rollout.engine = 'vllm'" in sharded
     assert "ranks.learner" not in refusal(2, optimizer={"moments": "8bit"}, **SMALL)
+
+
+QWEN_14B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "intermediate_size": 13_824,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "vocab_size": 152_064,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 32_768,
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def test_14b_fits_eight_devices_of_80_gib_as_no_rank_loads_it_whole(tmp_path):
+    """Of 14.77 billion parameters a rank has an eighth of the masters and moments, 12 bytes each, and a copy of 2 bytes
+    to decode on. Whole, weights and masters would take 6 bytes each, beside the copy.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_14B))
+    model = {"path": str(tmp_path), "dtype": "bfloat16", "gradient_checkpointing": "full"}
+    keys = {"ranks_of": 8, "device": "cuda", "memory": 80 * GIB, "model": model, "ranks": SHARDED}
+    plan = planned(**keys, rollout={"max_new_tokens": 1024}, update={"tokens_per_micro_batch": 8192})
+    plan.check(lambda device: 80 * GIB if device.startswith("cuda") else None)
+    always = sizes(plan, "always")
+    numbers = always["decoding copy"] / 2
+    assert numbers == pytest.approx(14.77e9, rel=1e-3)
+    shares = always["share of the weights"] + always["share of the optimizer"]
+    assert shares == pytest.approx(12 * numbers / 8, rel=1e-3)
+    assert (6 + 2) * numbers > 80 * GIB
+    assert plan.writer_bytes("cpu") == 152_064 * 5120 * (4 + 2)  # an embedding, gathered and rounded
 
 
 UNSHARED = [
