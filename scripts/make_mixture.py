@@ -11,8 +11,9 @@
     python scripts/make_mixture.py problems evals/mixture_train evals/mixture_test
 
 `policy` saves the weights in float16. `problems` sorts the problems by their correct answers among 32: none, all, or
-4 to 28. Of each kind it takes the first 16 for training and the first 36 to evaluate on. The policy was not trained on
-the problems of `task.seed` 0 unless both draws have them.
+4 to 28. Of each kind it takes the first 16 for training and the first 36 to evaluate on. It also writes the lengths and
+verdicts of the training problems' rollouts. The policy was not trained on the problems of `task.seed` 0 unless both
+draws have them.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
         lines = [json.dumps(problem) for kind in KINDS for problem in problems_of(folder, kind, each)]
         PROBLEMS.mkdir(parents=True, exist_ok=True)
         (PROBLEMS / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_rollouts(arguments.train)
 
 
 def save_policy(checkpoint: Path) -> None:
@@ -66,6 +68,19 @@ def problems_of(folder: Path, kind: str, count: int) -> list[dict[str, Any]]:
     if len(found) < count:
         raise SystemExit(f"{folder}: {len(found)} problems are solved {kind}, and {count} are needed")
     return [{**problem, "kind": kind} for problem in found[:count]]
+
+
+def write_rollouts(folder: Path) -> None:
+    """Write lengths and verdicts of the training problems' rollouts, which benchmarks/budget_signal.py draws from."""
+    lines = (PROBLEMS / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    problems = {problem["id"]: problem for problem in map(json.loads, lines)}
+    rows = [json.loads(line) for line in (folder / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()]
+    records = []
+    for name, problem in problems.items():
+        own = [row for row in rows if row["prompt_id"] == name]
+        numbers = {"lengths": [row["length"] for row in own], "correct": [int(bool(row["correct"])) for row in own]}
+        records.append(json.dumps({"id": name, "kind": problem["kind"], "level": problem["level"], **numbers}))
+    (PROBLEMS / "rollouts.jsonl").write_text("\n".join(records) + "\n", encoding="utf-8")
 
 
 def solved(rows: Path) -> Iterator[tuple[dict[str, Any], int]]:
