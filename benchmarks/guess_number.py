@@ -58,13 +58,16 @@ def summary(run: Path) -> dict[str, float]:
     """The first and the last evaluation of a run, and its cost."""
     rows = read_metrics(run)
     evaluated, cost = [row for row in rows if WON in row], totals(rows)
+    first, last = evaluated[0], evaluated[-1]
     return {
-        **{f"{when}{name.removeprefix(WON)}": row[name] for when, row in (("before", evaluated[0]), ("after", evaluated[-1]))
-           for name in (WON, ERROR)},
+        "before": first[WON],
+        "before, standard error": first[ERROR],
+        "after": last[WON],
+        "after, standard error": last[ERROR],
         "steps": cost["steps"],
         "minutes": (cost["seconds/step"] + cost["eval/seconds"]) / 60,
         "tokens trained": cost["budget/tokens_trained"],
-    }  # fmt: skip
+    }
 
 
 def variant(runs: list[dict[str, float]]) -> dict[str, Any]:

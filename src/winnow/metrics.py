@@ -119,8 +119,8 @@ METRICS: dict[str, str] = {
     "an environment",
     "environment/one_turn": "share of the rollouts that ended in their first turn",
     "environment/turns_cut_off": "share of the policy's turns with environment.max_turn_tokens tokens",
-    "environment/tool_calls": "mean number of tool calls in a rollout, malformed ones included; absent where the "
-    "environment declares no tools",
+    "environment/tool_calls": "mean number of turns with a tool call in a rollout, malformed calls included; absent "
+    "where the environment declares no tools",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts without a rollout in the plan",
     "budget/tokens_generated": "completion tokens that the policy sampled",

@@ -38,6 +38,9 @@ POINTS: list[tuple[str, int, Point]] = [
     ("sharded", 1, phase("share of a model half given", "learner.sharding:_said", call=3,
                          since="training.fit:begin_save")),
     ("replicated", 0, written("saved, old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish")),
+    # Of 4 rollouts of a rank, which the environment of PLAYED answers
+    ("played", 1, phase("second turn half sampled", "training.sampling.turns:TurnEngine._take", call=6)),
+    ("played", 0, phase("a second answer awaited", "verify.verifiers:Verifiers.answer", call=6)),
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kill_points import chaos
+from kill_points import PLAYED, chaos
 from rank_kill_points import POINTS, STRIKE
 
 from winnow.config import Config
@@ -40,9 +40,14 @@ def config(tmp_path, smallest):
             terms=[{"use": "kl", "coefficient": 0.05}],
             update={"updates_per_step": 2},
             verify={"workers": 2, "timeout_seconds": 120.0},
-            ranks={"learner": learner},
+            ranks={"learner": "replicated" if learner == "played" else learner},
         )
         settings["select"].pop("keep_per_prompt")
+        if learner == "played":
+            del settings["reward"]
+            settings["prompt"] = {"template": "chat"}
+            settings["rollout"]["max_new_tokens"] = 40
+            settings["environment"] = PLAYED["environment"]
         path = tmp_path / "run.toml"
         path.write_text(format_toml(Config.model_validate(settings)))
         return path
@@ -81,9 +86,9 @@ def killed(config, run, name, rank, learner):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.slow  # 14 runs of two ranks, each resumed: minutes of CPU; one is in test_ranks_launch.py
+@pytest.mark.slow  # 16 runs of two ranks, each resumed: minutes of CPU; one is in test_ranks_launch.py
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("learner", ["replicated", "sharded"])
+@pytest.mark.parametrize("learner", ["replicated", "sharded", "played"])
 def test_a_run_whose_rank_is_killed_ends_and_resumes_to_the_same_bits(learner, tmp_path, config, monkeypatch):
     path, differs = config(learner), {}
     code, errors, _ = launched(path, tmp_path / "calm")

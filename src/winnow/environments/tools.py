@@ -119,11 +119,11 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 def _value(node: ast.expr) -> Fraction:
     match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return _bounded(_number(number))
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return _bounded(_number(value))
         case ast.UnaryOp(op=ast.UAdd() | ast.USub()):
-            value = _value(node.operand)
-            return value if isinstance(node.op, ast.UAdd) else -value
+            operand = _value(node.operand)
+            return operand if isinstance(node.op, ast.UAdd) else -operand
         case ast.BinOp(op=ast.Pow()):
             return _bounded(_power(_value(node.left), _value(node.right)))
         case ast.BinOp() if type(node.op) in _OPERATORS:
