@@ -37,7 +37,7 @@ def make_cut(rule: Bound[CutTraits], *, spent: int) -> Cut | None:
             lengths=np.array([length for length, _ in rollouts], dtype=np.int64),
             group=np.repeat(np.arange(len(order)), [len(every[place]) for place in order]),
             spent=spent,
-            logprobs=[numbers for _, numbers in rollouts] if reads else None,
+            logprobs=[numbers for _, numbers in rollouts if numbers is not None] if reads else None,
         )
         ends = check_ends(rule(sampled), sampled.lengths)
         first = np.cumsum([0, *(len(every[place]) for place in order)])
