@@ -5,6 +5,8 @@ A local Ray cluster stores the rollouts, as in a run. No rollout is sampled, and
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import ray
@@ -42,6 +44,7 @@ LONGEST = 9
 
 @pytest.fixture(scope="module", autouse=True)
 def queue():
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # of a busy machine
     ray.init(num_cpus=8, include_dashboard=False, logging_level="error")  # each actor of the queue takes one
     tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     yield
@@ -142,7 +145,7 @@ def test_equal_rewards_are_selected_and_weighed_as_by_winnow(select, normalised)
     alone = {uid for uid, group in zip(uids, groups, strict=True) if int(np.asarray(group.keep).sum()) == 1}
     for key, value in zip(batch.keys, theirs[:, 0].tolist(), strict=True):
         if key.split("_")[0] not in alone:  # verl gives a group of one its reward, and winnow 0
-            assert value == pytest.approx(of_key[key], abs=2e-6)
+            assert value == pytest.approx(of_key[key], abs=1e-6)
 
 
 def test_what_is_not_kept_leaves_the_queue():
