@@ -218,7 +218,7 @@ def estimated_lengths(characters: Sequence[int], mean: float) -> FloatArray:
         return np.full(count, np.nan)
     total, sizes = round(mean * count), np.array(characters, dtype=np.float64)
     exact = sizes * total / sizes.sum() if sizes.any() else np.full(count, total / max(1, count))
-    whole = np.floor(exact)
+    whole: FloatArray = np.floor(exact)
     most = np.argsort(whole - exact, kind="stable")[: int(total - whole.sum())]
     whole[most] += 1
     return whole
