@@ -44,7 +44,7 @@ class PODSReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         given = self.sampler_kwargs
         options = OmegaConf.to_container(given, resolve=True) if OmegaConf.is_config(given) else dict(given or {})
-        self.plan = BudgetPlan({str(key): value for key, value in options.items()})  # type: ignore[union-attr]
+        self.plan = BudgetPlan({str(key): value for key, value in options.items()})
         self._step = 0
         self._metrics: dict[str, float] = {}
 

@@ -42,7 +42,7 @@ class PODSTrainer(PPOTrainerSync):  # type: ignore[misc]
         """The name under which the trainer is registered is of no use to it."""
 
     def _build_replay_buffer(self) -> PODSReplayBuffer:
-        buffer = super()._build_replay_buffer()
+        buffer: PODSReplayBuffer = super()._build_replay_buffer()
         check_buffer(buffer, self.config.actor_rollout_ref.rollout.n)
         return buffer
 

@@ -5,6 +5,8 @@ A local Ray cluster stores the rollouts, as in a run. No rollout is sampled, and
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import ray
@@ -42,6 +44,7 @@ LONGEST = 9
 
 @pytest.fixture(scope="module", autouse=True)
 def queue():
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # of a busy machine
     ray.init(num_cpus=8, include_dashboard=False, logging_level="error")  # each actor of the queue takes one
     tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     yield
