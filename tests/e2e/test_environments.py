@@ -49,7 +49,10 @@ def rollouts(run):
     return [{k: repr(getattr(v, "tolist", lambda v=v: v)()) for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 11), marks=pytest.mark.slow)])
+TEN = pytest.param(range(1, 11), marks=(pytest.mark.slow, pytest.mark.timeout(1200)))
+
+
+@pytest.mark.parametrize("seeds", [range(1), TEN])
 def test_the_same_bits_however_slow_the_environment_is(seeds, smallest, tmp_path):
     config = configuration(smallest, tmp_path)
     train(config, tmp_path / "fast")
