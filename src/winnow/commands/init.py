@@ -82,8 +82,8 @@ def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
     """Make `folder` with a configuration and a reward. Relative to the folder, the configuration names the reward.
 
     The configuration is the text of the recipe, with the meaning of each key above it, and with the folder's own reward
-    and output. Raises ConfigError for an unknown recipe, or name, and DataError for a folder that exists or
-    cannot be written.
+    and output. Raises ConfigError for an unknown recipe, or name, and for a recipe with an environment in place of a
+    reward. Raises DataError for a folder that exists or cannot be written.
     """
     paths = recipe_paths()
     if recipe not in paths:
@@ -98,6 +98,13 @@ def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
         )
     project = Project(folder / CONFIG, folder / REWARD)
     text = paths[recipe].read_text(encoding="utf-8")
+    if "environment" in tomllib.loads(text):
+        raise ConfigError(
+            f"the recipe {recipe!r} has an environment, and a project starts from a recipe with a reward",
+            remedy=f"train it as it is (winnow train {recipe}); docs/environments.md has an environment of your own",
+            key="recipe",
+            code="config.combination",
+        )
     config = "\n".join([*_opening(project, recipe), *_explained(text, project, recipe), ""])
     write_output_folder(folder, {CONFIG: config.encode(), REWARD: _reward_text(project, text).encode()})
     return project

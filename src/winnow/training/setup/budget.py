@@ -171,7 +171,7 @@ def plan_demand(members: Members, demand: Demand) -> MemoryPlan:
         job=job,
         # `tuple` inside the guard: the function may be a generator, which raises only when it is read
         engine_parts=with_named_errors(
-            f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
+            f"'memory' of the engine {engine.name!r}", declared, lambda demand: tuple(parts(demand))
         ),
     )
 

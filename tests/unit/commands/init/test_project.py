@@ -28,6 +28,13 @@ SMALL = (
 )  # fmt: skip
 
 
+WITH_REWARD = [
+    name
+    for name, path in recipe_paths().items()
+    if "environment" not in tomllib.loads(path.read_text(encoding="utf-8"))
+]
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     """An empty working directory. Folders whose rewards are imported have different names."""
@@ -39,7 +46,7 @@ def comments(text):
     return " ".join(re.sub(r"(?m)^# ?", "", line) for line in text.splitlines() if line.startswith("#"))
 
 
-@pytest.mark.parametrize("recipe", recipe_paths())
+@pytest.mark.parametrize("recipe", WITH_REWARD)
 def test_the_configuration_is_the_recipes_with_a_reward_and_an_output_of_its_own(recipe, here):
     project = write_project(Path(f"a_{recipe}"), recipe)
     written = tomllib.loads(project.config.read_text(encoding="utf-8"))
@@ -51,7 +58,7 @@ def test_the_configuration_is_the_recipes_with_a_reward_and_an_output_of_its_own
     assert reward.entry.origin == str(here / project.reward)
 
 
-@pytest.mark.parametrize("recipe", recipe_paths())
+@pytest.mark.parametrize("recipe", WITH_REWARD)
 def test_every_key_has_its_meaning_above_it_and_comments_of_the_recipe_stay(recipe):
     text = write_project(Path("mine"), recipe).config.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -117,3 +124,9 @@ def test_an_unknown_recipe_and_a_name_that_cannot_be_printed_are_refused(here):
     with refused(ConfigError, code="config.value"):
         write_project(Path("mi\nne"))
     assert list(here.iterdir()) == []
+
+
+def test_a_recipe_with_an_environment_is_refused(here):
+    with refused(ConfigError, "guess_number", key="recipe", code="config.combination"):
+        write_project(Path("mine"), "guess_number")
+    assert not (here / "mine").exists()
