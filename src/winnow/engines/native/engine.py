@@ -42,9 +42,12 @@ def fits(config: Config) -> None:
 
 def check_own_process(config: Config) -> None:
     """Raise ConfigError for settings under which the policy has no exact copy in another process."""
+    from winnow.models.device import planned_device
+
     options, lora, sharded = config.rollout.engine.options, config.model.lora, config.ranks.learner == "sharded"
+    on_gpu = planned_device(config.device).type == "cuda"
     for key, value, refused, why, remedy in (
-        ("device", config.device, on_gpu(config), "that process samples on the CPU", "use the engine 'vllm'"),
+        ("device", config.device, on_gpu, "that process samples on the CPU", "use the engine 'vllm'"),
         (
             "rollout.engine.dtype",
             options.get("dtype"),
@@ -102,13 +105,6 @@ def job(demand: Demand) -> str:
         weights += f" in {demand.options['dtype']}"
         weights += ", for evaluations with the policy's own" if evaluates_exactly(demand) else ", for evaluations too"
     return f"native samples on {demand.device} with {weights}"
-
-
-def on_gpu(config: Config) -> bool:
-    """Whether the policy is on a GPU."""
-    import torch
-
-    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
 
 
 def memory(demand: Demand) -> Iterable[MemoryPart]:

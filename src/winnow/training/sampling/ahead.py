@@ -31,7 +31,7 @@ from winnow.state.pending import PendingGroups
 from winnow.training.probe import plan
 from winnow.training.progress import Phases
 from winnow.training.run import Progress, Run
-from winnow.training.sampling.collect import Phase, RankShare, gather_groups, sample_share
+from winnow.training.sampling.collect import Phase, RankShare, gather_share, sample_share
 from winnow.training.sampling.dynamic_sampling import dynamic_sampling
 from winnow.training.sampling.rounds import sample_in_rounds
 from winnow.training.tally import Clock, Metrics
@@ -83,9 +83,8 @@ def finish(run: Run, progress: Progress, clock: Clock) -> Metrics:
         return {}
     with clock("wait"), ranks.together("sampling one step ahead"):
         sampled: SampledAhead = progress.ahead.wait()
-    with clock("gather") if ranks.count() > 1 else nullcontext():
-        prompts = run.prompts.take(progress.history.drawn(sampled.step))
-        groups = gather_groups(prompts, sampled.share.places, sampled.share.groups)
+    prompts = run.prompts.take(progress.history.drawn(sampled.step))
+    groups = gather_share(prompts, sampled.share, clock)
     progress.ahead.pending = PendingGroups(sampled.step, tuple(groups))
     return {"ahead/seconds_sampling": sampled.seconds}
 

@@ -117,7 +117,6 @@ def collect(
     phase: Phase = nullcontext,
     version: int | None = None,
     on_rollout: OnRollout | None = None,
-    cut: Cut | None = None,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
@@ -134,8 +133,12 @@ def collect(
             phase=phase,
             version=version,
             on_rollout=on_rollout,
-            cut=cut,
         )
+    return gather_share(prompts, share, phase)
+
+
+def gather_share(prompts: Sequence[Prompt], share: RankShare, phase: Phase) -> list[Group]:
+    """[G] the judged groups of all ranks; `phase` times it as "gather" where there are several."""
     with phase("gather") if ranks.count() > 1 else nullcontext():
         return gather_groups(prompts, share.places, share.groups)
 
@@ -198,8 +201,7 @@ def sample(
     """
     with ranks.announced("sampling and judging"):
         share = sample_share(run, progress, prompts, counts, step, phase, number=number, spent=spent)
-    with phase("gather") if ranks.count() > 1 else nullcontext():
-        return gather_groups(prompts, share.places, share.groups)
+    return gather_share(prompts, share, phase)
 
 
 def sample_share(

@@ -19,6 +19,7 @@ from winnow.alarms import check as check_alarms
 from winnow.config import Config, OptimizerSection, OwnModelCritic, SeparateCritic, TrainedCritic, optimizers
 from winnow.errors import ConfigError
 from winnow.families import LossTraits, Source
+from winnow.models.device import planned_device
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
 from winnow.options import Bound
@@ -221,7 +222,7 @@ def _check_ahead(members: Members) -> None:
         ),
         (
             "threads",
-            not (config.threads or "OMP_NUM_THREADS" in os.environ) and _on_cpu(config),
+            not (config.threads or "OMP_NUM_THREADS" in os.environ) and planned_device(config.device).type == "cpu",
             "the engine needs cores of its own, and threads = 0 lets the trainer use every core",
             "set threads to the trainer's number of cores; rollout.engine.threads are the engine's",
         ),
@@ -230,10 +231,6 @@ def _check_ahead(members: Members) -> None:
             raise ConfigError(f"rollout.ahead = 1: {why}", remedy=remedy, key=key, code="config.combination")
     if engine.traits.ahead is not None:
         engine.traits.ahead(config)
-
-
-def _on_cpu(config: Config) -> bool:
-    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
 
 
 def _ignores_ratio(loss: Bound[LossTraits]) -> bool:
