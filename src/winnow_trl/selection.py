@@ -5,13 +5,13 @@ Imports neither TRL nor torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from winnow.algos.advantage import dr_grpo, grpo
+from winnow.algos.plain_groups import prompt_id
 from winnow.algos.selectors import Selector, keep_verified
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, IntArray
@@ -21,7 +21,7 @@ EPS = 1e-4  # what TRL adds to a deviation
 Scale = Literal["group", "batch", "none"]  # TRL's scale_rewards
 
 
-def prompt_id(row: Mapping[str, Any]) -> str:
+def row_id(row: Mapping[str, Any]) -> str:
     """The id of a row's prompt, on which the random numbers of a selector depend: its column `id`, else its prompt, and
     of a row without a prompt (an environment's) all its columns.
 
@@ -30,8 +30,7 @@ def prompt_id(row: Mapping[str, Any]) -> str:
     own = row.get("id")
     if isinstance(own, (str, int)):
         return str(own)
-    prompt = row.get("prompt", row)
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=repr)
+    return prompt_id(row.get("prompt", row))
 
 
 def fill_keep(groups: Sequence[Group], select: Selector, rng: Rng, *, most: int) -> list[Group]:

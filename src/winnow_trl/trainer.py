@@ -28,7 +28,7 @@ from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group
 from winnow.seeds import Rng
 from winnow_trl.release import check_class, check_installed, check_instance
-from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, prompt_id, trained_rows
+from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, row_id, trained_rows
 
 check_installed()
 
@@ -139,7 +139,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         places = range(place, place + len(rewards))
         tokens = [np.asarray(scored.tokens[i], dtype=np.int64) for i in places]
         return plain_group(
-            prompt_id(scored.rows[place]),
+            row_id(scored.rows[place]),
             rewards,
             tokens=tokens,
             texts=[_text(scored.completions[i]) for i in places],

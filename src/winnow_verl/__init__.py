@@ -1,6 +1,6 @@
 """winnow's budget in verl: a replay buffer that keeps m of n rollouts, and a trainer that samples n.
 
-    VERL_USE_EXTERNAL_MODULES=winnow_verl.register python -m verl.trainer.main_ppo
+    VERL_USE_EXTERNAL_MODULES=winnow_verl.trainer python -m verl.trainer.main_ppo
         actor_rollout_ref.rollout.n=4 trainer.v1.trainer_mode=winnow_sync
         trainer.v1.sampler.custom_sampler.path=pkg://winnow_verl.buffer
         trainer.v1.sampler.custom_sampler.name=PODSReplayBuffer

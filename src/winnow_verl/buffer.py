@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
-from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics, prompt_id
+from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics
 from winnow_verl.release import check_installed, check_method
 
 check_installed()

@@ -5,7 +5,6 @@ Imports neither verl nor torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,11 +105,6 @@ class BudgetPlan:
         finished = None if self._longest is None else [length < int(self._longest) for length in one.lengths]
         tokens = [np.zeros(length, np.int64) for length in one.lengths]
         return plain_group(one.prompt, one.rewards, tokens=tokens, finished=finished)
-
-
-def prompt_id(raw_prompt: Any) -> str:
-    """The id of a prompt, equal in every run and every process: its messages."""
-    return raw_prompt if isinstance(raw_prompt, str) else json.dumps(raw_prompt, sort_keys=True, default=repr)
 
 
 def budget_metrics(groups: Sequence[Sampled], kept: Sequence[BoolArray]) -> dict[str, float]:

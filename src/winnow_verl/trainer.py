@@ -1,5 +1,7 @@
 """verl's synchronous trainer with the counts of winnow: each prompt is sampled as often as the replay buffer plans.
 
+The import registers it with verl.
+
 verl's `rollout.n` is m, the rollouts of a prompt that are trained on: its mini-batches count rows by it. The field
 `__rollout_n__` of a prompt is the number that its agent loop samples.
 """
@@ -8,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
 from winnow_verl.buffer import PODSReplayBuffer
-from winnow_verl.plan import prompt_id
 from winnow_verl.release import check_method
 
 from tensordict import TensorDict  # isort: skip

@@ -21,13 +21,12 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from refusals import refused
 from winnow.algos.advantage import dr_grpo, grpo
-from winnow.algos.plain_groups import plain_group, selector_of
+from winnow.algos.plain_groups import plain_group, prompt_id, selector_of
 from winnow.algos.selectors import keep_verified
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.seeds import Rng
 from winnow_verl.buffer import PODSReplayBuffer, PODSReplayBufferAsync
-from winnow_verl.plan import prompt_id
 from winnow_verl.trainer import COUNT, MODE, PODSTrainer, check_buffer, set_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl and of what it imports

@@ -6,6 +6,7 @@ perhaps tokens and texts, and no verdicts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ from winnow.registry import resolve
 
 CORRECT_AT = 1.0  # as for a reward function that returns a bare number
 Use = str | Callable[..., Any] | Mapping[str, Any]  # a name, "file.py:function", a function, or a table with `use`
+
+
+def prompt_id(prompt: Any) -> str:
+    """An id of a prompt that has none, equal in every run and process: its text, or its messages as JSON."""
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=repr)
 
 
 def plain_group(

@@ -10,18 +10,18 @@ from winnow.algos.plain_groups import selector_of
 from winnow.errors import ConfigError
 from winnow.seeds import Rng
 from winnow.testing import group_of
-from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, prompt_id, trained_rows
+from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, row_id, trained_rows
 
 RNG = Rng((0, "select", 0))
 
 
 def test_the_id_of_a_prompt_is_its_column_or_its_text():
-    assert prompt_id({"id": "a", "prompt": "?"}) == "a"
-    assert prompt_id({"id": 7, "prompt": "?"}) == "7"
-    assert prompt_id({"prompt": "?"}) == "?"
-    assert prompt_id({"level": 1}) != prompt_id({"level": 2})
+    assert row_id({"id": "a", "prompt": "?"}) == "a"
+    assert row_id({"id": 7, "prompt": "?"}) == "7"
+    assert row_id({"prompt": "?"}) == "?"
+    assert row_id({"level": 1}) != row_id({"level": 2})
     conversation = [{"role": "user", "content": "?"}]
-    assert prompt_id({"prompt": conversation}) == prompt_id({"prompt": [{"content": "?", "role": "user"}]})
+    assert row_id({"prompt": conversation}) == row_id({"prompt": [{"content": "?", "role": "user"}]})
 
 
 def test_kept_rows_are_in_order_and_free_places_are_filled():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from refusals import refused
+from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
-from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics, prompt_id
+from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics
 from winnow_verl.release import TESTED, check_method
 
 SIZES = {"rollouts_per_prompt": 4, "keep_per_prompt": 2}
