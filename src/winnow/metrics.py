@@ -124,8 +124,8 @@ METRICS: dict[str, str] = {
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts without a rollout in the plan",
     "budget/tokens_generated": "completion tokens that the policy sampled",
-    "budget/prompt_tokens": "tokens of the sampled prompts, each once per round, whatever its number of rollouts; in "
-    "addition to budget/tokens_generated",
+    "budget/prompt_tokens": "tokens of the sampled prompts: each prompt counts once per round, however many rollouts "
+    "it has; in addition to budget/tokens_generated",
     "budget/environment_tokens": "tokens of an environment in the rollouts, and of the template around them; they are "
     "not trained on, and in no other number of tokens; absent without an environment",
     "budget/tokens_verified": "completion tokens of rollouts with a verdict",

@@ -1,4 +1,4 @@
-"""rollout.ahead = 1: the same bits whatever takes longer, and after a kill at any point.
+"""rollout.ahead = 1: the same bits regardless of which side takes longer, and after a kill at any point.
 
 Each group is a process, a fork, which forks the lives that it compares; see ahead_lives.py.
 """

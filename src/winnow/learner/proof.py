@@ -172,7 +172,7 @@ class _Walk:
         self._prefill(mb)
 
     def _probe(self, mb: MicroBatch) -> None:
-        """The pass for gradient norms, up to the gradients: their tokens are then told apart, which needs numbers."""
+        """The pass for gradient norms, up to the gradients. The rest separates their tokens, which needs numbers."""
         policy, config = self.learner.model, self._demand.config
         of = {"embedding": embedding_gradients, "output_head": output_head_norms}[config.probe.gradient_norm]
         rollouts = Rollouts(mb.sequences, policy, config.rollout.temperature, self._demand.chunk_tokens)

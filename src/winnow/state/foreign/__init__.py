@@ -1,8 +1,8 @@
 """Runs of other trainers, read as winnow's own records: a module for each trainer, and `open_log` for all.
 
-The readers of this room (`read_metrics`, `files_in`, `StepFile`, `read_rows`, `describe`) ask here first. So what reads
-a run by them reads these runs too, and knows no trainer. A step has the number of updates before it, as in winnow: the
-first one is step 0, which other trainers call 1.
+The readers of this room (`read_metrics`, `files_in`, `StepFile`, `read_rows`, `describe`) call `open_log` first. So
+commands read these runs as well, without code for any trainer. A step has the number of updates before it, as in
+winnow: the first one is step 0, which other trainers call 1.
 """
 
 from __future__ import annotations

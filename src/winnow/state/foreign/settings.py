@@ -1,4 +1,4 @@
-"""winnow.toml in the folder of another trainer's run: what its log lacks, as the user knows it.
+"""winnow.toml in the folder of another trainer's run: values that its log does not contain, given by the user.
 
 reward_weights = [1.0, 0.5]     # TRL: of the reward functions, in the order of the log's metrics
 rollouts_per_prompt = 8         # where the log does not show where a group ends

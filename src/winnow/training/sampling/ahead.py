@@ -7,8 +7,8 @@ The order of a step k, on every rank:
     ...            train on k
     finish(k + 1)  wait for the thread, gather the ranks' groups; then the engine gets the weights after k
 
-So the weights of version k sample step k + 1, whatever takes longer, and at every boundary between two steps nothing is
-under way: an evaluation may use the engine, and a checkpoint contains the groups of the next step whole.
+So the weights of version k sample step k + 1, regardless of which side takes longer. At a boundary between two steps
+nothing is under way: an evaluation may use the engine, and a checkpoint contains the next step's groups whole.
 
 The thread calls the engine and the verifiers only. On one rank it also calls the rule of rounds and, for dynamic
 sampling, the selectors. With `rollout.ahead = 0`, `take` samples, and the other two do nothing.
