@@ -222,11 +222,15 @@ def first_failure(tests: Sequence[str], copy: Path) -> str | None:
     imported = run_python(copy, "-c", "import winnow; print(winnow.__file__)")
     if not imported.stdout.startswith(str(copy)):
         raise Untried(f"winnow was imported from {imported.stdout.strip() or imported.stderr}, not from the copy")
-    done = run_python(copy, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--timeout", SECONDS_PER_TEST, *tests)
+    # a thread ends the process: an exception from a signal may strike where pytest cannot report it
+    limit = ("--timeout", SECONDS_PER_TEST, "--timeout-method", "thread")
+    done = run_python(copy, "-m", "pytest", "-x", "-p", "no:cacheprovider", *limit, *tests)
     if done.returncode == PASSED:
         if skipped := re.search(r"\b\d+ skipped\b", done.stdout):
             raise Skipped(skipped[0])
         return None
+    if "+ Timeout +" in done.stdout:
+        return f"a test that took more than {SECONDS_PER_TEST} s"
     named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode != FAILED or named is None:
         raise Untried(f"pytest ended with status {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")

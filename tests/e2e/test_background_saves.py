@@ -49,7 +49,7 @@ def held(monkeypatch):
     def slow(path, *more):
         if threading.current_thread().name == "winnow-save":
             writing.set()
-            asked.wait()
+            asked.wait(20)  # not for ever: a training thread that fails waits for this one to end
         digest = write(path, *more)
         writing.clear()
         return digest
