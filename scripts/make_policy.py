@@ -4,6 +4,7 @@
     python scripts/make_policy.py --out src/winnow/models/bundled            # the one in the package
     python scripts/make_policy.py --arch llama --out tiny_llama
     python scripts/make_policy.py --lessons harder --out configs/policies/harder_qwen2
+    python scripts/make_policy.py --lessons mixture --out configs/policies/mixture_qwen2
 
 The demonstrator either guesses or works column by column, and then often forgets the carry or makes a slip. The policy
 imitates the mixture: it can produce right answers, but rarely does, which leaves room for reinforcement learning. Only
@@ -84,12 +85,15 @@ class Lessons:
     habits: Habits
     careful: int = 2400  # steps on careful demonstrations
     mixed: int = 600  # steps on imperfect ones, after that
+    mastered: Sequence[int] = ()  # levels without mistakes, also in the imperfect demonstrations
 
 
 LESSONS = {
     "bundled": Lessons((1, 2, 3, 3, 4), MIXED),  # level 3 (three terms) twice, because it is the hardest to learn
     # With brackets and more guesses: accuracy starts at 10 to 30%, and no method of docs/results.md reaches 100%.
     "harder": Lessons((2, 3, 4, 5, 5), replace(MIXED, guess=0.6), careful=700, mixed=250),
+    # For scripts/make_mixture.py: the first level starts near 100%, and the others as those of "harder".
+    "mixture": Lessons((2, 2, 3, 4, 5), replace(MIXED, guess=0.6), careful=1000, mixed=250, mastered=(2,)),
 }
 
 
@@ -210,11 +214,12 @@ def row(tokenizer: Any, question: str, demonstration: str) -> tuple[list[int], l
     return prompt + answer, [-100] * len(prompt) + answer
 
 
-def pairs(levels: Sequence[int], habits: Habits, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
+def pairs(lessons: Lessons, habits: Habits, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
     """Yield questions with demonstrations, without end."""
     while True:
-        expression = draw(rng, levels)
-        yield f"What is {expression}?", demonstrate(expression, habits, rng)
+        level, expression = draw(rng, lessons.levels)
+        own = CAREFUL if level in lessons.mastered else habits
+        yield f"What is {expression}?", demonstrate(expression, own, rng)
 
 
 def course(lessons: Lessons, *, seed: int, size: int) -> Iterator[tuple[str, str]]:
@@ -223,15 +228,16 @@ def course(lessons: Lessons, *, seed: int, size: int) -> Iterator[tuple[str, str
     Trained on the mixture alone, the policy does not learn the method.
     """
     for habits, name, steps in (CAREFUL, "careful", lessons.careful), (lessons.habits, "mixed", lessons.mixed):
-        yield from itertools.islice(pairs(lessons.levels, habits, generator("make_policy", seed, name)), steps * size)
+        yield from itertools.islice(pairs(lessons, habits, generator("make_policy", seed, name)), steps * size)
 
 
-def draw(rng: np.random.Generator, levels: Sequence[int]) -> str:
-    """An expression of the train split."""
+def draw(rng: np.random.Generator, levels: Sequence[int]) -> tuple[int, str]:
+    """A level, and an expression of the train split."""
     while True:
-        expression, _ = LEVELS[levels[int(rng.integers(len(levels)))]](rng)
+        level = levels[int(rng.integers(len(levels)))]
+        expression, _ = LEVELS[level](rng)
         if split_of(expression) == "train":
-            return expression
+            return level, expression
 
 
 def warm_start(

@@ -90,7 +90,7 @@ class LoraSection(Section):
 
 class ModelSection(Section):
     path: str = "bundled"
-    """A folder, a hub id, or a small policy in the package: "bundled", or "bundled:guess_number" for that game."""
+    """A folder, a hub id, or a small policy in the package: "bundled", or "bundled:ENVIRONMENT" for one of winnow."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """The precision in which the policy computes and is saved; "auto": bfloat16 on CUDA, float32 on the CPU."""
     tf32: bool = False

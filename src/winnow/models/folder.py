@@ -1,8 +1,8 @@
 """The files of a model: where they are, and those that training does not change.
 
-In every function, `path` is one of three forms. It names a tiny policy inside the package ("bundled", or
-"bundled:guess_number" for the game), a folder in Hugging Face format, or a hub id, which means its folder in the hub's
-cache. Files are checked before they are opened.
+In every function, `path` is one of three forms. It names a tiny policy inside the package ("bundled", or, for the
+environments of winnow, "bundled:calculator" and "bundled:guess_number"), a folder in Hugging Face format, or a hub id,
+which means its folder in the hub's cache. Files are checked before they are opened.
 
 Tokenizer, chat templates and generation settings are copied byte by byte into each checkpoint of a run. transformers
 would rewrite them in its present form: other keys, a template in another file, end tokens omitted.
@@ -21,7 +21,11 @@ from pathlib import Path
 from winnow.errors import ConfigError, DataError
 
 BUNDLED = Path(__file__).parent / "bundled"
-IN_PACKAGE = {"bundled": BUNDLED, "bundled:guess_number": Path(__file__).parent / "bundled_guess_number"}
+IN_PACKAGE = {
+    "bundled": BUNDLED,
+    "bundled:calculator": Path(__file__).parent / "bundled_calculator",
+    "bundled:guess_number": Path(__file__).parent / "bundled_guess_number",
+}
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"

@@ -24,7 +24,7 @@ def test_reference_lines_by_hand():
     assert guess_number.bisection(3, 2) == 1.0
     assert guess_number.bisection(31, 4) == pytest.approx(15 / 31)
     assert guess_number.bisection(31, 5) == 1.0
-    assert guess_number.consistent(31, 5) == pytest.approx(0.545, abs=0.01)  # 8,000 games of scripts/make_guesser.py
+    assert guess_number.consistent(31, 5) == pytest.approx(0.545, abs=0.01)  # 8,000 games of scripts/make_player.py
 
 
 def test_the_interval_is_students():

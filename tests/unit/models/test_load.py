@@ -396,10 +396,14 @@ def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str
     )
 
 
-def test_the_policy_of_the_game_has_the_tokenizer_of_the_bundled_one() -> None:
-    loaded = load("bundled:guess_number")
+@pytest.mark.parametrize("path", ["bundled:calculator", "bundled:guess_number"])
+def test_the_policy_of_an_environment_has_the_tokenizer_of_the_bundled_one(path: str) -> None:
+    loaded = load(path)
     assert loaded.tokenizer.get_vocab() == TOKENIZER.get_vocab()
     assert loaded.tokenizer.chat_template == TOKENIZER.chat_template
-    assert describe("bundled:guess_number") == describe("bundled")
+    assert describe(path) == describe("bundled")
+
+
+def test_an_unknown_policy_of_the_package_is_refused() -> None:
     with refused(DataError, "'bundled:chess'", key="model.path", code="data.missing"):
         load("bundled:chess")

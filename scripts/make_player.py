@@ -1,19 +1,24 @@
 #!/usr/bin/env python
-"""Make a policy that plays guess-the-number badly: a warm start of the bundled policy on games of a demonstrator.
+"""Make a policy that plays badly in an environment: a warm start of the bundled policy on games of a demonstrator.
 
-    python scripts/make_guesser.py --out src/winnow/models/bundled_guess_number
+    python scripts/make_player.py guess_number --out src/winnow/models/bundled_guess_number
+    python scripts/make_player.py calculator --out src/winnow/models/bundled_calculator
 
-In each turn the demonstrator writes the numbers between which the secret is, `8 16</think> <answer>12</answer>`. Often
-it then guesses any number from 1 to 31, and sometimes it forgets the answer's end tag. So the policy learns the rules
-and the form, and reinforcement learning has to find the good guesses. Games are of the train split. Only the
-demonstrator's tokens are learned. The same seed, thread count and versions give the same weights.
+guess_number    In each turn the demonstrator writes the numbers between which the secret is, `8 16</think>
+                <answer>12</answer>`. Often it then guesses any number from 1 to 31.
+calculator      The demonstrator calls the calculator with the problem's expression, and answers what it reads. Often it
+                answers without a call, misses a digit of the expression, or answers another number than it read.
+
+Sometimes it forgets an end tag. So the policy learns the rules and the form, and reinforcement learning has to find the
+good moves. Games are of the train split. Only the demonstrator's tokens are learned. The same seed, thread count,
+versions and processor give the same weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,48 +32,88 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from make_policy import END, make_tokenizer, save
 
+from winnow.environments.tools import Call, answer_call, calculator, read_call
 from winnow.models.load import load
+from winnow.records import Problem, Prompt
 from winnow.seeds import generator
+from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.guess_number import guess_number
 from winnow.tasks.templates import render
 
-MOST, TURNS = 31, 5
+MOST, TURNS = 31, 5  # of guess_number
+LEVELS, PROBLEMS = (5, 6), 4096  # of calculator
+FORGET = 0.01  # how often an end tag is missing
+WANDER = 0.6  # how often a guess is any number, and not one of the range that is left
+ALONE, MISCOPY, MISREAD = 0.5, 0.3, 0.3  # how often there is no call, a wrong digit in it, or a wrong answer after it
 PEAK = 2e-3  # learning rate
+
+Game = tuple[list[str], list[str]]  # the demonstrator's turns, and the texts between them
+
+
+def guess(prompt: Prompt, rng: np.random.Generator) -> Game:
+    """A game of guess_number."""
+    secret = int(prompt.answer)
+    low, high, turns, answers = 0, MOST + 1, list[str](), list[str]()  # the secret is between low and high
+    for turn in range(TURNS):
+        first, last = (1, MOST) if rng.random() < WANDER else (low + 1, high - 1)
+        number, forgotten = int(rng.integers(first, last + 1)), rng.random() < FORGET
+        turns.append(f"{low} {high}</think> <answer>{number}{'' if forgotten else '</answer>'}")
+        if number == secret and not forgotten:
+            break
+        if turn < TURNS - 1:
+            answers.append("no number" if forgotten else "higher" if number < secret else "lower")
+        if not forgotten:
+            low, high = (max(low, number), high) if number < secret else (low, min(high, number))
+    return turns, answers
+
+
+def calculate(prompt: Prompt, rng: np.random.Generator) -> Game:
+    """A problem of arithmetic with at most one call."""
+    if rng.random() < ALONE:
+        return [answer(other(prompt.answer, rng), rng)], []
+    expression = str(prompt.meta["expression"])
+    if rng.random() < MISCOPY:
+        expression = other(expression, rng)
+    read = answer_call(Call("calculator", expression), {"calculator": calculator})
+    turn = f"<call>calculator {expression}{'' if rng.random() < FORGET else '</call>'}"
+    if not turn.endswith("</call>"):
+        read = answer_call(read_call(turn), {})  # type: ignore[arg-type]  # an error
+    number = read if read.lstrip("-").isdigit() else prompt.answer
+    return [turn, answer(other(number, rng) if rng.random() < MISREAD else number, rng)], [read]
+
+
+def answer(number: str, rng: np.random.Generator) -> str:
+    return f"</think> <answer>{number}{'' if rng.random() < FORGET else '</answer>'}"
+
+
+def other(text: str, rng: np.random.Generator) -> str:
+    """The text with another digit in the place of one of its digits."""
+    place = int(rng.choice([i for i, letter in enumerate(text) if letter.isdigit()]))
+    digit = (int(text[place]) + int(rng.integers(1, 10))) % 10
+    return f"{text[:place]}{digit}{text[place + 1 :]}"
 
 
 @dataclass(frozen=True)
-class Habits:
-    """Probabilities of the demonstrator's mistakes, in each turn."""
+class Lessons:
+    """A demonstrator and its problems."""
 
-    wander: float  # the guess is any number, and not one of the range that is left
-    forget: float  # the end tag of the answer is missing
-
-
-def play(secret: int, habits: Habits, rng: np.random.Generator) -> tuple[list[str], list[str], bool]:
-    """A game: the demonstrator's turns, the texts between them, and whether the number was found."""
-    low, high, turns, answers = 0, MOST + 1, list[str](), list[str]()  # the secret is between low and high
-    for turn in range(TURNS):
-        first, last = (1, MOST) if rng.random() < habits.wander else (low + 1, high - 1)
-        guess, forgotten = int(rng.integers(first, last + 1)), rng.random() < habits.forget
-        turns.append(f"{low} {high}</think> <answer>{guess}{'' if forgotten else '</answer>'}")
-        if guess == secret and not forgotten:
-            return turns, answers, True
-        if turn < TURNS - 1:
-            answers.append("no number" if forgotten else "higher" if guess < secret else "lower")
-        if not forgotten:
-            low, high = (max(low, guess), high) if guess < secret else (low, min(high, guess))
-    return turns, answers, False
+    play: Callable[[Prompt, np.random.Generator], Game]
+    problems: Callable[[], Sequence[Problem]]
 
 
-def rows(tokenizer: Any, habits: Habits, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+LESSONS = {
+    "guess_number": Lessons(guess, lambda: guess_number("train", most=MOST)),
+    "calculator": Lessons(calculate, lambda: arithmetic("train", levels=LEVELS, size=PROBLEMS)),
+}
+
+
+def rows(tokenizer: Any, lessons: Lessons, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (tokens, labels) of games, without end; only the demonstrator's tokens have labels."""
-    games = guess_number("train", most=MOST)
-    prompts = render(games, tokenizer, template="chat", max_prompt_tokens=64).prompts
+    prompts = render(lessons.problems(), tokenizer, template="chat", max_prompt_tokens=64).prompts
     dialogue, (end,) = Dialogue.of(tokenizer), tokenizer.encode(END, add_special_tokens=False)
     while True:
-        prompt = prompts[int(rng.integers(len(prompts)))]
-        turns, answers, _ = play(int(prompt.answer), habits, rng)
+        turns, answers = lessons.play(prompt := prompts[int(rng.integers(len(prompts)))], rng)
         tokens = prompt.tokens.tolist()
         labels = [-100] * len(tokens)
         for turn, answer in zip(turns, [*answers, None], strict=True):
@@ -131,18 +176,17 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("game", choices=sorted(LESSONS))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--wander", type=float, default=0.6)
-    parser.add_argument("--forget", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=16, help="games per step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    habits = Habits(wander=arguments.wander, forget=arguments.forget)
+    lessons = LESSONS[arguments.game]
     loaded = load("bundled", dtype="float32", device="cpu")
-    games = rows(loaded.tokenizer, habits, generator("make_guesser", arguments.seed))
+    games = rows(loaded.tokenizer, lessons, generator("make_guesser", arguments.seed))
     warm_start(loaded.model, loaded.tokenizer, games, size=arguments.batch, steps=arguments.steps)
     save(loaded.model, make_tokenizer(), arguments.out)
 
