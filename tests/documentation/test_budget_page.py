@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "budget.md"
-RESULT = "2026-11-25_budget_signal.json"
+RESULT = "2026-11-26_budget_signal.json"
 
 
 def rows():
