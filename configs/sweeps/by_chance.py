@@ -1,26 +1,26 @@
-"""The control of guess_number.toml: the same game, whose reward does not depend on the number."""
+"""The control of guess_number.toml and calculator.toml: the same environment, but its reward ignores the answer."""
 
 import zlib
 
 import winnow
 
-PAID = 0.25  # of the rollouts, about as many as the policy wins before training
+PAID = 0.25  # of the rollouts, about as many as the policies solve before training
 
 
-def by_chance(prompt, reply, rng, *, turns: int = 5):
-    """Plays `guess_number`, and pays a rollout by a hash of its replies; it is correct where the number was found.
+def by_chance(prompt, reply, rng, *, game: str = "guess_number"):
+    """Plays `game`, an environment of winnow, and pays a rollout by a hash of its replies; correct where it was solved.
 
     A hash repeats itself, as an environment has to, and depends on every token of the replies.
     """
-    game = winnow.registry.resolve("environment", "guess_number").function(prompt, reply, rng, turns=turns)
+    played = winnow.registry.resolve("environment", game).function(prompt, reply, rng)
     replies = [prompt.id, reply]
     try:
-        text = next(game)
+        text = next(played)
         while True:
             reply = yield text
             replies.append(reply)
-            text = game.send(reply)
+            text = played.send(reply)
     except StopIteration as end:
-        found = end.value["found"] == 1.0
+        solved = 1.0 in end.value.values()
     paid = zlib.crc32("\n".join(replies).encode()) / 2**32 < PAID
-    return winnow.Outcome(reward=float(paid), correct=found, kind="correct" if found else "wrong")
+    return winnow.Outcome(reward=float(paid), correct=solved, kind="correct" if solved else "wrong")

@@ -1,12 +1,14 @@
 #!/usr/bin/env python
-"""The result of the sweep of the game: held-out success before and after, by variant and seed, and reference lines.
+"""The result of a sweep in an environment: held-out success before and after, by variant and seed.
 
     winnow sweep configs/sweeps/guess_number.toml
-    python benchmarks/guess_number.py sweeps/guess_number
+    python benchmarks/played.py guess_number
+    winnow sweep configs/sweeps/calculator.toml
+    python benchmarks/played.py calculator
 
-The share of held-out games that are won is that of sampled rollouts. The interval of a variant is Student's, over the
-gains of its seeds. The reference lines are exact: guesses of any number from 1 to 31, guesses of any number that the
-answers leave, and bisection. Writes benchmarks/results/<date>_guess_number.json.
+Reads sweeps/NAME. The share of held-out problems that are solved is that of sampled rollouts. The interval of a
+variant is Student's, over the gains of its seeds. The reference lines of guess_number are exact: guesses of any number
+from 1 to 31, guesses of any number that the answers leave, and bisection. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
@@ -87,14 +89,16 @@ def variant(runs: list[dict[str, float]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = frame.parser(__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("sweep", help="the name of the sweep's file")
+    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
     options = frame.parse(parser)
     found: dict[str, list[dict[str, float]]] = {}
-    for path in sorted(options.folder.glob("*/seed-*/metrics.jsonl")):
+    for path in sorted((options.folder or Path("sweeps", options.sweep)).glob("*/seed-*/metrics.jsonl")):
         found.setdefault(path.parts[-3], []).append(summary(path.parent))
-    lines = {of.__name__: of(MOST, TURNS) for of in (any_number, consistent, bisection)}
-    report = {"reference": lines, "variants": {name: variant(runs) for name, runs in found.items()}}
-    frame.finish("guess_number", report, options, show=("reference", "variants"))
+    report: dict[str, Any] = {"variants": {name: variant(runs) for name, runs in found.items()}}
+    if options.sweep == "guess_number":
+        report["reference"] = {of.__name__: of(MOST, TURNS) for of in (any_number, consistent, bisection)}
+    frame.finish(options.sweep, report, options, show=tuple(report))
 
 
 if __name__ == "__main__":
