@@ -317,7 +317,7 @@ OPTIONAL = (
     Optional("trl", "trl", "select rollouts in TRL's trainer (winnow_trl)"),
     Optional("verl", "verl", "select rollouts in verl's trainer (winnow_verl)"),
     Optional("TransferQueue", "verl", "the rollouts of verl's trainer, which winnow_verl reads"),
-    Optional("cachetools", "verl", "needed by verl"),
+    *(Optional(name, "verl", "needed by verl") for name in ("cachetools", "fastapi", "uvicorn")),
 )
 
 
