@@ -16,6 +16,7 @@ the engine read again at the start of a turn are counted as `read_again`: keys a
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -108,6 +109,7 @@ def main() -> None:
     rendered = Counter[str]()
     original = templates.conversation_texts
     dialogue = Dialogue.of(loaded.tokenizer)
+    dialogue = dataclasses.replace(dialogue, before=dialogue.before[1:])  # else shorter after a sampled end token
     between = len(dialogue.tokens(TEXT, last=-1))
     whole = options.turns * options.turn_tokens + (options.turns - 1) * between
     counts = [options.rollouts] * options.prompts

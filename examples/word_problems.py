@@ -1,6 +1,6 @@
 """A task from a template grammar: word problems of one to three steps, with as many texts as a run needs.
 
-    winnow train configs/word_problems.toml
+    winnow train configs/claims/words.toml
 
 Use it as `task = { use = "examples/word_problems.py:word_problems", train_size = 64 }`. The numbers are small, so a
 model has to learn which operation a sentence means, and which numbers are irrelevant. `scripts/make_word_policy.py`

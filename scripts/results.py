@@ -23,6 +23,12 @@ COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56
 COSTS = {"two_cpu_cores": "on this machine", "pods_a": "at published costs"}  # file name of the costs -> on the page
 AXES = {"tokens_generated": "tokens generated", "tokens_trained": "tokens trained", "steps": "steps"}
 SURE = ("no difference shown", "sooner", "later")  # what an interval can show
+PARTS = {  # of claims with several sweeps
+    "claim_07_allocation_grpo": " (GRPO)",
+    "claim_07_allocation_raft": " (RAFT++)",
+    "claim_10_llama": " (Llama)",
+    "claim_10_words": " (word problems)",
+}
 WIDTH = 118
 Claim = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -76,8 +82,7 @@ def summary(claims: Sequence[Claim], found: Mapping[str, tuple[str, Result] | No
 
 def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str, str]) -> Iterator[str]:
     """The section of a claim: question, conclusions, picture, table, and how to repeat the measurement."""
-    half = {"claim_07_allocation_grpo": " (GRPO)", "claim_07_allocation_raft": " (RAFT++)"}.get(claim["sweep"], "")
-    yield f"## Claim {claim['number']}{half}: {claim['question']}"
+    yield f"## Claim {claim['number']}{PARTS.get(claim['sweep'], '')}: {claim['question']}"
     yield ""
     yield f"Source: {claim['paper']}. Command: `winnow sweep configs/sweeps/{claim['sweep']}.toml`"
     if named is None:
