@@ -8,7 +8,8 @@
 
 The demonstrator either guesses or works column by column, and then often forgets the carry or makes a slip. The policy
 imitates the mixture: it can produce right answers, but rarely does, which leaves room for reinforcement learning. Only
-problems of the train split are used. The same seed, thread count and versions give the same weights. Needs torch 2.9.
+problems of the train split are used. The same seed, thread count, versions and processor give the same weights. It was
+run with torch 2.13 and transformers 5.23.
 """
 
 from __future__ import annotations

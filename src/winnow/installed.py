@@ -1,13 +1,17 @@
-"""Installed packages, and whether their versions meet winnow's requirements. Imports nothing of winnow."""
+"""Installed packages, and whether their versions meet winnow's requirements."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import ConfigError
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -30,6 +34,45 @@ def version_of(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@dataclass(frozen=True)
+class Release:
+    """The release of a trainer with which winnow's package for it, winnow_{name}, is tested.
+
+    Another release may fit as well: that is decided by its features and not by its version.
+    """
+
+    name: str  # of the trainer's package, and of winnow's extra
+    tested: str  # version
+    beside: tuple[str, ...] = ()  # packages that it needs besides
+
+    def check_installed(self) -> None:
+        """Raise ConfigError where the trainer, or a package beside it, is not installed."""
+        for package in (self.name, *self.beside):
+            if not is_installed(package):
+                raise ConfigError(
+                    f"winnow_{self.name} needs the package {package!r}, which is not installed here",
+                    remedy=f"pip install 'winnow-rl[{self.name}]', best in an environment of its own (tested with "
+                    f"{self.name}=={self.tested})",
+                    code="config.not_installed",
+                )
+
+    def check_method(self, owner: type[Any], name: str, parameters: tuple[str, ...]) -> None:
+        """Raise ConfigError where a class of the trainer lacks a method, or the method has other parameters."""
+        method = getattr(owner, name, None)
+        found = None if method is None else tuple(inspect.signature(method).parameters)
+        if found != parameters:
+            of = "lacks" if found is None else f"has the parameters {', '.join(found)} for"
+            raise self.unsuitable(f"{owner.__name__} {of} {name}")
+
+    def unsuitable(self, problem: str) -> ConfigError:
+        """The error for an installed release that does not fit."""
+        return ConfigError(
+            f"this release of {self.name} does not fit ({version_of(self.name)}): {problem}",
+            remedy=f"install the release with which winnow_{self.name} is tested: {self.name}=={self.tested}",
+            code="config.not_installed",
+        )
 
 
 def requirements() -> list[str]:

@@ -12,10 +12,10 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import pydantic
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from winnow.errors import ConfigError, accepted_value, near_miss
 from winnow.families import FAMILIES, Traits
@@ -24,6 +24,13 @@ from winnow.user_code import with_named_errors, without_partial
 
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
+
+# Types of options by their bounds
+Natural = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+ZeroToOne = Annotated[float, Field(ge=0, le=1)]
+AboveZeroToOne = Annotated[float, Field(gt=0, le=1)]
 
 HIDDEN = "***"
 

@@ -127,8 +127,9 @@ def check_member(entry: Entry[Any]) -> None:
 
 
 def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
-    """The splits are disjoint; ids are unique and the same at every call. Bind options without a default before this
-    call.
+    """Raise AssertionError unless the splits are disjoint, and ids are unique and the same at every call.
+
+    Bind options without a default before this call.
     """
     splits = {split: list(task(split)) for split in ("train", "validation", "test")}
     for split, problems in splits.items():
@@ -142,7 +143,9 @@ def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
 def check_selector(
     selector: Callable[..., Any], *, keep: int | None = None, size: Literal["exact", "all", "varies"] = "varies"
 ) -> None:
-    """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable.
+    """Raise AssertionError unless the masks are [N] bool, the same at every call, and permuted with the rollouts.
+
+    With `keep`, a mask has to keep exactly min(keep, N) rollouts.
 
     A selector of `size` "exact" with the option `keep_per_prompt` is checked with the value 4.
     """
@@ -164,7 +167,9 @@ def check_selector(
 
 
 def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None, needs: Sequence[str] = ()) -> None:
-    """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1.
+    """Raise AssertionError unless each group gets finite numbers, which are 0 where a rollout is not kept.
+
+    With `baseline="group"` they have to be 0 on flat groups and for N = 1.
 
     With "values" in `needs` the groups have values: NaN for a rollout that is not kept, as no value model reads it.
     """
@@ -193,7 +198,7 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
 
 
 def check_tracker(entry: Entry[Any]) -> None:
-    """The tracker accepts metrics, rollouts, notices, a picture and the end, and its id is a text or None.
+    """Raise unless the tracker accepts metrics, rollouts, notices, a picture and the end, and its id is a text or None.
 
     It is checked only where its library is installed. Bind options without a default before this call.
     """
@@ -223,7 +228,10 @@ def check_tracker(entry: Entry[Any]) -> None:
 
 
 def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) -> None:
-    """[B] positive numbers; with `total="one"` the weights of all tokens add up to 1."""
+    """Raise AssertionError unless the weights are [B] positive numbers, whatever the order of the sequences.
+
+    With `total="one"` the weights of all tokens have to add up to 1.
+    """
     for kept in (
         _kept_rollouts([2, 3, 5], [0, 0, 1]),
         _kept_rollouts([1], [0]),
@@ -240,9 +248,10 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
 
 
 def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False) -> None:
-    """[T] values and [T] diagnostics; a masked NaN changes nothing; a policy gradient has slope -A at ratio 1.
+    """Raise AssertionError unless values and diagnostics are [T], and a masked NaN reaches neither loss nor gradient.
 
-    `"positive"` is for a loss without a gradient at other advantages: it is checked with positive ones only.
+    With `policy_gradient`, the slope has to be -A at ratio 1. `"positive"` is for a loss without a gradient at other
+    advantages: it is checked with positive ones only.
     """
     advantages = [1.0, 0.5, 2.0, 0.25] if policy_gradient == "positive" else [1.0, -0.5, 2.0, 0.25]
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
@@ -259,8 +268,10 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
 
 
 def check_correction(correction: Callable[..., Any]) -> None:
-    """[T] importance >= 0 and [T] bool; 1 everywhere, without acting, where policy and engine agree; finite and without
-    a gradient where they differ much, and the same for a rollout whichever rollouts are beside it.
+    """Raise AssertionError unless the results are [T] importance >= 0 and [T] bool, whether it acted.
+
+    Where policy and engine agree, the importance has to be 1, without acting. Where they differ much, it has to be
+    finite, without a gradient, and the same for a rollout whichever rollouts are beside it.
     """
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     out = PolicyOutput(logprobs=logprobs)
@@ -281,7 +292,9 @@ def check_correction(correction: Callable[..., Any]) -> None:
 
 
 def check_term(term: Callable[..., Any]) -> None:
-    """[T] numbers; a masked NaN changes neither them nor the gradient. All inputs of a term are filled."""
+    """Raise AssertionError unless the values are [T] finite numbers, and a masked NaN changes neither them nor the
+    gradient. All inputs of a term are filled.
+    """
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     mb = micro_batch([1.0, -0.5, 2.0, 0.25], ref_logprobs=logprobs.detach() - 0.1)
     values = term(PolicyOutput(logprobs=logprobs, entropy=-logprobs), mb)
@@ -298,7 +311,10 @@ def check_term(term: Callable[..., Any]) -> None:
 
 
 def check_allocator(allocator: Callable[..., Any]) -> None:
-    """[G] counts >= 0 that add up to the budget, also without statistics; equal statistics give equal counts (+-1)."""
+    """Raise AssertionError unless the results are [G] counts >= 0 that add up to the budget, also without statistics.
+
+    Equal statistics have to give equal counts (+-1).
+    """
     nan = float("nan")
     for rates in ([nan, nan, nan], [0.0, 0.0, 0.0, 0.0], [0.5] * 7, [0.1, 0.5, 0.9, nan]):
         for budget in (0, 1, 5, 64):
@@ -319,7 +335,10 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
 
 
 def check_round(rule: Callable[..., Any]) -> None:
-    """[G] further rollouts >= 0 within the plan; equal prompts get equal numbers, and every prompt ends."""
+    """Raise AssertionError unless the results are [G] further rollouts >= 0 within the plan.
+
+    Equal prompts have to get equal numbers, and every prompt has to end.
+    """
     for rate in (0.0, 0.5, 1.0):
         for planned in (0, 1, 5, 64):
             plan, sampled = np.full(3, planned, dtype=np.int64), np.zeros(3, dtype=np.int64)
@@ -335,8 +354,9 @@ def check_round(rule: Callable[..., Any]) -> None:
 
 
 def check_cut(rule: Callable[..., Any]) -> None:
-    """[R] tokens, each from 0 to the rollout's length. They do not depend on the order of the rollouts, nor on what a
-    rollout does after its cut.
+    """Raise AssertionError unless the results are [R] tokens, each from 0 to the rollout's length.
+
+    They may depend neither on the order of the rollouts, nor on the tokens after a cut.
     """
     for size in (1, 6, 24):
         rng = generator("contract cuts", size)
@@ -351,19 +371,19 @@ def check_cut(rule: Callable[..., Any]) -> None:
             other = SampledRound(
                 lengths=lengths[order], group=group[order], spent=spent, logprobs=[logprobs[i] for i in order]
             )
-            assert np.array_equal(rule(other), ends[order]), "the order of the rollouts decides"
+            assert np.array_equal(rule(other), ends[order]), "the cuts depend on the order of the rollouts"
             shown = np.minimum(lengths, ends + 1)  # a cut rollout has at least one token more
             seen = [numbers[:length] for numbers, length in zip(logprobs, shown.tolist(), strict=True)]
             again = np.asarray(rule(SampledRound(lengths=shown, group=group, spent=spent, logprobs=seen)))
-            assert np.array_equal(again, ends), "tokens after the cuts decide"
+            assert np.array_equal(again, ends), "the cuts depend on tokens after them"
 
 
 def check_sampler(sampler: Callable[..., Any], *, wait: int = 64) -> None:
-    """Different rows of the table; a draw depends on its arguments alone; its state survives JSON; nothing starves.
+    """Raise AssertionError unless a draw is different rows of the table, and depends on its arguments alone.
 
-    Over 200 steps of 8 out of 40 prompts, each prompt is drawn at least once in `wait` steps. A third of the prompts is
-    always right, a third never. The default of `wait` is the bound of winnow's samplers, whose `patience` is 10 epochs
-    of 5 steps: 12 epochs and two draws.
+    Its state has to survive JSON. Over 200 steps of 8 out of 40 prompts, each prompt has to be drawn at least once in
+    `wait` steps. A third of the prompts is always right, a third never. The default of `wait` is the bound of winnow's
+    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws.
     """
     prompts, count, steps, rates = 40, 8, 200, np.resize([0.0, 0.5, 1.0], 40)
     table, state = PromptTable.empty(prompts, difficulty=np.linspace(0.0, 100.0, prompts)), dict[str, Any]()
@@ -396,10 +416,10 @@ def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tenso
 
 
 def check_engine(engine: Callable[..., Any], **options: Any) -> None:
-    """Check an engine: groups follow prompts and counts, and `on_rollout` gets every rollout once.
+    """Raise AssertionError unless groups follow prompts and counts, and `on_rollout` is called once for each rollout.
 
-    Rollouts have the version of the weights. The mean gap of their log-probs to the policy's is within the tolerance
-    that the engine declares. `close` may be called twice.
+    Rollouts have to have the version of the weights. The mean gap of their log-probs to the policy's has to be within
+    the tolerance that the engine declares. `close` may be called twice.
     """
     loaded = tiny()
     context = EngineContext(
@@ -423,7 +443,7 @@ def _check_sampling(made: Engine, model: Any) -> None:
         "as many rollouts of a prompt as its count, in index order"
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    assert sorted(map(id, reported)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
+    assert sorted(map(id, reported)) == sorted(map(id, rollouts)), "on_rollout is called once for every rollout"
     assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
     gaps = np.concatenate([_logprob_gaps(model, g.prompt, r) for g in groups for r in g.rollouts])
     assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"

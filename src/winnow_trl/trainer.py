@@ -27,10 +27,10 @@ from winnow.algos.plain_groups import Use, plain_group, selector_of
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group
 from winnow.seeds import Rng
-from winnow_trl.release import check_class, check_installed, check_instance
+from winnow_trl.release import TRL, check_class, check_instance
 from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, row_id, trained_rows
 
-check_installed()
+TRL.check_installed()
 
 from accelerate.utils import gather_object  # noqa: E402  (after the check that TRL, which needs it, is installed)
 from trl import GRPOTrainer  # noqa: E402

@@ -21,16 +21,18 @@ from omegaconf import OmegaConf
 from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
 from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics
-from winnow_verl.release import check_installed, check_method
+from winnow_verl.release import VERL
 
-check_installed()
+VERL.check_installed()
 
 import transfer_queue as tq  # noqa: E402  (after the check that verl, which needs it, is installed)
 from transfer_queue import KVBatchMeta  # noqa: E402
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync  # noqa: E402
 
-check_method(ReplayBuffer, "_materialize_batch", ("self", "partition_id", "selected_prompt_uids", "partition_snapshot"))
-check_method(ReplayBuffer, "sample", ("self", "global_steps", "partition_id", "batch_size"))
+VERL.check_method(
+    ReplayBuffer, "_materialize_batch", ("self", "partition_id", "selected_prompt_uids", "partition_snapshot")
+)
+VERL.check_method(ReplayBuffer, "sample", ("self", "global_steps", "partition_id", "batch_size"))
 
 TRAIN = "train"  # the partition of training; selection leaves that of validation alone
 

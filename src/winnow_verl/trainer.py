@@ -13,15 +13,15 @@ from typing import Any
 from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
 from winnow_verl.buffer import PODSReplayBuffer
-from winnow_verl.release import check_method
+from winnow_verl.release import VERL
 
 from tensordict import TensorDict  # isort: skip
 from verl.trainer.ppo.v1.trainer_base import register_trainer  # isort: skip
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync  # isort: skip
 from verl.utils import tensordict_utils as tu  # isort: skip
 
-check_method(PPOTrainerSync, "_submit_batch_to_rollout", ("self", "batch"))
-check_method(PPOTrainerSync, "_build_replay_buffer", ("self",))
+VERL.check_method(PPOTrainerSync, "_submit_batch_to_rollout", ("self", "batch"))
+VERL.check_method(PPOTrainerSync, "_build_replay_buffer", ("self",))
 
 MODE = "winnow_sync"  # of trainer.v1.trainer_mode
 COUNT = "__rollout_n__"  # verl's name of a prompt's number of rollouts

@@ -18,9 +18,9 @@ SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
 WORDS = [
     "version",
+    "errors",
     "installed",
     "control_groups",
-    "errors",
     "recipes",
     "ranks",
     "seeds",

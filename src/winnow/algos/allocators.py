@@ -14,15 +14,13 @@ from pydantic import Field
 from winnow.budget import allocation, pass_rates
 from winnow.budget.allocation import PromptValue, allocate_greedily, apportion, divide_evenly, gvm_weights
 from winnow.errors import ConfigError
+from winnow.options import AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import register
 
-Natural = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 AtLeastTwo = Annotated[int, Field(ge=2)]
 AtLeastThree = Annotated[int, Field(ge=3)]
 Smoothing = Annotated[float, Field(ge=0.0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 @register("allocator", source="none")
@@ -41,7 +39,7 @@ def gvm(
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 0,
-    filter_threshold: Share = 1.0,
+    filter_threshold: ZeroToOne = 1.0,
     filter_insufficient: float = 0.0,
 ) -> IntArray:
     """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
@@ -70,7 +68,7 @@ def gvm_online(
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 2,
-    prior: Annotated[float, Field(gt=0)] = 0.5,
+    prior: Positive = 0.5,
 ) -> IntArray:
     """GVM's allocation without a probe: p_i and G_i come from earlier visits of the same prompts. Ours.
 
@@ -96,7 +94,7 @@ def gvm_online(
     least="minimum",
 )
 def knapsack(
-    stats: PromptStats, budget: int, *, minimum: Positive = 2, maximum: Natural = 0, prior: Smoothing = 0.5
+    stats: PromptStats, budget: int, *, minimum: AtLeastOne = 2, maximum: Natural = 0, prior: Smoothing = 0.5
 ) -> IntArray:
     """The most prompts of medium difficulty whose rollouts are neither all right nor all wrong.
 

@@ -11,11 +11,10 @@ from pydantic import Field
 
 from winnow.budget import cuts
 from winnow.budget.cuts import SampledRound
+from winnow.options import AboveZeroToOne, AtLeastOne
 from winnow.records import IntArray
 from winnow.registry import register
 
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
 LogProb = Annotated[float, Field(le=0)]
 
 
@@ -26,7 +25,7 @@ def none(sampled: SampledRound) -> IntArray:
 
 
 @register("cut")
-def token_budget(sampled: SampledRound, *, tokens: Count) -> IntArray:
+def token_budget(sampled: SampledRound, *, tokens: AtLeastOne) -> IntArray:
     """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
 
     Earlier rounds of the step count, those of dynamic sampling included.
@@ -35,13 +34,13 @@ def token_budget(sampled: SampledRound, *, tokens: Count) -> IntArray:
 
 
 @register("cut")
-def stragglers(sampled: SampledRound, *, share: Share = 0.75) -> IntArray:
+def stragglers(sampled: SampledRound, *, share: AboveZeroToOne = 0.75) -> IntArray:
     """The other rollouts of a prompt end when `share` of them are finished; see `winnow.budget.cuts.stragglers`."""
     return cuts.stragglers(sampled, share=share)
 
 
 @register("cut", reads=("logprobs",))
-def unlikely(sampled: SampledRound, *, after: Count = 16, least: LogProb = -1.0) -> IntArray:
+def unlikely(sampled: SampledRound, *, after: AtLeastOne = 16, least: LogProb = -1.0) -> IntArray:
     """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats; see
     `winnow.budget.cuts.unlikely`.
     """

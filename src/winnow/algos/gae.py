@@ -11,19 +11,16 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from winnow.algos.advantage import is_flat, kept, one_per_group
 from winnow.errors import ConfigError
+from winnow.options import AboveZeroToOne, Positive, ZeroToOne
 from winnow.records import FloatArray, Group, Rollout
 from winnow.registry import register
 
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Discount = Annotated[float, Field(gt=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
 PerToken = tuple[FloatArray, ...]  # N x [L]
 
 TINY = 1e-8  # added to a standard deviation, against division by 0
@@ -38,8 +35,8 @@ TINY = 1e-8  # added to a standard deviation, against division by 0
 def gae(
     groups: Sequence[Group],
     *,
-    gamma: Discount = 1.0,
-    lam: Share | Literal["length"] = 0.95,
+    gamma: AboveZeroToOne = 1.0,
+    lam: ZeroToOne | Literal["length"] = 0.95,
     alpha: Positive = 0.05,
     whiten: bool = True,
 ) -> list[PerToken]:

@@ -5,18 +5,11 @@ The rules are functions of numpy arrays in `winnow.budget.rounds`. Here they are
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from winnow.budget import rounds
 from winnow.budget.rounds import Counts
+from winnow.options import AtLeastOne, Natural, ZeroToOne
 from winnow.records import IntArray
 from winnow.registry import register
-
-Natural = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 @register("round", reads_verdicts=False)
@@ -26,7 +19,7 @@ def single(seen: Counts) -> IntArray:
 
 
 @register("round")
-def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round: Count = 8) -> IntArray:
+def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round: AtLeastOne = 8) -> IntArray:
     """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones.
 
     Reinforce-Ada-balance (Xiong et al. 2025, arXiv 2510.04996); see `winnow.budget.rounds.balanced`.
@@ -35,13 +28,13 @@ def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round:
 
 
 @register("round")
-def positive(seen: Counts, *, right: Count = 1, per_round: Count = 8) -> IntArray:
+def positive(seen: Counts, *, right: AtLeastOne = 1, per_round: AtLeastOne = 8) -> IntArray:
     """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996)."""
     return rounds.positive(seen, right=right, per_round=per_round)
 
 
 @register("round")
-def pilot_commit(seen: Counts, *, pilot: Count = 8, low: Share = 0.25, high: Share = 0.75) -> IntArray:
+def pilot_commit(seen: Counts, *, pilot: AtLeastOne = 8, low: ZeroToOne = 0.25, high: ZeroToOne = 0.75) -> IntArray:
     """`pilot` rollouts first; the rest only for prompts whose share of correct ones is in [low, high].
 
     Pilot-Commit (Kim et al. 2026, arXiv 2605.26606); see `winnow.budget.rounds.pilot_commit`.
@@ -50,7 +43,7 @@ def pilot_commit(seen: Counts, *, pilot: Count = 8, low: Share = 0.25, high: Sha
 
 
 @register("round")
-def screening(seen: Counts, *, pilot: Count = 8) -> IntArray:
+def screening(seen: Counts, *, pilot: AtLeastOne = 8) -> IntArray:
     """`pilot` rollouts first; the rest only for prompts with correct and wrong ones among them: SPEED-RL (Zhang et al.
     2025, arXiv 2506.09016); see `winnow.budget.rounds.screening`.
     """

@@ -7,18 +7,10 @@ results. An epoch is as many draws of single prompts as the task has prompts.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from winnow.budget import sampling
 from winnow.budget.sampling import Drawn, PromptTable, State, Streams
+from winnow.options import AboveZeroToOne, AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.registry import register
-
-Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Natural = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @register("sampler", source="none")
@@ -34,10 +26,10 @@ def greso(
     rng: Streams,
     count: int,
     *,
-    start: Share = 0.5,
-    target: Share = 0.25,
-    change: Share = 0.01,
-    least: Annotated[float, Field(gt=0, le=1)] = 0.01,
+    start: ZeroToOne = 0.5,
+    target: ZeroToOne = 0.25,
+    change: ZeroToOne = 0.01,
+    least: AboveZeroToOne = 0.01,
     patience: AtLeastOne = 10,
 ) -> Drawn:
     """Skip a prompt whose last visits were all right, or all wrong, with a probability that grows with their number.
@@ -56,7 +48,7 @@ def mopps(
     rng: Streams,
     count: int,
     *,
-    target: Share = 0.5,
+    target: ZeroToOne = 0.5,
     candidates: AtLeastOne = 8,
     prior: Positive = 1.0,
     patience: AtLeastOne = 10,
@@ -78,7 +70,7 @@ def adarft(
     count: int,
     *,
     field: str = "difficulty",
-    target: Share = 0.5,
+    target: ZeroToOne = 0.5,
     sensitivity: Positive = 2.0,
     step_size: Positive = 50.0,
     start: float = 0.0,
@@ -135,9 +127,9 @@ def replay(
     rng: Streams,
     count: int,
     *,
-    share: Share = 0.5,
-    low: Share = 0.24,
-    high: Share = 0.7,
+    share: ZeroToOne = 0.5,
+    low: ZeroToOne = 0.24,
+    high: ZeroToOne = 0.7,
     cooldown: Natural = 5,
     reuses: Natural = 5,
     patience: AtLeastOne = 10,
@@ -167,7 +159,7 @@ def retire(
     rng: Streams,
     count: int,
     *,
-    above: Annotated[float, Field(gt=0, le=1)] = 0.9,
+    above: AboveZeroToOne = 0.9,
     patience: AtLeastOne = 10,
 ) -> Drawn:
     """Leave out the prompts whose pass rate at their last visit was `above` or more.

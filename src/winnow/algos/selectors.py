@@ -22,13 +22,13 @@ from winnow.algos.advantage import Credit, check_credits
 from winnow.budget import selection
 from winnow.budget.selection import kept_size
 from winnow.errors import ConfigError
+from winnow.options import AboveZeroToOne, AtLeastOne
 from winnow.records import BoolArray, Group, IntArray, as_array
 from winnow.registry import register
 from winnow.seeds import Rng
 
-Count = Annotated[int, Field(gt=0, strict=True)]
-Share = Annotated[float, Field(gt=0.0, le=1.0, strict=True)]
-Keep = Count | Share
+# A number of rollouts, or a share of them; strict, because 1 is one rollout and 1.0 is all of them
+Keep = Annotated[AtLeastOne, Field(strict=True)] | Annotated[AboveZeroToOne, Field(strict=True)]
 Selector = Callable[[Group, Rng], BoolArray]
 
 

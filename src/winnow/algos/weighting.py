@@ -7,15 +7,11 @@ sum_i weight_i * sum_t loss_it. A step of k updates optimises k times this scala
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from pydantic import Field
 
+from winnow.options import AtLeastOne
 from winnow.records import FloatArray, IntArray, KeptRollouts
 from winnow.registry import register
-
-Tokens = Annotated[int, Field(gt=0)]
 
 
 @register("weighting", total="one")
@@ -38,7 +34,7 @@ def prompt(kept: KeptRollouts) -> FloatArray:
 
 
 @register("weighting", total="constant")
-def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
+def constant(kept: KeptRollouts, *, tokens: AtLeastOne | None = None) -> FloatArray:
     """1 / (B `tokens`), by default max_new_tokens: the weight does not depend on the length (Dr. GRPO, Liu et al. 2025,
     arXiv 2503.20783, section 3.2).
     """

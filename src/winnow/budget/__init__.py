@@ -1,4 +1,4 @@
-"""The rollout budget as functions of numpy arrays: prompts, counts, rounds, cuts, and the rollouts to keep.
+"""The rollout budget as functions of numpy arrays: prompts, counts, rounds, cuts and kept rollouts.
 
     from winnow.budget import allocation, cuts, pass_rates, rounds, sampling, selection
 

@@ -99,7 +99,7 @@ def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
     """The rollout up to the last of its first `count` sampled tokens; its text stays whole. None: all tokens."""
     if count is None or rollout.length <= count:
         return rollout
-    end = int(np.flatnonzero(rollout.sampled)[count - 1]) + 1
+    end = int(np.append(0, np.flatnonzero(rollout.sampled) + 1)[count])  # 0: before the first token
     trainable = None if rollout.trainable is None else rollout.trainable[:end]
     return dataclasses.replace(
         rollout, tokens=rollout.tokens[:end], logprobs=rollout.logprobs[:end], trainable=trainable

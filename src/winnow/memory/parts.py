@@ -241,7 +241,7 @@ def sharding_advice(demand: Demand) -> tuple[str, ...]:
     """Advice for state that every rank holds whole: shard it over ranks."""
     config = demand.config
     bits = config.model.quantization is not None or config.optimizer.moments == "8bit"
-    if bits or config.optimizer.stochastic_rounding:  # setup/combinations.py refuses these for a sharded learner
+    if bits or config.optimizer.stochastic_rounding:  # setup/precision_checks.py refuses these for a sharded learner
         return ()
     if demand.ranks > 1:
         return ("set ranks.learner = 'sharded', for a share on each rank",)

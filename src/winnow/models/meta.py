@@ -151,7 +151,7 @@ def meta_model(
         model = _by_transformers(config, DTYPES[dtype]) if model is None else model
     except Exception as error:  # exceptions of the families' code have no common base
         raise refused(
-            f"model.path: transformers makes no causal language model of config.json of {path!r} "
+            f"model.path: transformers makes no causal language model from the config.json of {path!r} "
             f"({type(error).__name__}: {str(error).partition(chr(10))[0]})",
             "choose another model, or correct its config.json",
         ) from error

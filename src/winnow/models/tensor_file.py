@@ -14,18 +14,14 @@ import struct
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-class WeightsOnRead(Mapping[str, "Tensor"]):
-    """A mapping whose names cost nothing. Iterating reads no weight, nor does `in`, for which Mapping's default would
-    read one.
+class WeightsOnRead(Mapping[str, Tensor]):
+    """Weights by name, each of which is read when it is looked up. Iterating reads none, and neither does `in`, for
+    which Mapping's default would read one.
     """
 
     @property

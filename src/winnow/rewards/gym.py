@@ -2,9 +2,9 @@
 
 Its scorers may hang: run them in a worker (`verify.workers > 0`), which is killed at its time limit.
 
-Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some reward
-`nan` or any text at all. The nine, and those without a gold, have a grammar here. For the others, the item's gold
-determines which words and marks an answer may have. Five scorers also execute a field of the item, and an item may
+Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, and some give
+`nan`, or any text at all, a reward. The nine, and those without a gold, have a grammar here. For the others, the item's
+gold determines which words and marks an answer may have. Five scorers also execute a field of the item, and an item may
 come from a file, so these fields have a grammar too.
 """
 
@@ -100,7 +100,9 @@ def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
 
 
 def _like(answer: str, gold: str, question: str) -> bool:
-    """Whether it is at most about four golds long, has only the marks of gold and numbers, and passes `_words_like`."""
+    """Whether an answer is at most about four times as long as the gold, has no other marks than gold and numbers, and
+    has words that `_words_like` accepts.
+    """
     if len(answer) > 4 * len(gold) + 64 or "__" in answer:
         return False
     return _marks(answer) <= _marks(gold) | _NUMBER_MARKS and _words_like(answer, gold, question)
@@ -237,7 +239,7 @@ def audit_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[
 
 
 def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ConfigError for a data set that a constant answer beats."""
+    """Raise ConfigError for a data set in which a constant answer scores more than the commonest gold would."""
     audit = audit_constants(dataset, options, entries)
     if audit.beaten:
         raise ConfigError(

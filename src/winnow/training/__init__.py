@@ -1,1 +1,1 @@
-"""Resolves a configuration into members and a run, and trains it; step.py is the place to start reading."""
+"""Resolves a configuration into members and a run, and trains it: start reading at step.py."""

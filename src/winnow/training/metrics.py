@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from winnow.algos.advantage import is_flat
+from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.budget.pass_rates import brier_score
 from winnow.records import CAUSES, Batch, FloatArray, Group
-from winnow.training.tally import Metrics, join
+from winnow.training.tally import Metrics
 
 
 def describe(
@@ -23,10 +23,14 @@ def describe(
     the plan was made from, NaN where it has none.
     """
     verified = [group.take(group.valid) for group in groups]
+    rewards = [group.rewards for group in verified]  # G x [N]: of all N rollouts with a verdict, kept or not
+    correct = [group.correct for group in verified]
     return {
-        **_rewards(verified),
+        **reward_metrics(rewards, correct),
+        **_reward_parts(verified),
         **_outcomes(groups),
-        **_groups(groups, verified),
+        "group/count": float(sum(bool(group.rollouts) for group in groups)),
+        **group_metrics(rewards, correct),
         **_rollouts(groups),
         **_calibration(verified, pass_rates),
         **_budget(groups, verified, batches),
@@ -34,27 +38,13 @@ def describe(
     }
 
 
-def _rewards(verified: Sequence[Group]) -> Metrics:
-    """Metrics of rewards over all N verified rollouts, kept or not."""
-    rewards = join([g.rewards for g in verified])
-    if not len(rewards):
-        return {}
-    correct = join([g.correct.astype(np.float64) for g in verified])
-    sampled = [g for g in verified if len(g.rewards)]
-    metrics = {
-        "reward/mean": float(rewards.mean()),
-        "reward/std": float(rewards.std()),
-        "reward/min": float(rewards.min()),
-        "reward/max": float(rewards.max()),
-        "reward/accuracy": float(correct.mean()),
-        "reward/mean_of_prompts": float(np.mean([g.rewards.mean() for g in sampled])),
-        "reward/accuracy_of_prompts": float(np.mean([g.correct.mean() for g in sampled])),
-    }
+def _reward_parts(verified: Sequence[Group]) -> Metrics:
+    """The mean of each part of the rewards over the rollouts that have it."""
     parts: dict[str, list[float]] = {}
     for outcome in (o for g in verified for o in g.outcomes or ()):
         for part, value in outcome.parts.items():
             parts.setdefault(part, []).append(value)
-    return {**metrics, **{f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}}
+    return {f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}
 
 
 def _outcomes(groups: Sequence[Group]) -> Metrics:
@@ -74,18 +64,6 @@ def _cuts(groups: Sequence[Group]) -> Metrics:
         "outcome/cut": float(len(cut)),
         "cut/tokens": float(sum(rollout.length for rollout in cut)),
         "cut/tokens_beyond": float(sum(rollout.beyond for rollout in cut)),
-    }
-
-
-def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
-    flat_groups = [g.correct for g in verified if g.rollouts and is_flat(g.rewards)]
-    sizes = np.array([len(g.rollouts) for g in verified], dtype=np.float64)
-    return {
-        "group/count": float(sum(bool(g.rollouts) for g in groups)),
-        "group/effective": float(sizes.sum() ** 2 / max((sizes**2).sum(), 1.0)),
-        "group/flat": float(len(flat_groups)),
-        "group/all_correct": float(sum(bool(correct.all()) for correct in flat_groups)),
-        "group/all_wrong": float(sum(not correct.any() for correct in flat_groups)),
     }
 
 

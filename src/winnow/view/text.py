@@ -54,7 +54,7 @@ def wrap(text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """ "0:04", "12:30", "1:02:03"; "?" for a number that is not finite."""
+    """Seconds as "0:04", "12:30" or "1:02:03"; "?" for a number that is not finite."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(round(seconds), 60)
@@ -63,7 +63,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """ "950", "3.4k", "12M"."""
+    """A number in two or three digits with a letter for its size: "950", "3.4k", "12M"."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             scaled = number / size
@@ -72,13 +72,13 @@ def format_count(number: float) -> str:
 
 
 def format_decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "") -> str:
-    """ "0.250", "+1.5e+31": with an exponent if the number would be long otherwise."""
+    """A number with `digits` decimals, such as "0.250"; with an exponent, such as "+1.5e+31", if that would be long."""
     fixed = abs(number) < 1e5 or not math.isfinite(number)
     return f"{number:{sign}.{digits}f}" if fixed else f"{number:{sign}.1e}"
 
 
 def format_percent(share: float) -> str:
-    """ "41.2%"."""
+    """A share as a percentage with one decimal: "41.2%"."""
     return f"{share:.1%}"
 
 

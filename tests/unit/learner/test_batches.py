@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from winnow.algos.weighting import accepted, prompt, unbiased
 from winnow.errors import ConfigError
-from winnow.learner.batches import make_batches
+from winnow.learner.batches import first_tokens, make_batches
 from winnow.records import Batch, FloatArray, Group, KeptRollouts, Outcome, Prompt, Rollout
 
 
@@ -256,6 +256,19 @@ def test_only_the_first_tokens_are_trained_and_weighed() -> None:
     assert batch.sequences[1].rollout is whole.rollouts[1], "what is not cut is not copied"
     assert [row.weight for row in batch.sequences] == [1 / 8] * 3
     assert [len(r.tokens) for r in whole.rollouts] == [5, 3, 2], "the group keeps them whole"
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens"), [(0, []), (1, [0, 1]), (2, [0, 1, 2]), (3, [0, 1, 2, 3]), (None, [0, 1, 2, 3])]
+)
+def test_first_tokens_end_with_the_last_of_so_many_sampled_ones(count: int | None, tokens: list[int]) -> None:
+    """Of four tokens the second, the third and the fourth were sampled."""
+    (whole,) = group("a", [4], trainable=[False, True, True, True]).rollouts
+    assert first_tokens(whole, count).tokens.tolist() == tokens
+
+
+def test_without_a_trained_token_there_is_no_sequence() -> None:
+    assert cut([group("a", [3, 2])], max_trained_tokens=0)[0].sequences == ()
 
 
 def test_values_and_returns_are_cut_with_their_tokens() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import winnow_trl
 from refusals import refused
+from winnow import installed
 from winnow.errors import ConfigError
 from winnow_trl import release
 
@@ -34,7 +35,7 @@ def test_a_class_with_the_methods_fits():
     ("trainer", "name"), [(Renamed, "_generate_and_score_completions"), (OtherParameters, "_calculate_rewards")]
 )
 def test_a_class_without_them_is_refused(trainer, name):
-    with refused(ConfigError, name, release.TESTED, code="config.not_installed"):
+    with refused(ConfigError, name, release.TRL.tested, code="config.not_installed"):
         release.check_class(trainer)
 
 
@@ -48,7 +49,7 @@ def test_an_instance_needs_each_attribute_and_each_log():
     for name in release.ATTRIBUTES:
         lacking = whole()
         delattr(lacking, name)
-        with refused(ConfigError, name, release.TESTED, code="config.not_installed"):
+        with refused(ConfigError, name, release.TRL.tested, code="config.not_installed"):
             release.check_instance(lacking)
     for name in release.LOGS:
         lacking = whole()
@@ -58,9 +59,9 @@ def test_an_instance_needs_each_attribute_and_each_log():
 
 
 def test_without_trl_the_package_is_named(monkeypatch):
-    monkeypatch.setattr(release, "is_installed", lambda package: False)
+    monkeypatch.setattr(installed, "is_installed", lambda package: False)
     with refused(ConfigError, "trl", code="config.not_installed"):
-        release.check_installed()
+        release.TRL.check_installed()
 
 
 def test_the_package_has_no_other_names():

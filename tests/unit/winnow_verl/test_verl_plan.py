@@ -12,7 +12,7 @@ from refusals import refused
 from winnow.algos.plain_groups import prompt_id
 from winnow.errors import ConfigError
 from winnow_verl.plan import BudgetPlan, Sampled, budget_metrics
-from winnow_verl.release import TESTED, check_method
+from winnow_verl.release import VERL
 
 SIZES = {"rollouts_per_prompt": 4, "keep_per_prompt": 2}
 
@@ -103,11 +103,11 @@ class Fits:
 
 
 def test_a_method_of_verl_with_other_parameters_is_refused():
-    check_method(Fits, "sample", ("self", "step"))
-    with refused(ConfigError, "Fits", "sample", TESTED, code="config.not_installed"):
-        check_method(Fits, "sample", ("self",))
-    with refused(ConfigError, "Fits", "draw", TESTED, code="config.not_installed"):
-        check_method(Fits, "draw", ("self",))
+    VERL.check_method(Fits, "sample", ("self", "step"))
+    with refused(ConfigError, "Fits", "sample", VERL.tested, code="config.not_installed"):
+        VERL.check_method(Fits, "sample", ("self",))
+    with refused(ConfigError, "Fits", "draw", VERL.tested, code="config.not_installed"):
+        VERL.check_method(Fits, "draw", ("self",))
 
 
 def test_the_plan_imports_neither_verl_nor_torch():

@@ -19,8 +19,9 @@ from winnow.models.load import has_tokenizer
 from winnow.training.sampling.draw import make_history
 from winnow.training.setup.advice import advice, faster_decoding, missing_answer_forms
 from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
-from winnow.training.setup.combinations import check_ranks, check_start, check_value_model
+from winnow.training.setup.critic_checks import check_start, check_value_model
 from winnow.training.setup.members import Members
+from winnow.training.setup.precision_checks import check_ranks
 from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap

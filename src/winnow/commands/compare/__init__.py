@@ -1,4 +1,4 @@
-"""`winnow compare`: groups of training runs: curves over seeds, speed-up, table, CSV and picture."""
+"""`winnow compare`: compares groups of training runs by their curves over seeds: table, speed-up, CSV and picture."""
 
 from __future__ import annotations
 

@@ -173,6 +173,7 @@ class Profile:
         return " and ".join(names) + of
 
     def job(self, point: Point) -> Job:
+        """The point with what its process needs to measure it."""
         request = self.request
         return Job(
             point=point,

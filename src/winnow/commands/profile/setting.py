@@ -46,8 +46,8 @@ class Setting:
 def setting_of(config: Config, where: str) -> Setting:
     """The setting of a configuration. Raises ConfigError, which begins with `where`, for an unsupported one.
 
-    Supported are a uniform allocation without dynamic sampling, `max_variance` or `all` as the only selector, the
-    advantages of CREDITS, and no value model.
+    Supported are a uniform allocation without dynamic sampling, without a rule of rounds or of cuts, `max_variance` or
+    `all` as the only selector, the advantages of CREDITS, and no value model.
     """
     rollout = config.rollout
     _check_supported(config, where)
@@ -79,10 +79,14 @@ def _option(selector: Member, name: str) -> int | float:
 
 
 def _check_supported(config: Config, where: str) -> None:
+    """Raise ConfigError for the first key whose value a plan does not support; see `setting_of`."""
     rounds = config.rollout.dynamic_sampling_rounds
     for key, problem, supported, unsupported in (
         ("allocate", f"allocate.use = {config.allocate.label!r}", "for 'uniform'", config.allocate.use != "uniform"),
         ("rollout.dynamic_sampling_rounds", f"rollout.dynamic_sampling_rounds = {rounds}", "for 0", rounds > 0),
+        ("rounds", f"rounds.use = {config.rounds.label!r}", "for 'single'", config.rounds.use != "single"),
+        # The length of a rollout that was cut is not known, and neither is whether it is right
+        ("cut", f"cut.use = {config.cut.label!r}", "for 'none'", config.cut.use != "none"),
         ("select", f"{len(config.select)} selectors", "for one", len(config.select) != 1),
         (
             "select",

@@ -271,7 +271,7 @@ class _Failure:
     printed: str = ""  # the last lines that the process printed
 
     def error(self) -> EngineError:
-        """A new error; the printed lines are a note, because they are many."""
+        """A new error with the problem; the printed lines are its note, because they are many."""
         error = EngineError(self.problem, remedy="resume the interrupted run", code="engine.failed")
         if self.printed:
             error.add_note(self.printed)

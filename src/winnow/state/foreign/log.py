@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from winnow.algos.advantage import is_flat
+from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.errors import DataError
 from winnow.records import BoolArray, FloatArray
 from winnow.state.foreign.settings import read_settings
@@ -157,21 +157,23 @@ def _known(number: float) -> float | None:
 
 
 def _metrics(groups: Sequence[ForeignGroup], *, accuracies: bool) -> dict[str, float]:
-    rewards = np.concatenate([group.rewards for group in groups])
+    rewards = [group.rewards[group.judged] for group in groups]
+    correct = [np.asarray(group.correct)[group.judged] for group in groups] if accuracies else None
     lengths = np.concatenate([group.lengths for group in groups])
     kept = np.concatenate([group.kept for group in groups])
-    valid = rewards[~np.isnan(rewards)]
-    judged = [group for group in groups if group.judged.any()]
-    sizes = np.array([int(group.judged.sum()) for group in judged], dtype=np.float64)
-    flat = [group for group in judged if is_flat(group.rewards[group.judged])]
+    judged = sum(map(len, rewards))
     row = {
-        "budget/rollouts": float(len(rewards)),
+        "budget/rollouts": float(len(kept)),
         "group/count": float(len(groups)),
-        "group/flat": float(len(flat)),
-        "outcome/failed": float(len(rewards) - len(valid)),
+        "outcome/failed": float(len(kept) - judged),
         "select/kept": float(kept.sum()),
         "select/trained": float(kept.sum()),
+        **reward_metrics(rewards, correct),
+        **group_metrics(rewards, correct),
     }
+    if correct is not None:
+        right = float(sum(of.sum() for of in correct))
+        row |= {"outcome/correct": right, "outcome/wrong": judged - right}
     if not np.isnan(lengths).any():
         spent, trained = float(lengths.sum()), float(lengths[kept].sum())
         row |= {
@@ -184,27 +186,6 @@ def _metrics(groups: Sequence[ForeignGroup], *, accuracies: bool) -> dict[str, f
         credit = np.concatenate([np.asarray(group.advantages)[group.kept] for group in groups])
         if len(credit) and not np.isnan(credit).any():
             row |= {"advantage/mean": float(credit.mean()), "advantage/std": float(credit.std())}
-    if len(valid):
-        row |= {
-            "group/effective": float(sizes.sum() ** 2 / (sizes**2).sum()),
-            "reward/mean": float(valid.mean()),
-            "reward/std": float(valid.std()),
-            "reward/min": float(valid.min()),
-            "reward/max": float(valid.max()),
-            "reward/mean_of_prompts": float(np.mean([group.rewards[group.judged].mean() for group in judged])),
-        }
-    if len(valid) and accuracies:
-        shares = [float(np.asarray(group.correct)[group.judged].mean()) for group in judged]
-        of_flat = [share for group, share in zip(judged, shares, strict=True) if is_flat(group.rewards[group.judged])]
-        right = float(sum(np.asarray(group.correct)[group.judged].sum() for group in judged))
-        row |= {
-            "outcome/correct": right,
-            "outcome/wrong": len(valid) - right,
-            "reward/accuracy": right / len(valid),
-            "reward/accuracy_of_prompts": float(np.mean(shares)),
-            "group/all_correct": float(sum(share == 1 for share in of_flat)),
-            "group/all_wrong": float(sum(share == 0 for share in of_flat)),
-        }
     return row
 
 

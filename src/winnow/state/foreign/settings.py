@@ -23,7 +23,7 @@ WEIGHTS, GROUP, VERDICTS = KEYS = ("reward_weights", "rollouts_per_prompt", "cor
 
 @dataclass(frozen=True)
 class ReadingSettings:
-    """None: not given."""
+    """The values of winnow.toml; None for a key that it does not have."""
 
     reward_weights: tuple[float, ...] | None = None
     rollouts_per_prompt: int | None = None

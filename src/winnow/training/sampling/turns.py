@@ -23,7 +23,7 @@ from winnow.tasks.dialogue import Dialogue
 from winnow.training.setup.members import Members
 from winnow.verify import Verifiers
 
-CHECKED = 8  # rollouts of a process's first request that are played twice
+CHECKED = 8  # rollouts of each kind of request that are played twice, once in a process
 
 
 def with_environment(engine: Engine, verifiers: Verifiers, config: Config, tokenizer: Any) -> Engine:
@@ -53,7 +53,8 @@ class TurnEngine:
     def __init__(self, engine: Engine, verifiers: Verifiers, dialogue: Dialogue, *, max_turn_tokens: int) -> None:
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
         self._max_turn_tokens = max_turn_tokens
-        self._checked = False  # whether the environment has been found to repeat itself
+        # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
+        self._checked = set[tuple[SeedName, ...]]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -90,20 +91,27 @@ class TurnEngine:
                 following = [game.prompt_so_far() for game in playing]
                 again = (*seed, "turn", turn)
                 self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
-        self._check_repeats([games[name] for name in order])
+        self._check_repeats([games[name] for name in order], purpose=seed[:2])  # without the step
         rollouts = iter([games[name].finished for name in order])
         return [
             Group(prompt=group.prompt, rollouts=tuple(cast(Rollout, next(rollouts)) for _ in group.rollouts))
             for group in sampled
         ]
 
-    def _check_repeats(self, played: Sequence[_Game]) -> None:
-        """In the first request that ends rollouts, have some of them answered again."""
-        ended = [(game.prompt, game.finished, game.outcome) for game in played]
-        known = [(prompt, rollout, outcome) for prompt, rollout, outcome in ended if rollout and outcome]
-        if known and not self._checked:
-            self._verifiers.check_repeats(known[:CHECKED])
-            self._checked = True
+    def _check_repeats(self, played: Sequence[_Game], *, purpose: tuple[SeedName, ...]) -> None:
+        """Have some rollouts that have ended answered again: those of a purpose and a task that were not checked yet.
+
+        Training, probes and evaluations have other prompts, on which an environment may depend.
+        """
+        kinds: dict[tuple[SeedName, ...], list[tuple[Prompt, Rollout, Outcome]]] = {}
+        for game in played:
+            if game.finished is not None and game.outcome is not None:
+                kind = (*purpose, game.prompt.task)
+                kinds.setdefault(kind, []).append((game.prompt, game.finished, game.outcome))
+        for kind, ended in kinds.items():
+            if kind not in self._checked:
+                self._verifiers.check_repeats(ended[:CHECKED])
+                self._checked.add(kind)
 
     def _take(self, game: _Game, rollout: Rollout) -> None:
         """Add a turn of the policy, and request the environment's answer."""

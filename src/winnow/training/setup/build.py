@@ -36,7 +36,7 @@ from winnow.training.sampling.draw import make_history
 from winnow.training.sampling.turns import with_environment
 from winnow.training.setup.advice import before_training
 from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.combinations import check_start, check_value_model
+from winnow.training.setup.critic_checks import check_start, check_value_model
 from winnow.training.setup.load import (
     divides_policy,
     engine_context,

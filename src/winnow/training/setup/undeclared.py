@@ -1,9 +1,10 @@
-"""Inputs that a user's loss, term or advantage reads without declaring them, found by a trial call before a model is
-loaded.
+"""What a user's loss, term or advantage reads, found by a trial call before a model is loaded: inputs that it does not
+declare, and whether a loss reads the ratio.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from winnow.errors import ConfigError
+from winnow.families import LossTraits
 from winnow.options import Bound
 from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rollout, TrainingSequence
 from winnow.training.setup.members import Members
@@ -34,6 +36,21 @@ def check_needs(members: Members) -> None:
         _check(member, _OF_LOSS, filled, lambda needs: (_output(needs), _micro_batch(needs)))
     values = {"values"} if members.reads_values else set[str]()
     _check(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
+
+
+def ignores_ratio(loss: Bound[LossTraits]) -> bool:
+    """Whether the loss and its gradient are the same for other old log-probs; False where a trial call raises."""
+
+    def trial(shift: float) -> list[float]:
+        out, mb = _output(_OF_LOSS), _micro_batch(_OF_LOSS)
+        values, _ = loss.call(out, dataclasses.replace(mb, old_logprobs=out.logprobs.detach() + shift))
+        (slope,) = torch.autograd.grad(values.sum(), out.logprobs)
+        return [*values.tolist(), *slope.tolist()]
+
+    try:
+        return trial(0.0) == trial(-0.1)
+    except Exception:  # a user's function may raise anything
+        return False
 
 
 def _check(

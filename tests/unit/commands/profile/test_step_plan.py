@@ -151,6 +151,8 @@ def test_a_memory_without_a_fitting_candidate_is_refused(run):
     [
         'allocate="gvm"',
         "rollout.dynamic_sampling_rounds=1",
+        'rounds="pilot_commit"',
+        'cut={use="stragglers", share=0.5}',
         'select="random"',
         'select=[{use="finished"}, {use="max_variance"}]',
         'select={use="max_variance", keep_per_prompt=2, chunk=4}',
@@ -163,6 +165,13 @@ def test_unsupported_settings_are_refused(change):
     with refused(ConfigError, "here", code="config.unsupported") as caught:
         setting_of(load(CONFIG, [*SETS, change]), "here")
     assert caught.value.key
+
+
+def test_a_run_whose_rollouts_were_cut_has_no_plan(tmp_path):
+    """The log has their tokens up to the cut, which is not where they would have ended."""
+    cut = write_planned_run(tmp_path / "cut", sets=['cut="stragglers"', 'weighting="prompt"'])
+    with refused(ConfigError, cut, key="cut", code="config.unsupported"):
+        prepare_plan(CONFIG, SETS, cut, PlanRequest(), window=20)
 
 
 def test_a_setting_has_the_defaults_of_its_members():

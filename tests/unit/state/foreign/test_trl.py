@@ -110,6 +110,9 @@ def test_a_step_without_any_reward_keeps_nothing(run):
     assert found.not_judged == 32
     assert found.kept.rollouts == 64
     assert len(found.kept.variances) == 16
+    row = read_metrics(run)[2]
+    assert (row["outcome/failed"], row["group/effective"], row["group/flat"]) == (32, 0, 0)
+    assert "reward/mean" not in row
 
 
 def test_steps_after_the_newest_state_are_omitted_with_a_note(run):

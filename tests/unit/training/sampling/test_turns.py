@@ -224,6 +224,46 @@ def test_a_result_that_does_not_repeat_is_named_in_the_first_request():
         played(unsteady, most=100, max_turn_tokens=8)
 
 
+def test_each_kind_of_request_is_checked_in_its_first_request():
+    """Of two rollouts, both are played again in the first request of a purpose, and in the first with another task."""
+    calls = []
+
+    def steady(prompt, reply, rng):
+        calls.append(prompt.task)
+        return 1.0
+
+    loaded = tiny()
+    made = turn_engine(scripted(context_of(loaded), script=script), steady, loaded.tokenizer, max_turn_tokens=8)
+    (prompt,) = prompts_of(loaded.tokenizer, "a")
+    other, counted = dataclasses.replace(prompt, task="other"), []
+    for prompts, purpose in (
+        ([prompt], ("rollout", 0)),
+        ([prompt], ("rollout", 1)),
+        ([prompt], ("evaluate",)),
+        ([other], ("evaluate",)),
+        ([prompt, dataclasses.replace(other, id="b")], ("rollout", 2)),
+    ):
+        calls.clear()
+        made.generate(prompts, [2] * len(prompts), Sampling(max_new_tokens=100), seed=(3, *purpose))
+        counted.append((calls.count("t"), calls.count("other")))
+    assert counted == [(4, 0), (2, 0), (4, 0), (0, 4), (2, 4)]
+
+
+def test_a_result_that_does_not_repeat_in_evaluations_alone_is_named():
+    calls = []
+
+    def unsteady(prompt, reply, rng):
+        calls.append(reply)
+        return float(len(calls)) if prompt.id == "held out" else 1.0
+
+    loaded = tiny()
+    made = turn_engine(scripted(context_of(loaded), script=script), unsteady, loaded.tokenizer, max_turn_tokens=8)
+    trained, held_out = prompts_of(loaded.tokenizer, "trained", "held out")
+    made.generate([trained], [2], Sampling(max_new_tokens=100), seed=(3, "rollout", 0))
+    with refused(VerifierError, "unsteady", code="verifier.not_repeatable"):
+        made.generate([held_out], [2], Sampling(max_new_tokens=100), seed=(3, "evaluate"))
+
+
 def test_everything_else_is_the_inner_engines():
     loaded = tiny()
     inner = scripted(context_of(loaded), script=script)

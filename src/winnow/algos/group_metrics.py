@@ -1,0 +1,47 @@
+"""Metrics of a step's rewards and groups, from arrays: for steps of winnow, and for the logs of other trainers.
+
+`rewards` is G x [N], of the rollouts with a verdict; a group has an empty array where none has one. `correct` [same] is
+None where a log has rewards without verdicts, and the metrics that need it are then absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.algos.advantage import is_flat
+from winnow.records import BoolArray, FloatArray
+
+
+def reward_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] | None) -> dict[str, float]:
+    """Metrics of rewards over all rollouts, and their means over prompts; none without a rollout."""
+    each = [of for of in rewards if len(of)]
+    if not each:
+        return {}
+    every = np.concatenate(each)
+    metrics = {
+        "reward/mean": float(every.mean()),
+        "reward/std": float(every.std()),
+        "reward/min": float(every.min()),
+        "reward/max": float(every.max()),
+        "reward/mean_of_prompts": float(np.mean([of.mean() for of in each])),
+    }
+    if correct is not None:
+        metrics["reward/accuracy"] = float(np.concatenate(correct).mean())
+        metrics["reward/accuracy_of_prompts"] = float(np.mean([of.mean() for of in correct if len(of)]))
+    return metrics
+
+
+def group_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] | None) -> dict[str, float]:
+    """The effective number of groups, and how many are flat."""
+    sizes = np.array([len(of) for of in rewards], dtype=np.float64)
+    flat = [place for place, of in enumerate(rewards) if len(of) and is_flat(of)]
+    metrics = {
+        "group/effective": float(sizes.sum() ** 2 / max((sizes**2).sum(), 1.0)),
+        "group/flat": float(len(flat)),
+    }
+    if correct is not None:
+        metrics["group/all_correct"] = float(sum(bool(correct[place].all()) for place in flat))
+        metrics["group/all_wrong"] = float(sum(not correct[place].any() for place in flat))
+    return metrics
