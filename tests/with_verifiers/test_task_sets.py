@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
-import subprocess
-import sys
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import winnow
 from refusals import refused
 from winnow.environments.contract import check_environment
 from winnow.environments.replay import make_environment
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.registry import resolve
 from winnow.state.logbook import read_metrics
@@ -24,7 +21,8 @@ from winnow.tasks.verifiers import verifiers
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library and of what it imports
 
-DIGITS = [str(number) for number in range(1, 60)]
+NUMBERS = [str(number) for number in range(1, 60)]
+PHRASES = {"phrases": NUMBERS}
 
 
 def prompt_of(problem):
@@ -40,8 +38,8 @@ def rollout(*turns, finish="stop"):
 
 
 def test_a_single_turn_is_scored_by_the_task_sets_reward():
-    problems = [one for split in SPLITS for one in verifiers_or_none(split)]
-    assert sorted(problem.answer for problem in problems) == sorted(DIGITS)
+    problems = [one for split in SPLITS for one in verifiers(split, taskset="echo_v1", options=PHRASES)]
+    assert sorted(problem.answer for problem in problems) == sorted(NUMBERS)
     answer = make_environment("verifiers", {}, max_turns=4)
     for problem in problems[:5]:
         assert problem.question.startswith("Repeat the user's message back to them exactly")
@@ -50,10 +48,6 @@ def test_a_single_turn_is_scored_by_the_task_sets_reward():
         assert right == Outcome(reward=1.0, correct=True, kind="correct", parts={"echoed": 1.0})
         wrong = answer(prompt_of(problem), rollout("nothing"))
         assert wrong == Outcome(reward=0.0, correct=False, kind="wrong", parts={"echoed": 0.0})
-
-
-def verifiers_or_none(split):
-    return verifiers(split, taskset="echo_v1", options={"phrases": DIGITS})
 
 
 def test_a_scripted_user_opens_the_conversation_and_goes_on():
@@ -69,10 +63,8 @@ def test_a_scripted_user_opens_the_conversation_and_goes_on():
 def conversation(phrases):
     found = []
     for split in SPLITS:
-        try:
+        with contextlib.suppress(DataError):  # the task set has one task, so two splits are empty
             found += verifiers(split, taskset="echo_user_sim_v1", options={"phrases": phrases})
-        except winnow.WinnowError as error:
-            assert error.code == "data.empty"  # noqa: PT017
     return found[0]
 
 
@@ -90,7 +82,7 @@ def test_unknown_task_sets_and_fields_are_refused():
 
 
 def test_the_contract_of_environments_holds_on_a_task_of_the_library():
-    problem = verifiers_or_none("train")[0]
+    problem = verifiers("train", taskset="echo_v1", options=PHRASES)[0]
     entry = resolve("environment", "verifiers")
     traits = dataclasses.replace(entry.traits, example=lambda gold: [str(gold)])
     check_environment(dataclasses.replace(entry, traits=traits), gold=problem.answer, meta=problem.meta)
@@ -112,10 +104,9 @@ def settings(folder, **task):
 
 
 def test_three_steps_of_training_on_a_single_turn(tmp_path):
-    winnow.train(**settings(tmp_path / "run", taskset="echo_v1", options={"phrases": DIGITS}))
-    rows = read_metrics(tmp_path / "run")
+    winnow.train(**settings(tmp_path / "run", taskset="echo_v1", options=PHRASES))
+    rows = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert all(row["budget/rollouts"] == 32 for row in rows)
-    assert all(0 < row["reward/mean"] < 1 for row in rows)
-    assert all(row["update/gradient_norm"] > 0 for row in rows)
-    assert all(row["environment/turns_mean"] == 1 for row in rows)
+    assert all(row["budget/rollouts"] == 32 and row["outcome/failed"] == 0 for row in rows)
+    assert all(0 < row["reward/part/echoed"] == row["reward/mean"] < 1 for row in rows)
+    assert all(row["policy/grad_norm"] > 0 and row["environment/turns_mean"] == 1 for row in rows)
