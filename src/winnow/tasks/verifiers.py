@@ -18,7 +18,7 @@ from winnow.environments.verifiers import (
     task_of,
     text_of,
 )
-from winnow.errors import ConfigError, DataError
+from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import derive, generator
@@ -52,8 +52,8 @@ def verifiers(
     if size < 1:
         raise _refused("size", f"task.size is {size}", "set it to 1 or more")
     settings = {**(environment or {}), "taskset": {**(options or {}), "id": taskset}}
-    loaded = _load(settings, taskset)
     try:
+        loaded = _load(settings, taskset)
         refuse_environment(loaded)
         problems = list(islice(_problems(loaded, settings, wanted, size * TASKS_PER_PROBLEM), size))
     except Unsupported as error:
@@ -63,6 +63,8 @@ def verifiers(
             key="task.taskset",
             code="config.unsupported",
         ) from error
+    except WinnowError:
+        raise
     except Exception as error:  # of the task set's own code
         raise DataError(
             f"task.taskset: {taskset!r} of verifiers raised {type(error).__name__}: {error}",
