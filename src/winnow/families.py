@@ -71,6 +71,7 @@ class EnvironmentTraits(Traits):
     example: Callable[[Any], Sequence[str]] | None = None  # gold -> the policy's turns of a rollout that is right
     best: float = 1.0  # the reward of the example, and the maximum of any rollout
     tools: tuple[str, ...] = ()  # that the policy may call (winnow.environments.tools); their calls are counted
+    warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ OWN = [entry for entry in members("environment").values() if entry.package == "w
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 def test_every_registered_environment_meets_the_contract(entry):
+    if entry.name == "verifiers":
+        pytest.skip("it plays a task set of another library: tests/with_verifiers checks it on one")
     check_member(entry)
 
 

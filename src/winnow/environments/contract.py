@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,26 +19,31 @@ from winnow.rewards.contract import JUNK
 TURNS = 64  # of junk, after which an environment has to have ended
 
 
-def check_environment(entry: Entry[EnvironmentTraits], *, gold: Any = "12") -> None:
+def check_environment(
+    entry: Entry[EnvironmentTraits], *, gold: Any = "12", meta: Mapping[str, Any] | None = None
+) -> None:
     """Raise AssertionError unless the environment gives its best reward for its example, and no more for junk.
 
-    Junk is repeated until the environment ends, within `TURNS` turns. Every rollout is judged twice, with one verdict.
+    `gold` and `meta` are the prompt's. Junk is repeated until the environment ends, within `TURNS` turns. Every rollout
+    is judged twice, with one verdict.
     """
     example = entry.traits.example
     assert example is not None, f"the environment {entry.name!r} must declare example=lambda gold: [<the right turns>]"
     replies = list(example(gold))
-    right = _play(entry, gold, replies)
+    prompt = Prompt(
+        id="contract", tokens=np.zeros(1, np.int64), text="Play.", answer=gold, task="contract", meta=dict(meta or {})
+    )
+    right = _play(entry, prompt, replies)
     assert right.kind == "correct", f"{entry.name!r} judges its example as {right.kind}: {replies!r}"
     assert right.reward == entry.traits.best, f"{entry.name!r} returns {right.reward} for its example"
     for label, text in JUNK.items():
-        junk = _play(entry, gold, [text] * TURNS)
+        junk = _play(entry, prompt, [text] * TURNS)
         assert not junk.failed, f"{entry.name!r} on {label}: no verdict, {junk.cause}: {junk.detail}"
         assert junk.reward <= entry.traits.best, f"{entry.name!r} returns {junk.reward} for junk ({label})"
 
 
-def _play(entry: Entry[EnvironmentTraits], gold: Any, replies: list[str]) -> Outcome:
+def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -> Outcome:
     answer = make_environment(entry.function, {}, max_turns=TURNS)
-    prompt = Prompt(id="contract", tokens=np.zeros(1, np.int64), text="Play.", answer=gold, task="contract")
     turns = list[str]()
     for reply in replies:
         turns.append(reply)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from winnow.environments.replay import make_environment
+from winnow.families import ENVIRONMENT
 from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.registry import resolve_at
 from winnow.rewards import compose
 
 Judge = Callable[[Prompt, Rollout], Outcome | Reply]
@@ -30,9 +32,13 @@ def make_judge(spec: JudgeSpec, *, base: Path | None = None) -> Judge:
 
 
 def warm(spec: JudgeSpec, *, base: Path | None = None) -> None:
-    """Prepare the first verdict of a reward; an environment has nothing to prepare."""
+    """Prepare the first verdict: call the trait `warm(options)` of an environment, or of a reward's parts."""
     if KEY not in spec:
         compose.warm(spec, base=base)
+        return
+    entry = resolve_at(KEY, ENVIRONMENT, spec[KEY], base=base)
+    if entry.traits.warm is not None:
+        entry.traits.warm({**entry.defaults, **spec["options"]})
 
 
 def reads(spec: JudgeSpec, *, base: Path | None = None) -> frozenset[str]:

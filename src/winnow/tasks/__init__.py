@@ -1,5 +1,5 @@
 """Tasks, which make problems, and templates, which render them as prompts. Importing this registers the tasks."""
 
-from winnow.tasks import arithmetic, code, guess_number, jsonl, mathematics, reasoning_gym
+from winnow.tasks import arithmetic, code, guess_number, jsonl, mathematics, reasoning_gym, verifiers
 
-__all__ = ["arithmetic", "code", "guess_number", "jsonl", "mathematics", "reasoning_gym"]
+__all__ = ["arithmetic", "code", "guess_number", "jsonl", "mathematics", "reasoning_gym", "verifiers"]

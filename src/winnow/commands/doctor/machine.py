@@ -307,6 +307,7 @@ OPTIONAL = (
     Optional("datasets", "hub", "read data sets of the hub"),
     Optional("huggingface-hub", "hub", "fetch models and data of the hub"),
     Optional("reasoning-gym", "gym", "train on the tasks of reasoning_gym"),
+    Optional("verifiers", "verifiers", "train on task sets of the verifiers library"),
     Optional("bitsandbytes", "bnb", "use 8-bit moments and bases of 4 bits"),
     Optional("vllm", "vllm", "sample with vLLM"),
     Optional("ray", "ray", "run sweeps and ranks on a cluster"),

@@ -1,0 +1,30 @@
+"""Tests with the real verifiers library, on the bundled policy. They are collected where it is installed:
+
+pip install -c constraints.txt -e '.[test,verifiers]' && pytest tests/with_verifiers
+
+The task sets of tests/fixtures/verifiers_task_sets are the library's own. The games of TextArena, a task set in the
+library's package, also need `pip install 'verifiers[ta]'` and the word list of NLTK (python -m nltk.downloader words);
+their tests skip without these.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from winnow.installed import is_installed
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "verifiers_task_sets"
+
+if not is_installed("verifiers"):
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def task_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library finds a task set as an importable module; workers get the path of this process."""
+    monkeypatch.syspath_prepend(FIXTURES)
+    for name in ("echo_v1", "echo_user_sim_v1", "duet_v1", "echo_tool_v1"):
+        monkeypatch.delitem(sys.modules, name, raising=False)

@@ -1,0 +1,112 @@
+"""Task sets of the library as problems and environments, and three steps of training on each kind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+
+import winnow
+from refusals import refused
+from winnow.environments.contract import check_environment
+from winnow.environments.replay import make_environment
+from winnow.errors import ConfigError, DataError
+from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.registry import resolve
+from winnow.state.logbook import read_metrics
+from winnow.tasks.problems import SPLITS
+from winnow.tasks.verifiers import verifiers
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the library and of what it imports
+
+NUMBERS = [str(number) for number in range(1, 60)]
+PHRASES = {"phrases": NUMBERS}
+
+
+def prompt_of(problem):
+    return Prompt(
+        id=problem.id, tokens=np.zeros(1, np.int64), text=problem.question, answer=problem.answer,
+        task=problem.task, meta=problem.meta,
+    )  # fmt: skip
+
+
+def rollout(*turns, finish="stop"):
+    none = np.zeros(0)
+    return Rollout(index=0, tokens=none.astype(int), logprobs=none, text="", finish=finish, version=0, turns=turns)
+
+
+def test_a_single_turn_is_scored_by_the_task_sets_reward():
+    problems = [one for split in SPLITS for one in verifiers(split, taskset="echo_v1", options=PHRASES)]
+    assert sorted(problem.answer for problem in problems) == sorted(NUMBERS)
+    answer = make_environment("verifiers", {}, max_turns=4)
+    for problem in problems[:5]:
+        assert problem.question.startswith("Repeat the user's message back to them exactly")
+        assert problem.question.endswith(problem.answer)
+        right = answer(prompt_of(problem), rollout(f"It is {problem.answer}!"))
+        assert right == Outcome(reward=1.0, correct=True, kind="correct", parts={"echoed": 1.0})
+        wrong = answer(prompt_of(problem), rollout("nothing"))
+        assert wrong == Outcome(reward=0.0, correct=False, kind="wrong", parts={"echoed": 0.0})
+
+
+def test_a_scripted_user_opens_the_conversation_and_goes_on():
+    problem = conversation(["one", "two"])
+    assert problem.question.endswith("\n\none")
+    answer = make_environment("verifiers", {}, max_turns=4)
+    assert answer(prompt_of(problem), rollout("one")) == Reply(text="two")
+    assert answer(prompt_of(problem), rollout("one", "two", "two")).parts == {"echoed": 1.0}
+    assert answer(prompt_of(problem), rollout("one", "two", "three")).parts == {"echoed": 0.5}
+    assert answer(prompt_of(problem), rollout("one", finish="length")).parts == {"echoed": 0.0}
+
+
+def conversation(phrases):
+    found = []
+    for split in SPLITS:
+        with contextlib.suppress(DataError):  # the task set has one task, so two splits are empty
+            found += verifiers(split, taskset="echo_user_sim_v1", options={"phrases": phrases})
+    return found[0]
+
+
+@pytest.mark.parametrize("taskset", ["duet_v1", "echo_tool_v1"])
+def test_several_agents_and_tools_are_refused_before_a_model_is_loaded(taskset):
+    with refused(ConfigError, taskset, key="task.taskset", code="config.unsupported"):
+        verifiers("train", taskset=taskset)
+
+
+def test_unknown_task_sets_and_fields_are_refused():
+    with refused(ConfigError, "no_such_taskset", key="task.taskset", code="config.value"):
+        verifiers("train", taskset="no_such_taskset")
+    with refused(ConfigError, "colour", key="task.options", code="config.value"):
+        verifiers("train", taskset="echo_v1", options={"colour": "red"})
+
+
+def test_the_contract_of_environments_holds_on_a_task_of_the_library():
+    problem = verifiers("train", taskset="echo_v1", options=PHRASES)[0]
+    entry = resolve("environment", "verifiers")
+    traits = dataclasses.replace(entry.traits, example=lambda gold: [str(gold)])
+    check_environment(dataclasses.replace(entry, traits=traits), gold=problem.answer, meta=problem.meta)
+
+
+def settings(folder, **task):
+    return {
+        "task": {"use": "verifiers", **task},
+        "environment": {"use": "verifiers", "max_turn_tokens": 24},
+        "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 8, "max_new_tokens": 200},
+        "prompt": {"max_prompt_tokens": 400},
+        "evaluate": {"problems": 4},
+        "verify": {"workers": 2, "timeout_seconds": 60},
+        "steps": 3,
+        "seed": 1,
+        "output": str(folder),
+        "progress": False,
+    }
+
+
+def test_three_steps_of_training_on_a_single_turn(tmp_path):
+    winnow.train(**settings(tmp_path / "run", taskset="echo_v1", options=PHRASES))
+    rows = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(row["budget/rollouts"] == 32 and row["outcome/failed"] == 0 for row in rows)
+    assert all(0 < row["reward/part/echoed"] == row["reward/mean"] < 1 for row in rows)
+    assert all(row["policy/grad_norm"] > 0 and row["environment/turns_mean"] == 1 for row in rows)
