@@ -2,8 +2,8 @@
 
 pip install -c constraints.txt -e '.[test,verifiers]' && pytest tests/with_verifiers
 
-The task sets of tests/fixtures/verifiers_task_sets are the library's own. The games of TextArena, a task set in the
-library's package, also need `pip install 'verifiers[ta]'` and the word list of NLTK (python -m nltk.downloader words);
+The folder task_sets has small task sets, written for these tests. The games of TextArena, a task set in the library's
+package, also need `pip install 'verifiers[ta]'` and the word list of NLTK (python -m nltk.downloader words);
 their tests skip without these.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 from winnow.installed import is_installed
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "verifiers_task_sets"
+TASK_SETS = Path(__file__).parent / "task_sets"
 
 if not is_installed("verifiers"):
     collect_ignore_glob = ["test_*.py"]
@@ -25,6 +25,6 @@ if not is_installed("verifiers"):
 @pytest.fixture(autouse=True)
 def task_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library finds a task set as an importable module; workers get the path of this process."""
-    monkeypatch.syspath_prepend(FIXTURES)
-    for name in ("echo_v1", "echo_user_sim_v1", "duet_v1", "echo_tool_v1"):
+    monkeypatch.syspath_prepend(TASK_SETS)
+    for name in ("repeat_number", "count_along", "two_agents", "with_a_tool"):
         monkeypatch.delitem(sys.modules, name, raising=False)

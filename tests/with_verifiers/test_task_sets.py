@@ -22,7 +22,7 @@ from winnow.tasks.verifiers import verifiers
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library and of what it imports
 
 NUMBERS = [str(number) for number in range(1, 60)]
-PHRASES = {"phrases": NUMBERS}
+OPTIONS = {"numbers": NUMBERS}
 
 
 def prompt_of(problem):
@@ -38,37 +38,37 @@ def rollout(*turns, finish="stop"):
 
 
 def test_a_single_turn_is_scored_by_the_task_sets_reward():
-    problems = [one for split in SPLITS for one in verifiers(split, taskset="echo_v1", options=PHRASES)]
+    problems = [one for split in SPLITS for one in verifiers(split, taskset="repeat_number", options=OPTIONS)]
     assert sorted(problem.answer for problem in problems) == sorted(NUMBERS)
     answer = make_environment("verifiers", {}, max_turns=4)
     for problem in problems[:5]:
-        assert problem.question.startswith("Repeat the user's message back to them exactly")
+        assert problem.question.startswith("Be brief.")
         assert problem.question.endswith(problem.answer)
         right = answer(prompt_of(problem), rollout(f"It is {problem.answer}!"))
-        assert right == Outcome(reward=1.0, correct=True, kind="correct", parts={"echoed": 1.0})
+        assert right == Outcome(reward=1.0, correct=True, kind="correct", parts={"repeated": 1.0})
         wrong = answer(prompt_of(problem), rollout("nothing"))
-        assert wrong == Outcome(reward=0.0, correct=False, kind="wrong", parts={"echoed": 0.0})
+        assert wrong == Outcome(reward=0.0, correct=False, kind="wrong", parts={"repeated": 0.0})
 
 
 def test_a_scripted_user_opens_the_conversation_and_goes_on():
-    problem = conversation(["one", "two"])
-    assert problem.question.endswith("\n\none")
+    problem = conversation(["17", "28"])
+    assert problem.question.endswith("\n\n17")
     answer = make_environment("verifiers", {}, max_turns=4)
-    assert answer(prompt_of(problem), rollout("one")) == Reply(text="two")
-    assert answer(prompt_of(problem), rollout("one", "two", "two")).parts == {"echoed": 1.0}
-    assert answer(prompt_of(problem), rollout("one", "two", "three")).parts == {"echoed": 0.5}
-    assert answer(prompt_of(problem), rollout("one", finish="length")).parts == {"echoed": 0.0}
+    assert answer(prompt_of(problem), rollout("17")) == Reply(text="28")
+    assert answer(prompt_of(problem), rollout("17", "28", "28")).parts == {"repeated": 1.0}
+    assert answer(prompt_of(problem), rollout("17", "28", "39")).parts == {"repeated": 0.5}
+    assert answer(prompt_of(problem), rollout("17", finish="length")).parts == {"repeated": 0.0}
 
 
-def conversation(phrases):
+def conversation(numbers):
     found = []
     for split in SPLITS:
         with contextlib.suppress(DataError):  # the task set has one task, so two splits are empty
-            found += verifiers(split, taskset="echo_user_sim_v1", options={"phrases": phrases})
+            found += verifiers(split, taskset="count_along", options={"numbers": numbers})
     return found[0]
 
 
-@pytest.mark.parametrize("taskset", ["duet_v1", "echo_tool_v1"])
+@pytest.mark.parametrize("taskset", ["two_agents", "with_a_tool"])
 def test_several_agents_and_tools_are_refused_before_a_model_is_loaded(taskset):
     with refused(ConfigError, taskset, key="task.taskset", code="config.unsupported"):
         verifiers("train", taskset=taskset)
@@ -78,11 +78,11 @@ def test_unknown_task_sets_and_fields_are_refused():
     with refused(ConfigError, "no_such_taskset", key="task.taskset", code="config.value"):
         verifiers("train", taskset="no_such_taskset")
     with refused(ConfigError, "colour", key="task.options", code="config.value"):
-        verifiers("train", taskset="echo_v1", options={"colour": "red"})
+        verifiers("train", taskset="repeat_number", options={"colour": "red"})
 
 
 def test_the_contract_of_environments_holds_on_a_task_of_the_library():
-    problem = verifiers("train", taskset="echo_v1", options=PHRASES)[0]
+    problem = verifiers("train", taskset="repeat_number", options=OPTIONS)[0]
     entry = resolve("environment", "verifiers")
     traits = dataclasses.replace(entry.traits, example=lambda gold: [str(gold)])
     check_environment(dataclasses.replace(entry, traits=traits), gold=problem.answer, meta=problem.meta)
@@ -104,9 +104,9 @@ def settings(folder, **task):
 
 
 def test_three_steps_of_training_on_a_single_turn(tmp_path):
-    winnow.train(**settings(tmp_path / "run", taskset="echo_v1", options=PHRASES))
+    winnow.train(**settings(tmp_path / "run", taskset="repeat_number", options=OPTIONS))
     rows = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["budget/rollouts"] == 32 and row["outcome/failed"] == 0 for row in rows)
-    assert all(0 < row["reward/part/echoed"] == row["reward/mean"] < 1 for row in rows)
+    assert all(0 < row["reward/part/repeated"] == row["reward/mean"] < 1 for row in rows)
     assert all(row["policy/grad_norm"] > 0 and row["environment/turns_mean"] == 1 for row in rows)
