@@ -7,10 +7,10 @@ import random
 import sys
 from types import SimpleNamespace
 
-import fake_verifiers as vf
 import numpy as np
 import pytest
 
+import fake_verifiers as vf
 from refusals import refused
 from winnow.environments.judging import warm
 from winnow.environments.replay import make_environment

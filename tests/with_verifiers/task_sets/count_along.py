@@ -1,6 +1,7 @@
 """A task set of several turns: a user names one number after another, and the agent repeats each."""
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 
 class Numbers(vf.TaskData):
@@ -26,7 +27,7 @@ class CountAlongEnv(vf.SingleAgentEnv):
 
 
 class CountAlongConfig(vf.TasksetConfig):
-    numbers: list[str] = ["1", "2"]
+    numbers: list[str] = Field(default_factory=lambda: ["1", "2"])
 
 
 class CountAlongTaskset(vf.Taskset[CountAlong, CountAlongConfig]):

@@ -1,6 +1,7 @@
 """A task set of one turn: the agent repeats a number."""
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 
 class Number(vf.TaskData):
@@ -18,7 +19,7 @@ class Repeat(vf.Task[Number]):
 
 
 class RepeatConfig(vf.TasksetConfig):
-    numbers: list[str] = ["1"]
+    numbers: list[str] = Field(default_factory=lambda: ["1"])
 
 
 class RepeatTaskset(vf.Taskset[Repeat, RepeatConfig]):
