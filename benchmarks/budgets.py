@@ -5,6 +5,7 @@
 
 Reads sweeps/NAME, and the sweep's baseline. A candidate and its baseline are compared seed by seed where both have
 spent the same: at the end of the shorter run of the two, on each axis. Between two evaluations it is interpolated.
+Beside it is the time to 95% of the baseline's plateau, as `winnow compare` has it.
 Seconds are recomputed from `--costs`, because runs shared the machine. Tokens beyond cuts are on no axis. Writes
 benchmarks/results/<date>_NAME.json.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.compare.curve import ACCURACY, Curve, estimate
 from winnow.commands.compare.groups import SeedGroup
+from winnow.commands.compare.speed_up import SpeedUp
 from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 
@@ -46,6 +48,11 @@ def main() -> None:
             label: contrast(group, groups[base], base)
             for label, group in groups.items()
             if (base := BASELINES.get(label, found.baseline)) != label
+        },
+        "sooner at 95% of the plateau": {  # than the sweep's baseline
+            label: {row.axis: _times_sooner(row) for row in found.speed_ups if row.group == label}
+            for label in groups
+            if label != found.baseline
         },
     }
     frame.finish(options.sweep, report, options, show=("contrasts",))
@@ -117,6 +124,15 @@ def _estimated(values: np.ndarray) -> dict[str, Any]:
         "high": _number(of.high),
         "seeds": values.round(4).tolist(),
     }
+
+
+def _times_sooner(row: SpeedUp) -> dict[str, float | None] | None:
+    names = ("ratio", "low", "high", "at_most")
+    return None if row.ratio is None else {name: _optional(getattr(row.ratio, name)) for name in names}
+
+
+def _optional(value: float | None) -> float | None:
+    return None if value is None else _number(value)
 
 
 def _number(value: float) -> float | None:
