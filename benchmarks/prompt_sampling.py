@@ -29,6 +29,7 @@ from winnow.config_file import validate
 from winnow.records import Group, Prompt
 from winnow.registry import members
 from winnow.seeds import generator
+from winnow.state.disk import compact_json
 from winnow.state.history import History
 from winnow.testing import group_of
 from winnow.training.sampling.draw import draw, make_history
@@ -84,7 +85,7 @@ def measured(
         seconds.append(planning + observing)
     saved, restored = [], []
     for _ in range(SAVES):
-        text, of_save = timed(lambda: json.dumps(history.state_dict()))
+        text, of_save = timed(lambda: compact_json(history.state_dict()))
         again = History([prompt.id for prompt in pool.prompts], remember=run.remember)
         _, of_load = timed(lambda again=again, text=text: again.load_state_dict(json.loads(text)))
         saved.append(of_save)

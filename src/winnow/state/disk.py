@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from winnow.errors import DataError, WinnowError
 
 _KINDS = {
@@ -114,7 +116,17 @@ def write_json(path: Path, data: Any, *, indent: int | None = 1) -> None:
 
     Raises OSError when writing fails, ValueError for a number that is not finite; `path` is then as it was.
     """
-    replace_file(path, json.dumps(data, indent=indent, allow_nan=False).encode() + b"\n")
+    text = compact_json(data) if indent is None else json.dumps(data, indent=indent, allow_nan=False).encode()
+    replace_file(path, text + b"\n")
+
+
+def compact_json(data: Any) -> bytes:
+    """`data` as strict JSON in one line. Raises ValueError for a number that is not finite."""
+    with suppress(orjson.JSONEncodeError):  # such as integers of more than 64 bits
+        text = orjson.dumps(data, default=list)  # of a named tuple
+        if b"null" not in text:  # orjson writes null for a number that is not finite
+            return text
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from refusals import refused
 from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
-from winnow.state.disk import write_json
+from winnow.state.disk import compact_json, write_json
 from winnow.state.folder import RunFolder
 from winnow.state.logbook import Logbook, read_metrics, read_rows
+
+
+class Pair(NamedTuple):
+    first: int
+    second: float | None
 
 
 def obstacle(path: Path, what: str) -> None:
@@ -98,3 +105,24 @@ def test_json_is_written_beside_a_link_not_through_it(tmp_path):
     assert (tmp_path / "precious").read_text() == "mine"
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
     assert not (tmp_path / "a.json").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"a": [1, 2.5, "b"], "rows": (1, 2)},
+        {"none": None, "text": "null"},
+        {"large": 2**100, "small": 1e-300, "third": 1 / 3},
+        {"record": Pair(1, None)},
+        {"record": Pair(1, 2.0)},
+    ],
+)
+def test_compact_json_is_what_json_reads(data):
+    assert json.loads(compact_json(data)) == json.loads(json.dumps(data))
+    assert b"\n" not in compact_json(data)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_compact_json_refuses_a_number_that_is_not_finite(number):
+    with pytest.raises(ValueError, match=""):
+        compact_json({"text": "a", "number": [number]})
