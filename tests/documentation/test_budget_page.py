@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "budget.md"
 RESULT = "2026-11-26_budget_signal.json"
-SWEEPS = [f"2026-11-26_budget_{name}.json" for name in ("screen", "confirm", "cuts", "unmixed")]
+SWEEPS = [f"2026-11-26_budget_{name}.json" for name in ("screen", "dr_grpo", "confirm", "cuts", "unmixed")]
 
 
 def rows():
