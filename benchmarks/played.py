@@ -14,18 +14,18 @@ from 1 to 31, guesses of any number that the answers leave, and bisection. Write
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from pathlib import Path
 from typing import Any
 
 import frame
+import numpy as np
 
+from winnow.algos.intervals import over_seeds
 from winnow.state.logbook import read_metrics, totals
 
 MOST, TURNS = 31, 5
 WON, ERROR = "eval/accuracy_sampled", "eval/accuracy_sampled_sem"
-QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # of Student's t at 97.5%, by the number of seeds
 
 
 @functools.cache
@@ -75,13 +75,11 @@ def summary(run: Path) -> dict[str, float]:
 def variant(runs: list[dict[str, float]]) -> dict[str, Any]:
     """Means over the seeds, and the interval of the mean gain."""
     gains = [run["after"] - run["before"] for run in runs]
-    gain = statistics.mean(gains)
-    half = QUANTILES[len(gains)] * statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) in QUANTILES else None
     return {
         "before": statistics.mean(run["before"] for run in runs),
         "after": statistics.mean(run["after"] for run in runs),
-        "gain": gain,
-        "interval": None if half is None else [gain - half, gain + half],
+        "gain": statistics.mean(gains),
+        "interval": None if len(gains) < 2 else list(over_seeds(np.array(gains))),
         "minutes": statistics.mean(run["minutes"] for run in runs),
         "seeds": runs,
     }

@@ -20,17 +20,17 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from make_policy import END, make_tokenizer, save
+from make_policy import END, make_tokenizer, padded, save, split_weights, train
 
 from winnow.environments.tools import Call, answer_call, calculator, read_call
 from winnow.models.load import load
@@ -108,7 +108,7 @@ LESSONS = {
 }
 
 
-def rows(tokenizer: Any, lessons: Lessons, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+def rows(tokenizer: Any, lessons: Lessons, rng: np.random.Generator) -> Iterator[tuple[list[int], list[int]]]:
     """Yield (tokens, labels) of games, without end; only the demonstrator's tokens have labels."""
     prompts = render(lessons.problems(), tokenizer, template="chat", max_prompt_tokens=64).prompts
     dialogue, (end,) = Dialogue.of(tokenizer), tokenizer.encode(END, add_special_tokens=False)
@@ -121,33 +121,12 @@ def rows(tokenizer: Any, lessons: Lessons, rng: np.random.Generator) -> Iterator
             between = [] if answer is None else dialogue.tokens(answer, last=end).tolist()
             tokens += own + between
             labels += own + [-100] * len(between)
-        yield torch.tensor(tokens), torch.tensor(labels)
-
-
-def warm_start(model: Any, tokenizer: Any, games: Iterator[tuple[Tensor, Tensor]], *, size: int, steps: int) -> None:
-    """Supervised training on `size` games in each of `steps` steps."""
-    optimizers = make_optimizers(model)
-    for step in range(steps):
-        batch = [next(games) for _ in range(size)]
-        tokens = pad_sequence([row for row, _ in batch], batch_first=True, padding_value=tokenizer.pad_token_id)
-        labels = pad_sequence([row for _, row in batch], batch_first=True, padding_value=-100)
-        for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = PEAK * min((step + 1) / 50, 1.0, 2 * (1 - step / steps))
-        loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        if step % 50 == 0:
-            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+        yield tokens, labels
 
 
 def make_optimizers(model: Any) -> list[torch.optim.Optimizer]:
     """As in make_policy.py, with a Muon whose small matrices cost a sixth of the time."""
-    inner = {name: weight.ndim == 2 and "embed" not in name for name, weight in model.named_parameters()}
-    matrices = [weight for name, weight in model.named_parameters() if inner[name]]
-    others = [weight for name, weight in model.named_parameters() if not inner[name]]
+    matrices, others = split_weights(model)
     return [Muon(matrices, {"lr": PEAK}), torch.optim.AdamW(others, lr=PEAK, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
@@ -187,7 +166,8 @@ def main() -> None:
     lessons = LESSONS[arguments.game]
     loaded = load("bundled", dtype="float32", device="cpu")
     games = rows(loaded.tokenizer, lessons, generator("make_guesser", arguments.seed))
-    warm_start(loaded.model, loaded.tokenizer, games, size=arguments.batch, steps=arguments.steps)
+    batches = (padded(loaded.tokenizer, list(islice(games, arguments.batch))) for _ in range(arguments.steps))
+    train(loaded.model, make_optimizers(loaded.model), batches, steps=arguments.steps, peak=PEAK)
     save(loaded.model, make_tokenizer(), arguments.out)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,17 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
 
 
 def batches(tokenizer: Any, pairs: Iterator[tuple[str, str]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches (tokens, labels) of `size` pairs, padded on the right; only the demonstration has labels."""
+    """Batches (tokens, labels) of `size` pairs; only the demonstration has labels."""
     while rows := [row(tokenizer, *pair) for pair in itertools.islice(pairs, size)]:
-        tokens = [torch.tensor(tokens) for tokens, _ in rows]
-        labels = [torch.tensor(labels) for _, labels in rows]
-        yield (
-            pad_sequence(tokens, batch_first=True, padding_value=tokenizer.pad_token_id),
-            pad_sequence(labels, batch_first=True, padding_value=-100),
-        )
+        yield padded(tokenizer, rows)
+
+
+def padded(tokenizer: Any, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Tensor, Tensor]:
+    """Rows of tokens and labels as [N, L], padded on the right."""
+    return (
+        pad_sequence([torch.tensor(own) for own, _ in rows], batch_first=True, padding_value=tokenizer.pad_token_id),
+        pad_sequence([torch.tensor(own) for _, own in rows], batch_first=True, padding_value=-100),
+    )
 
 
 def row(tokenizer: Any, question: str, demonstration: str) -> tuple[list[int], list[int]]:
@@ -251,8 +254,19 @@ def warm_start(
     peak: float = PEAK,
 ) -> None:
     """Supervised training on questions and demonstrations, `size` of them in each of `steps` steps."""
-    optimizers = make_optimizers(model)
-    for step, (tokens, labels) in enumerate(batches(tokenizer, pairs, size)):
+    train(model, make_optimizers(model), batches(tokenizer, pairs, size), steps=steps, peak=peak)
+
+
+def train(
+    model: PreTrainedModel,
+    optimizers: Sequence[torch.optim.Optimizer],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    steps: int,
+    peak: float,
+) -> None:
+    """One step on each batch (tokens, labels); the learning rate rises to `peak` and falls to 0 at `steps`."""
+    for step, (tokens, labels) in enumerate(batches):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = peak * min((step + 1) / 50, 1.0, 2 * (1 - step / steps))
         loss = model(input_ids=tokens.to(model.device), labels=labels.to(model.device), use_cache=False).loss
@@ -267,13 +281,19 @@ def warm_start(
 
 def make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices: the policy learns the method in a third of AdamW's steps."""
-    inner = {name: weight.ndim == 2 and "embed" not in name for name, weight in model.named_parameters()}
-    matrices = [weight for name, weight in model.named_parameters() if inner[name]]
-    others = [weight for name, weight in model.named_parameters() if not inner[name]]
+    matrices, others = split_weights(model)
     return [
         torch.optim.Muon(matrices, lr=PEAK, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=PEAK, betas=(0.9, 0.98), weight_decay=0.0),
     ]
+
+
+def split_weights(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
+    """The matrices of the layers, and all other weights."""
+    inner = {name: weight.ndim == 2 and "embed" not in name for name, weight in model.named_parameters()}
+    matrices = [weight for name, weight in model.named_parameters() if inner[name]]
+    others = [weight for name, weight in model.named_parameters() if not inner[name]]
+    return matrices, others
 
 
 def main() -> None:

@@ -228,7 +228,7 @@ def check_tracker(entry: Entry[Any]) -> None:
 
 
 def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) -> None:
-    """Raise AssertionError unless the weights are [B] positive numbers, whatever the order of the sequences.
+    """Raise AssertionError unless the weights are [B] positive numbers that do not depend on the order of sequences.
 
     With `total="one"` the weights of all tokens have to add up to 1.
     """

@@ -194,7 +194,7 @@ class _Line:
         self._refused: Unsupported | None = None
 
     def refuse(self, clause: str) -> NoReturn:
-        """Raise Unsupported, also out of `wait`, whatever the environment does with it."""
+        """Raise Unsupported, and again out of `wait`, even if the environment catches it."""
         self._refused = self._refused or Unsupported(clause)
         raise self._refused
 

@@ -110,6 +110,7 @@ def test_only_the_demonstrators_tokens_are_learned(game, habits):
     tokens, labels = next(
         rows(tokenizer, replace(lessons, problems=lambda: lessons.problems()[:4]), np.random.default_rng(0))
     )
+    tokens, labels = np.array(tokens), np.array(labels)
     own = tokenizer.decode(tokens[labels != -100])
     assert (labels[labels != -100] == tokens[labels != -100]).all()
     assert own.count("<|endoftext|>") == own.count("</answer>") + own.count("</call>") >= 1

@@ -31,7 +31,7 @@ def test_the_interval_is_students():
     runs = [{"before": 0.2, "after": after, "minutes": 1.0} for after in (0.4, 0.5, 0.6)]
     found = played.variant(runs)
     assert found["gain"] == pytest.approx(0.3)
-    assert found["interval"] == pytest.approx([0.3 - 4.303 * 0.1 / 3**0.5, 0.3 + 4.303 * 0.1 / 3**0.5])
+    assert found["interval"] == pytest.approx([0.3 - 4.302653 * 0.1 / 3**0.5, 0.3 + 4.302653 * 0.1 / 3**0.5])
 
 
 def outcome(game, secret, replies, number):
