@@ -15,7 +15,8 @@ import inspect
 import json
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -110,8 +111,8 @@ def play(environment: Any, task: Any, rng: np.random.Generator) -> Generator[str
     finally:
         with own:
             episode.cancel()
-            loop.run_until_complete(asyncio.wait({episode}))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            _complete(loop, asyncio.wait({episode}))
+            _complete(loop, loop.shutdown_asyncgens())
             loop.close()
         if not episode.cancelled():
             episode.exception()  # asyncio logs an exception that nothing has read
@@ -185,6 +186,17 @@ async def _episode(environment: Any, task: Any, line: _Line) -> Any:
     return trace
 
 
+def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, Any]) -> None:
+    """Run `loop` until `step` is done: in another thread where this one, as in a notebook, already runs a loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        loop.run_until_complete(step)
+        return
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(loop.run_until_complete, step).result()
+
+
 class _Line:
     """Where the environment, a coroutine, waits for the policy's turns."""
 
@@ -208,7 +220,7 @@ class _Line:
 
     def wait(self, episode: asyncio.Task[Any]) -> str | None:
         """The next text to the policy; None at the end of the episode."""
-        self._loop.run_until_complete(asyncio.wait({episode, self._asked}, return_when=asyncio.FIRST_COMPLETED))
+        _complete(self._loop, asyncio.wait({episode, self._asked}, return_when=asyncio.FIRST_COMPLETED))
         if self._refused is not None:
             raise self._refused
         return None if episode.done() else str(self._asked.result())

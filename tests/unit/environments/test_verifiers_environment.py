@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,6 +113,20 @@ def test_several_turns_are_replayed_with_the_same_random_numbers(installed):
     assert last.parts == {"said": 0.75, "short": 0.25, "turns": 3.0}
     assert random.getstate() == before
     assert answer(PROMPT, rollout("no", "Again: 1.", "yes")).cause == "malformed"
+
+
+def test_episodes_are_played_beside_a_loop_that_runs_in_the_same_thread(installed):
+    environment = installed(Twice)
+
+    def texts():
+        game = episode(environment)
+        return [next(game), game.send("no"), game.send("no")], finished(game).num_turns
+
+    async def in_a_notebook():
+        return texts()
+
+    with ThreadPoolExecutor(1) as thread:  # this thread may run the loop of a browser's tests
+        assert thread.submit(asyncio.run, in_a_notebook()).result() == thread.submit(texts).result()
 
 
 def test_no_room_for_another_turn_ends_the_conversation_for_the_library(installed):
