@@ -9,8 +9,8 @@ many tokens as the policy's turns and the environment's texts together, so both 
 sample in turn in one process. `ratio` is seconds of turns over seconds of a single turn, round by round.
 
 Beside it are counted: texts of conversations that were rendered by the chat template (0 after the start), texts that
-were tokenized (each of the environment's once), and tokens of the policy that were tokenized again (0). The tokens that
-the engine read again at the start of a turn are counted as `read_again`: keys and values are not kept between turns.
+were tokenized (each of the environment's once), and the tokens of the prompts that the engine got: those of one
+request, as it keeps the keys and values of unfinished rollouts.
 --write writes benchmarks/results/<date>_turns.json.
 """
 
@@ -149,7 +149,7 @@ def main() -> None:
             "conversations rendered": rendered["conversations"] / rounds,
             "texts of the environment tokenized": counted.texts[TEXT] / rounds,
             "other texts tokenized": (counted.texts.total() - counted.texts[TEXT]) / rounds,
-            "tokens of prompts and earlier turns read": reading.tokens / rounds,
+            "tokens of prompts": reading.tokens / rounds,
         },
         "elapsed": round(time.perf_counter() - started, 1),
     }

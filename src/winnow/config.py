@@ -221,6 +221,10 @@ class EnvironmentSection(Member):
     """Maximum number of turns of the policy; an environment that wants more of them has failed."""
     max_turn_tokens: Positive = 32
     """Maximum number of tokens that the policy samples in a turn."""
+    answer_after: int = Field(2, ge=0)
+    """Tokens that the native engine samples for other rollouts between the end of a turn and the environment's answer,
+    for which it then waits. More of them hide a slower environment.
+    """
 
 
 class SelectSection(Member):

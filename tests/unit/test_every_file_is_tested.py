@@ -85,6 +85,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "engines/native/rows.py": "contract/test_engine_contract.py",
     "engines/native/sampler.py": "contract/test_engine_contract.py",
     "engines/native/scheduler.py": "unit/engines/test_native_memory.py",
+    "engines/native/turns.py": "unit/training/sampling/test_turns.py",
     "engines/process/broadcast.py": "with_vllm/test_vllm_own_process.py",
     "engines/process/child.py": "unit/engines/test_process.py",
     "engines/process/engine.py": "unit/engines/test_process.py",

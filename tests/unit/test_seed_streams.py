@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from winnow.engines.requests import PendingRollout
+from winnow.engines.base import PendingRollout
 from winnow.engines.sampling import uniforms
 from winnow.records import Prompt
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from winnow.errors import ConfigError
-from winnow.records import Group, Prompt, Rollout, Sampling
+from winnow.records import Group, IntArray, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 
 OnRollout = Callable[[Prompt, Rollout], None]
 METHODS, ATTRIBUTES = ("generate", "load", "close"), ("version", "logprob_tolerance")  # of every engine
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRollout:
+    """A rollout to sample: `PendingRollout(prompt_index=0, prompt=prompt, index=3)`."""
+
+    prompt_index: int  # of its prompt in the request
+    prompt: Prompt
+    index: int  # among its prompt's rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,22 @@ class Tolerance:
     tail: float  # limit of the 99.9th percentile
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """How an engine with `keeps_turns` goes on with rollouts of several turns, whose keys and values it keeps.
+
+    `Sampling.max_new_tokens` is then the limit of a turn of the policy. At the end of a turn `on_rollout` is called
+    with that turn as a rollout. `steps` tokens of the other rollouts later, `answers` is called with the rollouts whose
+    turns ended together. It waits for the environment's turns, and returns the tokens of each; None where the rollout
+    has ended.
+    """
+
+    max_tokens: int  # of all turns of a rollout together
+    steps: int
+    opening: Callable[[int], IntArray]  # from the last token of a turn to those with which every answer starts
+    answers: Callable[[Sequence[PendingRollout]], Sequence[IntArray | None]]
+
+
 class Engine(Protocol):
     """Samples rollouts, and loads new weights between steps. A run calls `close` once, at its end.
 
@@ -94,7 +119,8 @@ class Engine(Protocol):
     distribution. In 16 bits those steps also depend on the rollouts that are sampled together, within
     `logprob_tolerance`.
 
-    An engine whose weights are a copy in fewer bits than the policy's may also have `evaluating`; see below.
+    An engine whose weights are a copy in fewer bits than the policy's may also have `evaluating`; see below. One that
+    can go on with unfinished rollouts has `keeps_turns = True`, and its `generate` also accepts `turns: Turns`.
 
     Raises EngineError for an inconsistent request and for weights that `load` cannot use, and ConfigError for a stop
     string that could never be found.

@@ -19,10 +19,10 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.base import EngineContext, OnRollout, PendingRollout
 from winnow.engines.freshness import check_newer
 from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
-from winnow.engines.requests import PendingRollout, SamplingRequest, waves
+from winnow.engines.requests import SamplingRequest, waves
 from winnow.engines.sampling import choose, to_host, uniforms
 from winnow.engines.stopping import StopRule, last_of, stop_rules
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling

@@ -5,23 +5,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from winnow.engines.base import OnRollout
+from winnow.engines.base import OnRollout, PendingRollout
 from winnow.engines.stopping import StopRule
 from winnow.errors import EngineError
 from winnow.records import FloatArray, Group, IntArray, Prompt, Rollout
+from winnow.seeds import SeedName
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRollout:
-    """A rollout to sample: `PendingRollout(prompt_index=0, prompt=prompt, index=3)`."""
+def rollout_id(prompt_id: str, index: int) -> str:
+    """The id of a rollout as the prompt of its next turn."""
+    return f"{prompt_id}#{index}"
 
-    prompt_index: int  # of its prompt in the request
-    prompt: Prompt
-    index: int  # among its prompt's rollouts
+
+def turn_seed(seed: tuple[SeedName, ...], turn: int) -> tuple[SeedName, ...]:
+    """The seed of a later turn's request, turn >= 1; that of the first turn is `seed`."""
+    return (*seed, "turn", turn)
+
+
+def turn_key(seed: tuple[SeedName, ...], prompt_id: str, index: int, turn: int) -> tuple[SeedName, ...]:
+    """The key of a turn's random numbers: those that a request for this turn alone would have."""
+    return (*seed, prompt_id, index) if turn == 0 else (*turn_seed(seed, turn), rollout_id(prompt_id, index), 0)
 
 
 def pending_rollouts(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[PendingRollout]:
@@ -88,6 +94,12 @@ class SamplingRequest:
             self.check()
         else:
             self._newest = self._thread.submit(self._make, pending, tokens, logprobs)
+
+    def wait(self) -> None:
+        """Wait until every rollout of `finish` is made."""
+        if self._newest is not None:
+            self._newest.result()
+        self.check()
 
     def groups(self) -> list[Group]:
         """One group per prompt, rollouts in index order; waits until all of them are made."""

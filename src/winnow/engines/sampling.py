@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from winnow import seeds
-from winnow.engines.requests import PendingRollout
+from winnow.engines.base import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName

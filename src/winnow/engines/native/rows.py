@@ -11,7 +11,7 @@ from winnow.engines.requests import SamplingRequest
 from winnow.engines.sampling import choose, to_host, uniforms
 from winnow.engines.stopping import StopRule, last_of
 from winnow.models.device import to_device
-from winnow.records import BoolArray, IntArray, Sampling
+from winnow.records import BoolArray, FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
 
@@ -34,6 +34,10 @@ class RunningRollouts:
         self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
         self._prompt_length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each row's prompt
         self._prompt_number = np.zeros(scheduler.rows, dtype=np.int64)  # [R] index of the prompt in the cache
+        self._tables = [
+            *(self._length, self._tokens, self._logprobs, self._uniforms),
+            *(self._prompt_length, self._prompt_number),
+        ]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -49,8 +53,7 @@ class RunningRollouts:
             for row, rollout in ((first + i, each) for i, each in enumerate(admitted) if len(each.tokens)):
                 length = self._length[row] = len(rollout.tokens)
                 self._tokens[row, :length], self._logprobs[row, :length] = rollout.tokens, rollout.logprobs
-            pending = [rollout.pending for rollout in admitted]
-            self._uniforms[rows] = uniforms(self._seed, pending, self._sampling.max_new_tokens)
+            self._start(first)
             self._prompt_length[rows] = [len(rollout.shared.prompt.tokens) for rollout in admitted]
             self._prompt_number[rows] = [rollout.shared.number for rollout in admitted]
             self._place_rows()
@@ -58,11 +61,8 @@ class RunningRollouts:
 
     def sample(self, rule: StopRule) -> IntArray:
         """Sample the next token of every running row; returns the rows (ascending) whose rollouts have ended."""
-        rows = np.arange(len(self))
-        cells = rows, self._length[: len(self)]
-        uniform = to_device(self._uniforms[cells], self._logits.device)
-        chosen = choose(self._logits, uniform, self._sampling)
-        newest, logprob = to_host(*chosen)  # the only wait for the device per token: the host decides what ends
+        cells = np.arange(len(self)), self._length[: len(self)]
+        newest, logprob = self._choose(cells)
         self._tokens[cells], self._logprobs[cells] = newest, logprob
         self._length[: len(self)] += 1
         return np.flatnonzero(self._ended(newest, rule))
@@ -87,6 +87,17 @@ class RunningRollouts:
         written = self._length[: len(self)] - 1  # tokens of each row before the newest
         positions = self._prompt_length[: len(self)] + written
         self._logits = self._decoder.decode(self._tokens[rows, written], positions, written)
+
+    def _start(self, first: int) -> None:
+        """Set what the rollouts in the rows from `first` on start with: their random numbers."""
+        pending = [rollout.pending for rollout in self._rows[first:]]
+        self._uniforms[first : len(self)] = uniforms(self._seed, pending, self._sampling.max_new_tokens)
+
+    def _choose(self, cells: tuple[IntArray, IntArray]) -> tuple[IntArray, FloatArray]:
+        """The next token of every row and its log-prob, by the random numbers at these places of the tables."""
+        uniform = to_device(self._uniforms[cells], self._logits.device)
+        chosen = choose(self._logits, uniform, self._sampling)
+        return to_host(*chosen)  # the only wait for the device per token: the host decides what ends
 
     def _read(self, admitted: list[PartialRollout], first: int) -> torch.Tensor:
         """Allocate blocks for prompts that are not in the cache and for preempted rollouts, and read them; returns the
@@ -129,17 +140,20 @@ class RunningRollouts:
                 self._decoder.cache.extend(full)
                 return
             row = self._scheduler.preempt_youngest(self._rows)
-            rollout, length = self._rows[row], self._length[row]
-            rollout.tokens, rollout.logprobs = self._tokens[row, :length].copy(), self._logprobs[row, :length].copy()
+            self._store(row, int(self._length[row]))
             self._remove(np.array([row]))
+
+    def _store(self, row: int, length: int) -> None:
+        """Store the first `length` tokens of a row in its rollout, which will be read again."""
+        rollout = self._rows[row]
+        rollout.tokens, rollout.logprobs = self._tokens[row, :length].copy(), self._logprobs[row, :length].copy()
 
     def _remove(self, rows: IntArray) -> None:
         """Remove rollouts: the last rows move into the gaps, and unused prompts are evicted."""
         prompts = {id(shared): shared for shared in (self._rows[row].shared for row in rows.tolist())}
         self._decoder.cache.remove_rows(rows)
         source, target = fill_gaps(rows, len(self))
-        tables = (self._length, self._tokens, self._logprobs, self._uniforms, self._prompt_length, self._prompt_number)
-        for table in tables:
+        for table in self._tables:
             table[target] = table[source]
         for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._rows[now] = self._rows[before]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.base import EngineContext, OnRollout, PendingRollout, Turns
 from winnow.engines.freshness import check_newer
 from winnow.engines.native.cache import KVCache
 from winnow.engines.native.cuda import CudaGraphs
@@ -23,8 +23,9 @@ from winnow.engines.native.memory import BLOCK, KVCacheSpec
 from winnow.engines.native.plain import is_plain
 from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
+from winnow.engines.native.turns import RunningTurns
 from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
-from winnow.engines.requests import PendingRollout, SamplingRequest
+from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
 from winnow.errors import ConfigError, EngineError
 from winnow.memory.usage import capacity
@@ -113,6 +114,7 @@ class Native:
 
     _model: PreTrainedModel  # the module on which it decodes
     _decoder: Decoder | None
+    keeps_turns = True
 
     def __init__(
         self,
@@ -160,21 +162,23 @@ class Native:
         *,
         seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
+        turns: Turns | None = None,
     ) -> list[Group]:
-        """See `Engine`."""
+        """See `Engine`; with `turns`, the rollouts of the groups are last turns."""
         rule = self._rule(sampling.stop)
         request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
         scheduler = Scheduler(
             request.rollouts,
             rows=self._at_once,
-            longest=sampling.max_new_tokens,
+            longest=sampling.max_new_tokens if turns is None else turns.max_tokens,
             tokens=self._tokens,
             fixed=self._graphs,
         )
         decoder = self._get_decoder(scheduler.pool.tokens, scheduler.rows)
         try:
             with request, self._pack(self._model), decoder.sampling(scheduler):
-                running = RunningRollouts(decoder, scheduler, sampling, seed)
+                one_turn = (decoder, scheduler, sampling, seed)
+                running = RunningRollouts(*one_turn) if turns is None else RunningTurns(*one_turn, turns)
                 while running.admit():
                     request.check()
                     running.finish(running.sample(rule), request)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from winnow.engines.base import PendingRollout
 from winnow.engines.native.memory import block_width, round_to_blocks
-from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import FloatArray, IntArray, Prompt
 
@@ -140,14 +140,26 @@ class SharedPrompt:
 
 
 @dataclass(slots=True)
+class Turn:
+    """The present turn of a rollout, see `RunningTurns`."""
+
+    number: int  # 0 for the policy's first
+    first: int
+    known: int
+    due: int
+    given: IntArray  # the tokens between the length of the rollout and `known`
+
+
+@dataclass(slots=True)
 class PartialRollout:
-    """A waiting or running rollout; `tokens` and `logprobs` [L] are those it had when it was preempted."""
+    """A waiting or running rollout; `tokens` and `logprobs` [L] are those it had when it was put back."""
 
     shared: SharedPrompt
     pending: PendingRollout
     tokens: IntArray = field(default_factory=lambda: NO_TOKENS)
     logprobs: FloatArray = field(default_factory=lambda: NO_LOGPROBS)
     started: int = -1  # start order
+    turn: Turn | None = None  # the turn in which it was put back
 
 
 def share_prompts(rollouts: Sequence[PendingRollout]) -> list[PartialRollout]:
@@ -234,10 +246,14 @@ class Scheduler:
     def preempt_youngest(self, running: Sequence[PartialRollout]) -> int:
         """Put the youngest running rollout at the front of the waiting ones; returns its row."""
         row = max(range(len(running)), key=lambda row: running[row].started)
-        self._waiting.appendleft(running[row])
-        running[row].shared.readers -= 1
+        self.put_back(running[row])
         self.preemptions += 1
         return row
+
+    def put_back(self, rollout: PartialRollout) -> None:
+        """Put a running rollout at the front of the waiting ones."""
+        self._waiting.appendleft(rollout)
+        rollout.shared.readers -= 1
 
     def is_unused(self, shared: SharedPrompt) -> bool:
         """Whether no rollout needs the prompt or, where memory is short, no running rollout does."""

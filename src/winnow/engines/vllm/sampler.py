@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from winnow import seeds
-from winnow.engines.base import OnRollout
+from winnow.engines.base import OnRollout, PendingRollout
 from winnow.engines.freshness import check_newer
 from winnow.engines.policy_copy import TOLERANCES
-from winnow.engines.requests import PendingRollout, SamplingRequest
+from winnow.engines.requests import SamplingRequest
 from winnow.engines.served import Served, ServedAdapter
 from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.vllm.settings import VllmSettings

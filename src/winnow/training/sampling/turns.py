@@ -1,8 +1,10 @@
 """Samples rollouts of several turns with any engine: the policy and an environment write in turn.
 
-The turns of a step are rounds. In each round the engine samples the next turn of every unfinished rollout, and the
-environment answers a finished turn while others are sampled. The next round begins when all answers are there. So the
-requests to the engine, and hence the bits, do not depend on the speed of an environment.
+An engine that keeps the keys and values of unfinished rollouts goes on with each of them by itself
+(`winnow.engines.base.Turns`). With any other engine the turns of a step are rounds: in each round it samples the next
+turn of every unfinished rollout, and the environment answers a finished turn while others are sampled. The next round
+begins when all answers are there. Either way, what is sampled together, and hence the bits, do not depend on the speed
+of an environment.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any, cast
 import numpy as np
 
 from winnow.config import Config
-from winnow.engines.base import Engine, OnRollout
+from winnow.engines.base import Engine, OnRollout, PendingRollout, Turns
+from winnow.engines.requests import rollout_id, turn_seed
 from winnow.environments.tools import read_call
 from winnow.records import BoolArray, Finish, FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
@@ -34,7 +37,10 @@ def with_environment(engine: Engine, verifiers: Verifiers, config: Config, token
     if config.environment is None:
         return engine
     dialogue = Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
-    turns = TurnEngine(engine, verifiers, dialogue, max_turn_tokens=config.environment.max_turn_tokens)
+    section = config.environment
+    turns = TurnEngine(
+        engine, verifiers, dialogue, max_turn_tokens=section.max_turn_tokens, answer_after=section.answer_after
+    )
     return cast(Engine, turns)  # `version` and the like are those of the engine, through __getattr__
 
 
@@ -50,9 +56,18 @@ class TurnEngine:
     the index and the turn, so no rollout depends on its neighbours.
     """
 
-    def __init__(self, engine: Engine, verifiers: Verifiers, dialogue: Dialogue, *, max_turn_tokens: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        verifiers: Verifiers,
+        dialogue: Dialogue,
+        *,
+        max_turn_tokens: int,
+        answer_after: int = 2,
+    ) -> None:
+        """`answer_after` is `Turns.steps`, of an engine that keeps turns."""
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
-        self._max_turn_tokens = max_turn_tokens
+        self._max_turn_tokens, self._answer_after = max_turn_tokens, answer_after
         # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
         self._checked = set[tuple[SeedName, ...]]()
 
@@ -71,25 +86,40 @@ class TurnEngine:
         """See `Engine`; `on_rollout` is called with whole rollouts."""
         limit = min(self._max_turn_tokens, sampling.max_new_tokens)
         one_turn = dataclasses.replace(sampling, max_new_tokens=limit)
+        most = sampling.max_new_tokens - limit
         games: dict[str, _Game] = {}  # by the id of the prompt that the engine continues
 
-        def first_turn(prompt: Prompt, rollout: Rollout) -> None:
-            game = _Game(prompt, rollout.index)
-            games[game.id] = game
-            self._take(game, rollout)
+        def turn_of(prompt: Prompt, rollout: Rollout) -> None:
+            name = rollout_id(prompt.id, rollout.index)
+            self._take(games.setdefault(name, _Game(prompt, rollout.index)), rollout)
 
         def later_turn(prompt: Prompt, rollout: Rollout) -> None:
             self._take(games[prompt.id], rollout)
 
-        sampled = self._engine.generate(prompts, counts, one_turn, seed=seed, on_rollout=first_turn)
-        order = [_game_id(group.prompt, rollout.index) for group in sampled for rollout in group.rollouts]
-        playing, turn = [games[name] for name in order], 0
+        def answers(ended: Sequence[PendingRollout]) -> list[IntArray | None]:
+            taken = [games[rollout_id(each.prompt.id, each.index)] for each in ended]
+            over = self._answer(taken, most, on_rollout)
+            return [None if is_over else game.tokens[-1] for game, is_over in zip(taken, over, strict=True)]
+
+        request: dict[str, Any] = {"seed": seed, "on_rollout": turn_of}
+        kept = getattr(self._engine, "keeps_turns", False)
+        if kept:
+            request["turns"] = Turns(
+                max_tokens=sampling.max_new_tokens,
+                steps=self._answer_after,
+                opening=self._dialogue.opening,
+                answers=answers,
+            )
+        sampled = self._engine.generate(prompts, counts, one_turn, **request)
+        order = [rollout_id(group.prompt.id, rollout.index) for group in sampled for rollout in group.rollouts]
+        playing, turn = [] if kept else [games[name] for name in order], 0
         while playing:
-            playing = [game for game in playing if not self._ends(game, sampling.max_new_tokens - limit, on_rollout)]
+            over = self._answer(playing, most, on_rollout)
+            playing = [game for game, is_over in zip(playing, over, strict=True) if not is_over]
             turn += 1
             if playing:
                 following = [game.prompt_so_far() for game in playing]
-                again = (*seed, "turn", turn)
+                again = turn_seed(seed, turn)
                 self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
         self._check_repeats([games[name] for name in order], purpose=seed[:2])  # without the step
         rollouts = iter([games[name].finished for name in order])
@@ -119,29 +149,27 @@ class TurnEngine:
         game.version = rollout.version
         game.ticket = self._verifiers.request(game.prompt, game.rollout("stop"))
 
-    def _ends(self, game: _Game, most: int, on_rollout: OnRollout | None) -> bool:
-        """Add the environment's turn, and return False; or True where the rollout has ended.
+    def _answer(self, games: Sequence[_Game], most: int, on_rollout: OnRollout | None) -> list[bool]:
+        """Add the environment's turn to each rollout; returns for each whether it has ended instead.
 
         At most `most` tokens leave room for another turn.
         """
-        verdict = self._verifiers.answer(game.ticket)
-        if isinstance(verdict, Outcome):
-            game.finished, game.outcome = game.rollout("stop"), verdict
-            self._verifiers.settle(game.prompt, game.finished, verdict)
-        else:
-            last = int(game.tokens[-1][-1]) if len(game.tokens[-1]) else -1
-            tokens = self._dialogue.tokens(verdict.text, last=last)
-            if game.size + len(tokens) <= most:
-                game.add(tokens, np.zeros(len(tokens)), np.zeros(len(tokens), dtype=np.bool_), verdict.text)
-                return False
-            game.finished = game.rollout("length")
-        if on_rollout is not None:
-            on_rollout(game.prompt, game.finished)
-        return True
-
-
-def _game_id(prompt: Prompt, index: int) -> str:
-    return f"{prompt.id}#{index}"
+        verdicts = [self._verifiers.answer(game.ticket) for game in games]
+        replies = [(game, v) for game, v in zip(games, verdicts, strict=True) if not isinstance(v, Outcome)]
+        tokens = iter(
+            self._dialogue.all_tokens([reply.text for _, reply in replies], last=[game.last for game, _ in replies])
+        )
+        for game, verdict in zip(games, verdicts, strict=True):
+            if isinstance(verdict, Outcome):
+                game.finished, game.outcome = game.rollout("stop"), verdict
+                self._verifiers.settle(game.prompt, game.finished, verdict)
+            elif game.size + len(turn := next(tokens)) <= most:
+                game.add(turn, np.zeros(len(turn)), np.zeros(len(turn), dtype=np.bool_), verdict.text)
+            else:
+                game.finished = game.rollout("length")
+            if game.finished is not None and on_rollout is not None:
+                on_rollout(game.prompt, game.finished)
+        return [game.finished is not None for game in games]
 
 
 @dataclass(eq=False)
@@ -161,12 +189,17 @@ class _Game:
 
     @property
     def id(self) -> str:
-        return _game_id(self.prompt, self.index)
+        return rollout_id(self.prompt.id, self.index)
 
     @property
     def size(self) -> int:
         """Tokens so far."""
         return sum(map(len, self.tokens))
+
+    @property
+    def last(self) -> int:
+        """The last token of the last turn; -1 where the turn is empty."""
+        return int(self.tokens[-1][-1]) if len(self.tokens[-1]) else -1
 
     def add(self, tokens: IntArray, logprobs: FloatArray, sampled: BoolArray, text: str) -> None:
         self.tokens.append(tokens)

@@ -14,6 +14,7 @@ from winnow.algos.objective import Objective
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
+from winnow.engines.native.memory import KVCacheSpec
 from winnow.engines.scripted import scripted
 from winnow.errors import VerifierError
 from winnow.learner.policy import Policy
@@ -276,3 +277,68 @@ def test_everything_else_is_the_inner_engines():
     assert group.rollouts[0].version == 5
     (empty,) = made.generate(prompts_of(loaded.tokenizer, "a"), [0], Sampling(max_new_tokens=60), seed=SEED)
     assert dataclasses.replace(empty, prompt=group.prompt).rollouts == ()
+
+
+class InRounds:
+    """An engine that cannot go on with unfinished rollouts."""
+
+    def __init__(self, engine):
+        self.generate = engine.generate
+
+
+def ask_again(prompt, reply, rng, *, turns=5, early=3, long=0):
+    """Ends after `turns` turns, or at a reply whose length `early` divides; the second text has `long` more words."""
+    total = 0
+    for turn in range(turns):
+        total += len(reply)
+        if turn == turns - 1 or len(reply) % early == 0:
+            return {"long": float(total)}
+        reply = yield f"{rng.integers(100)} {'more ' * long if turn == 1 else ''}{len(reply)}"
+
+
+CASES = {
+    "the answer is awaited at once": {"answer_after": 0},
+    "the last token is decoded again": {"answer_after": 7},
+    "a long text is read": {"long": 80},
+    "rows are refilled": {"rows": 2},
+    "memory for two rollouts": {"memory": 480, "turns": 8, "early": 40},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kept_turns_are_those_of_rounds(case):
+    options = dict(CASES[case])
+    rows, memory, after = options.pop("rows", 8), options.pop("memory", None), options.pop("answer_after", 2)
+    loaded = tiny()
+    context = dataclasses.replace(
+        context_of(loaded),
+        max_rollouts_at_once=rows,
+        cache_bytes=memory and memory * KVCacheSpec.of(loaded.model).bytes_per_token,
+    )
+    engine, sampled = native(context), []
+    for player in (engine, InRounds(engine)):
+        made = TurnEngine(
+            player, game(ask_again, **options), Dialogue.of(loaded.tokenizer), max_turn_tokens=9, answer_after=after
+        )
+        whole = []
+        groups = made.generate(
+            prompts_of(loaded.tokenizer, "a", "b", "c"),
+            [4, 0, 3],
+            Sampling(max_new_tokens=400),
+            seed=SEED,
+            on_rollout=lambda prompt, rollout, whole=whole: whole.append((prompt.id, rollout)),
+        )
+        sampled.append([rollout for group in groups for rollout in group.rollouts])
+        assert {(name, id(rollout)) for name, rollout in whole} == {
+            (group.prompt.id, id(rollout)) for group in groups for rollout in group.rollouts
+        }
+        assert len(whole) == 7
+    for kept, in_rounds in zip(*sampled, strict=True):
+        assert (kept.turns, kept.finish, kept.index) == (in_rounds.turns, in_rounds.finish, in_rounds.index)
+        assert kept.tokens.tolist() == in_rounds.tokens.tolist()
+        assert kept.sampled.tolist() == in_rounds.sampled.tolist()
+        np.testing.assert_allclose(kept.logprobs, in_rounds.logprobs, atol=1e-5)
+    assert memory or len({len(rollout.turns) for rollout in sampled[0]}) > 2
+    assert any(len(rollout.turns) > 5 for rollout in sampled[0])
+    if memory:
+        assert engine.preemptions
