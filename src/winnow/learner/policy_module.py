@@ -13,13 +13,12 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from winnow.errors import ConfigError
 from winnow.learner.packing import attend_packed
-from winnow.memory.footprint import Checkpointing
+from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import BackboneAndHead, backbone_and_head
 
 T = TypeVar("T")
 
-NARROW = 8  # a product [T, K] x [K, N] with K < N / 8, such as an adapter's B, is recomputed and not kept
 _ATEN = torch.ops.aten
 PRODUCTS = (_ATEN.mm.default, _ATEN.addmm.default)  # linear layers; attention scores (bmm) are never kept
 ATTENTION = (
@@ -148,6 +147,7 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _choose)} if how == "selective" else {}
     # The reentrant form gives no gradients where its input needs none, as behind frozen embeddings.
     enable({"use_reentrant": False, **contexts})
+    causal.disable_input_require_grads()  # of an adapter's embeddings: only the reentrant form needs it
     layers = [module for module in model.modules() if hasattr(module, "_gradient_checkpointing_func")]
     for layer in layers:
         dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]

@@ -20,10 +20,11 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from winnow.models.adapter import adapted_weights, down_projections, plain_model, plain_names
+from winnow.models.adapter import adapted_weights, down_projections, plain_model, plain_names, up_projections
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
+NARROW = 8  # "selective" recomputes a product [T, K] x [K, N] with K < N / 8, such as most of an adapter's B
 
 EXACT_BYTES = 4  # per float32 number: the precision of masters, gradient sums and logits
 PACKED = torch.uint8  # contains two 4-bit numbers
@@ -118,7 +119,8 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
     """
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
-    return forward_bytes(model, tokens) + round(tokens * max(0.0, whole - kept))
+    widest = tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
+    return widest + round(tokens * max(0.0, whole - kept))
 
 
 def head_gradient_bytes(model: nn.Module) -> int:
@@ -152,9 +154,14 @@ def key_value_bytes(model: nn.Module, tokens: int) -> int:
 
 
 def forward_bytes(model: nn.Module, tokens: int) -> int:
-    """Bytes of a forward pass without gradients at its widest point, in an MLP: its three branches, and four states."""
+    """Bytes of a forward pass without gradients at its widest point, in an MLP: its three branches, and four states.
+
+    An adapter of the MLP adds its result, in its own precision, to that of the matrix, so both and their sum exist.
+    """
     sizes = _Sizes.of(model)
-    return tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
+    widest = max((p.element_size() for p in up_projections(model) if p.shape[0] == sizes.intermediate), default=0)
+    branches = 2 * sizes.item + max(sizes.item, 2 * widest)
+    return tokens * (branches * sizes.intermediate + 4 * sizes.hidden * sizes.item)
 
 
 def value_input_bytes(model: nn.Module, tokens: int) -> int:
@@ -318,7 +325,7 @@ def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *
     if checkpointing == "full":
         return state
     if checkpointing == "selective":  # also the results of q, k, v, attention, o, gate, up and down
-        low = 0.0 if frozen else _low_bytes(model, sizes)
+        low = 0.0 if frozen else _low_bytes(model, sizes) + _wide_bytes(model, sizes)
         return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
     return _layer_bytes(sizes) + (0.0 if frozen else _given_bytes(model, sizes))
 
@@ -349,3 +356,9 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
 def _low_bytes(model: nn.Module, sizes: _Sizes) -> float:
     """Bytes per token and layer of the results of the adapters' A matrices."""
     return sum(p.shape[0] * p.element_size() for p in down_projections(model)) / sizes.layers
+
+
+def _wide_bytes(model: nn.Module, sizes: _Sizes) -> float:
+    """Bytes per token and layer of the results of the adapters' B matrices that selective checkpointing keeps."""
+    kept = [p for p in up_projections(model) if NARROW * p.shape[1] >= p.shape[0]]
+    return sum(p.shape[0] * p.element_size() for p in kept) / sizes.layers

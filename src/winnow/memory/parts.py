@@ -9,7 +9,7 @@ updates, and adds only its input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -125,10 +125,11 @@ def value_model_passes(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0) -> Iterator[MemoryPart]:
-    """Parts of an update's largest micro-batch. `logits` are the bytes of an output layer's chunk, if it has one."""
+    """Parts of an update's largest micro-batch, at the moment that needs most: in the output layer, whose chunk has
+    `logits` bytes, if it has one, or in a layer's backward.
+    """
     reads, device, how = model.reads, demand.device, demand.config.model.gradient_checkpointing
     remedies = fewer_activations(demand.config)
-    yield from _gathered(reads, demand, model.updated)
     copied = model.updated == "value update" and footprint.value_input_bytes(reads, tokens) > 0
     saved = footprint.activation_bytes(reads, tokens, checkpointing=how, output=not copied)
     yield MemoryPart(f"{model.name}activations", saved, model.updated, device, remedies)
@@ -137,10 +138,13 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
         layer += footprint.unscattered_bytes(reads, demand.ranks) + (footprint.waiting_bytes(reads) if logits else 0)
     else:
         layer += footprint.unsummed_bytes(model.held)
-    if logits >= layer:  # they do not coincide, so the larger counts
-        yield MemoryPart("output layer", logits, model.updated, device)
-    else:
-        yield MemoryPart("a layer's backward", layer, model.updated, device, remedies[:1])
+    in_layer = MemoryPart("a layer's backward", layer, model.updated, device, remedies[:1])
+    at_output = MemoryPart("output layer", logits, model.updated, device)
+    moments = [
+        [*_gathered(reads, demand, model.updated), in_layer],
+        [*_gathered(reads, demand, model.updated, layers=1), at_output],
+    ]
+    yield from _most(moments)
 
 
 def _forward(
@@ -161,7 +165,12 @@ def _forward(
     if demand.sharded:
         packed = footprint.gathered_root_bytes(reads, demand.ranks)
         moments.append([*_gathered(reads, demand, phase), MemoryPart("weights to unpack", packed, phase, device)])
-    yield from max(moments, key=lambda parts: sum(part.bytes for part in parts))
+    yield from _most(moments)
+
+
+def _most(moments: Sequence[Sequence[MemoryPart]]) -> Sequence[MemoryPart]:
+    """The parts of the moment that needs most memory; of moments that do not coincide, only this one counts."""
+    return max(moments, key=lambda parts: sum(part.bytes for part in parts))
 
 
 def _logprobs(demand: Demand, tokens: int, chunk: int, *, copied: bool) -> Iterator[MemoryPart]:

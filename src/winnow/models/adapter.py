@@ -258,6 +258,11 @@ def down_projections(model: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in trained_parameters(model).items() if ".lora_A." in name]
 
 
+def up_projections(model: nn.Module) -> list[nn.Parameter]:
+    """Matrix B of every trained adapter layer, [output width, rank]."""
+    return [p for name, p in trained_parameters(model).items() if ".lora_B." in name]
+
+
 @contextmanager
 def adapter_off(model: Any) -> Iterator[None]:
     """A context in which the model computes without its adapter."""

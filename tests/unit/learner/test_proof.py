@@ -71,6 +71,10 @@ CASES = {
         {"model": {"dtype": "bfloat16"}, "optimizer": {"master_weights": False, "stochastic_rounding": True}},
     ),
     "adapter": (1, {"model": {"dtype": "bfloat16", "lora": {"rank": 8}}, "terms": [{"use": "kl", "coefficient": 0.1}]}),
+    "checkpointed adapter": (
+        8,
+        {"model": {"dtype": "bfloat16", "lora": {"rank": 8}, "gradient_checkpointing": "selective"}},
+    ),
     "value model": (
         8,
         {

@@ -125,10 +125,14 @@ def test_a_cut_distribution_takes_more_while_sampling():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_values_are_read_once_without_logits(form):
-    """8 rollouts of 20 + 30 tokens, on keys and values of 3 layers x 2 heads x 32."""
+    """8 rollouts of 20 + 30 tokens, on keys and values of 3 layers x 2 heads x 32. A matrix with an adapter has the
+    adapter's result in float32, and the sum of both, beside its own result.
+    """
     config = load("bundled").model.config
-    widest = 3 * config.intermediate_size + 4 * config.hidden_size
+    branches, of_16_bits = {"shared": (3, 6), "adapter": (4, 6), "model": (3, 3)}[form]  # of 4 and of 2 bytes
+    widest = branches * config.intermediate_size + 4 * config.hidden_size
     assert sizes(planned_with(form), "values") == {"forward pass for values": 400 * 4 * (widest + 3 * 2 * 2 * 32)}
+    widest = of_16_bits * config.intermediate_size + 4 * config.hidden_size
     sixteen = sizes(planned_with(form, model={"dtype": "bfloat16", "lora": LORA}), "values")
     assert sixteen == {
         "forward pass for values": 400 * 2 * (widest + 3 * 2 * 2 * 32),
