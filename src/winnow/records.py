@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -153,7 +154,7 @@ class Reply:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """One prompt and its N rollouts.
 
@@ -187,6 +188,8 @@ class Group:
     def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
         index = np.asarray(places)
+        if index.dtype == np.bool_ and len(index) == len(self.rollouts) and index.all():
+            return self
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
         if index.tolist() == list(range(len(self.rollouts))):
             return self
@@ -198,35 +201,35 @@ class Group:
         """[N] the id of each rollout within a step."""
         return [f"{self.prompt.id}#{rollout.index}" for rollout in self.rollouts]
 
-    @property
+    @cached_property
     def rewards(self) -> FloatArray:
-        """[N], NaN without a verdict."""
-        return np.array([outcome.reward for outcome in self._outcomes()], dtype=np.float64)
+        """[N], NaN without a verdict. Like the following arrays it is computed once, and read-only."""
+        return _fixed([outcome.reward for outcome in self._outcomes()], np.float64)
 
-    @property
+    @cached_property
     def correct(self) -> BoolArray:
         """[N], False without a verdict."""
-        return np.array([bool(outcome.correct) for outcome in self._outcomes()], dtype=np.bool_)
+        return _fixed([bool(outcome.correct) for outcome in self._outcomes()], np.bool_)
 
-    @property
+    @cached_property
     def valid(self) -> BoolArray:
         """[N], True where there is a verdict: the verifier did not fail, and the rollout was not cut."""
-        return np.array([outcome.judged for outcome in self._outcomes()], dtype=np.bool_)
+        return _fixed([outcome.judged for outcome in self._outcomes()], np.bool_)
 
-    @property
+    @cached_property
     def timed_out(self) -> BoolArray:
         """[N], True where the outcome depends on a wall-clock limit."""
-        return np.array([outcome.late for outcome in self._outcomes()], dtype=np.bool_)
+        return _fixed([outcome.late for outcome in self._outcomes()], np.bool_)
 
-    @property
+    @cached_property
     def lengths(self) -> IntArray:
         """[N] tokens that the policy sampled."""
-        return np.array([rollout.length for rollout in self.rollouts], dtype=np.int64)
+        return _fixed([rollout.length for rollout in self.rollouts], np.int64)
 
-    @property
+    @cached_property
     def sizes(self) -> IntArray:
         """[N] tokens of each rollout, those of an environment included: L, the length of every per-token array."""
-        return np.array([len(rollout.tokens) for rollout in self.rollouts], dtype=np.int64)
+        return _fixed([len(rollout.tokens) for rollout in self.rollouts], np.int64)
 
     def _outcomes(self) -> tuple[Outcome, ...]:
         if self.outcomes is None:
@@ -387,6 +390,13 @@ def as_array(answer: object) -> npt.NDArray[Any]:
         return np.array(None, dtype=np.object_)
 
 
+def _fixed(values: Sequence[Any], kind: Any) -> npt.NDArray[Any]:
+    """The values as an array that cannot be changed, as others read the same one."""
+    array = np.array(values, dtype=kind)
+    array.flags.writeable = False
+    return array
+
+
 def _pick(values: Any, index: IntArray) -> Any:
     if values is None or isinstance(values, np.ndarray):
         return None if values is None else values[index]
@@ -396,7 +406,7 @@ def _pick(values: Any, index: IntArray) -> Any:
 def _check_fill(record: Group | TrainingSequence, fields: Mapping[str, Any], *, length: int) -> None:
     kind = "group" if isinstance(record, Group) else "training sequence"
     for name, value in fields.items():
-        if name not in record.__slots__:
+        if name not in record.__dataclass_fields__:
             raise ValueError(f"a {kind} has no field {name!r}")
         if getattr(record, name) is not None:
             raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")

@@ -74,7 +74,7 @@ class _Candidate:
     @property
     def length(self) -> int:
         """Trainable tokens."""
-        return int(self.rollout.sampled.sum())
+        return self.rollout.length
 
     def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages

@@ -10,7 +10,7 @@ import numpy as np
 
 from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.budget.pass_rates import brier_score
-from winnow.records import CAUSES, Batch, FloatArray, Group
+from winnow.records import CAUSES, Batch, FloatArray, Group, Rollout
 from winnow.training.tally import Metrics
 
 
@@ -49,9 +49,10 @@ def _reward_parts(verified: Sequence[Group]) -> Metrics:
 
 def _outcomes(groups: Sequence[Group]) -> Metrics:
     kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
-    causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
+    failed = (o for g in groups for o in g.outcomes or () if o.failed) if kinds["failed"] else ()
+    causes = Counter(outcome.cause for outcome in failed)
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
-    metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
+    metrics["outcome/timed_out"] = float(sum(o.late for g in groups for o in g.outcomes or ()))
     metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
     return {**metrics, **_cuts(groups)}
 
@@ -77,8 +78,14 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
-        "policy/entropy": -sum(float(r.logprobs[r.sampled].sum()) for r in rollouts) / tokens if tokens else np.nan,
+        "policy/entropy": -sum(_sum_of_logprobs(r) for r in rollouts) / tokens if tokens else np.nan,
     }
+
+
+def _sum_of_logprobs(rollout: Rollout) -> float:
+    """Over the tokens that the policy sampled."""
+    own = rollout.logprobs if rollout.trainable is None else rollout.logprobs[rollout.trainable]
+    return float(own.sum())
 
 
 def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Metrics:

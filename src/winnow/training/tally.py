@@ -306,7 +306,7 @@ class Tally:
 
 def _ranks_and_counts(mb: MicroBatch) -> tuple[list[int], list[int]]:
     """For each sequence: the rank whose engine sampled it, and the number of its trained tokens."""
-    return [s.rollout.rank for s in mb.sequences], [int(s.rollout.sampled.sum()) for s in mb.sequences]
+    return [s.rollout.rank for s in mb.sequences], [s.rollout.length for s in mb.sequences]
 
 
 def join(arrays: Sequence[FloatArray]) -> FloatArray:
