@@ -78,6 +78,7 @@ class _InChunks(torch.autograd.Function):
             del outputs  # frees [chunk, V] before the next chunk
             out.copy_(gradient)
             sums = [s.add_(share) for s, share in zip(sums, shares, strict=True)] if sums else list(map(_exact, shares))
+            del shares  # [V, H], which the next chunk would make once more beside them
         rounded = (total.to(weight.dtype) for total, weight in zip(sums, weights, strict=True))
         return None, None, above, None, *rounded
 
