@@ -46,7 +46,8 @@ MOST, TURNS = 31, 5  # of guess_number
 LEVELS, PROBLEMS = (5, 6), 4096  # of calculator
 FORGET = 0.01  # how often an end tag is missing
 # How often a whole game has guesses of any number, and no range. One token then decides how a game is played, and the
-# reward of a game says much about it. A choice in each guess of a game says little: the policy did not learn from it.
+# reward of a game says much about it. It says less about one guess of a game, so a choice in each guess is learned more
+# slowly (docs/log.md).
 WANDER = 0.75
 MIDDLE = 0.25  # in the other games, how often a guess is the middle of the range, and not any number of it
 ALONE, MISCOPY, MISREAD = 0.5, 0.3, 0.3  # how often there is no call, a wrong digit in it, or a wrong answer after it
@@ -110,7 +111,7 @@ class Lessons:
     steps: int
 
 
-LESSONS = {
+LESSONS = {  # after 300 steps, the range of guess_number is often wrong
     "guess_number": Lessons(guess, lambda: guess_number("train", most=MOST), steps=1200),
     "calculator": Lessons(calculate, lambda: arithmetic("train", levels=LEVELS, size=PROBLEMS), steps=300),
 }
