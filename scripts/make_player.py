@@ -4,8 +4,9 @@
     python scripts/make_player.py guess_number --out src/winnow/models/bundled_guess_number
     python scripts/make_player.py calculator --out src/winnow/models/bundled_calculator
 
-guess_number    In each turn the demonstrator writes the numbers between which the secret is, `8 16</think>
-                <answer>12</answer>`. Often it then guesses any number from 1 to 31.
+guess_number    In a quarter of the games the demonstrator writes in each turn the numbers between which the secret is,
+                `8 16</think> <answer>12</answer>`, and guesses a number between them, more often the one in the middle.
+                In all other games it writes `</think> <answer>12</answer>` and guesses any number from 1 to 31.
 calculator      The demonstrator calls the calculator with the problem's expression, and answers what it reads. Often it
                 answers without a call, misses a digit of the expression, or answers another number than it read.
 
@@ -44,7 +45,11 @@ from winnow.tasks.templates import render
 MOST, TURNS = 31, 5  # of guess_number
 LEVELS, PROBLEMS = (5, 6), 4096  # of calculator
 FORGET = 0.01  # how often an end tag is missing
-WANDER = 0.6  # how often a guess is any number, and not one of the range that is left
+# How often a whole game has guesses of any number, and no range. One token then decides how a game is played, and the
+# reward of a game says much about it. It says less about one guess of a game, so a choice in each guess is learned more
+# slowly (docs/log.md).
+WANDER = 0.75
+MIDDLE = 0.25  # in the other games, how often a guess is the middle of the range, and not any number of it
 ALONE, MISCOPY, MISREAD = 0.5, 0.3, 0.3  # how often there is no call, a wrong digit in it, or a wrong answer after it
 PEAK = 2e-3  # learning rate
 
@@ -55,10 +60,13 @@ def guess(prompt: Prompt, rng: np.random.Generator) -> Game:
     """A game of guess_number."""
     secret = int(prompt.answer)
     low, high, turns, answers = 0, MOST + 1, list[str](), list[str]()  # the secret is between low and high
+    wanders = rng.random() < WANDER
     for turn in range(TURNS):
-        first, last = (1, MOST) if rng.random() < WANDER else (low + 1, high - 1)
+        first, last = (1, MOST) if wanders else (low + 1, high - 1)
         number, forgotten = int(rng.integers(first, last + 1)), rng.random() < FORGET
-        turns.append(f"{low} {high}</think> <answer>{number}{'' if forgotten else '</answer>'}")
+        if not wanders and rng.random() < MIDDLE:
+            number = (low + high) // 2
+        turns.append(f"{'' if wanders else f'{low} {high}'}</think> <answer>{number}{'' if forgotten else '</answer>'}")
         if number == secret and not forgotten:
             break
         if turn < TURNS - 1:
@@ -96,15 +104,16 @@ def other(text: str, rng: np.random.Generator) -> str:
 
 @dataclass(frozen=True)
 class Lessons:
-    """A demonstrator and its problems."""
+    """A demonstrator, its problems, and the steps that imitate it."""
 
     play: Callable[[Prompt, np.random.Generator], Game]
     problems: Callable[[], Sequence[Problem]]
+    steps: int
 
 
-LESSONS = {
-    "guess_number": Lessons(guess, lambda: guess_number("train", most=MOST)),
-    "calculator": Lessons(calculate, lambda: arithmetic("train", levels=LEVELS, size=PROBLEMS)),
+LESSONS = {  # after 300 steps, the range of guess_number is often wrong
+    "guess_number": Lessons(guess, lambda: guess_number("train", most=MOST), steps=1200),
+    "calculator": Lessons(calculate, lambda: arithmetic("train", levels=LEVELS, size=PROBLEMS), steps=300),
 }
 
 
@@ -157,17 +166,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("game", choices=sorted(LESSONS))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, help="default: those of the game")
     parser.add_argument("--batch", type=int, default=16, help="games per step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     lessons = LESSONS[arguments.game]
+    steps = arguments.steps or lessons.steps
     loaded = load("bundled", dtype="float32", device="cpu")
     games = rows(loaded.tokenizer, lessons, generator("make_guesser", arguments.seed))
-    batches = (padded(loaded.tokenizer, list(islice(games, arguments.batch))) for _ in range(arguments.steps))
-    train(loaded.model, make_optimizers(loaded.model), batches, steps=arguments.steps, peak=PEAK)
+    batches = (padded(loaded.tokenizer, list(islice(games, arguments.batch))) for _ in range(steps))
+    train(loaded.model, make_optimizers(loaded.model), batches, steps=steps, peak=PEAK)
     save(loaded.model, make_tokenizer(), arguments.out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from winnow.models.load import load_tokenizer
 from winnow.records import Prompt, Reply, Rollout
 from winnow.tasks.arithmetic import arithmetic
 
-HABITS = ("FORGET", "WANDER", "ALONE", "MISCOPY", "MISREAD")
+HABITS = ("FORGET", "WANDER", "MIDDLE", "ALONE", "MISCOPY", "MISREAD")
 
 
 @pytest.fixture
@@ -75,6 +76,20 @@ def test_a_careful_player_guesses_between_the_numbers_that_it_writes(habits):
         assert low < number < high
         if answer is not None:
             low, high = (number, high) if answer == "higher" else (low, number)
+
+
+def test_a_player_may_guess_the_middle_of_the_range_or_write_no_range(habits):
+    habits(MIDDLE=1.0)
+    turns, _ = guess(prompt_of("12"), np.random.default_rng(0))
+    assert turns == [
+        "0 32</think> <answer>16</answer>",
+        "0 16</think> <answer>8</answer>",
+        "8 16</think> <answer>12</answer>",
+    ]
+    habits(WANDER=1.0, MIDDLE=1.0)
+    turns, _ = guess(prompt_of("12"), np.random.default_rng(0))
+    numbers = [re.fullmatch(r"</think> <answer>(\d+)</answer>", turn)[1] for turn in turns]
+    assert numbers != ["16", "8", "12"]
 
 
 def test_a_careful_player_calls_the_calculator_with_the_problem_s_expression(habits):
