@@ -119,7 +119,8 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
     """
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
-    widest = tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
+    freed = sizes.intermediate + 3 * sizes.hidden if sizes.trained else 0  # the input of the last matrix, for one
+    widest = tokens * (3 * sizes.intermediate + 4 * sizes.hidden - freed) * sizes.item
     return widest + round(tokens * max(0.0, whole - kept))
 
 
@@ -132,13 +133,17 @@ def head_gradient_bytes(model: nn.Module) -> int:
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
     """Further bytes while the output layer turns the logits of `tokens` (one chunk) into gradients.
 
-    Where that layer is trained, they include its gradient, summed over the chunks in float32 or float64.
+    Where that layer is trained, its gradient is summed over the chunks in float32 or float64. Then the larger of two
+    moments counts: the logits' gradient is computed, or the chunk's gradient of the layer from it.
     """
     weight = head(model)
-    copies = ENTROPY_COPIES if entropy else LOGIT_COPIES
+    at_logits = chunk_bytes(model, tokens, copies=ENTROPY_COPIES if entropy else LOGIT_COPIES)
+    if not weight.requires_grad:
+        return at_logits
     exact = max(weight.element_size(), EXACT_BYTES)
-    summed = weight.numel() * (exact + weight.element_size()) if weight.requires_grad else 0
-    return chunk_bytes(model, tokens, copies=copies) + summed
+    rounded = tokens * weight.shape[0] * weight.element_size() if weight.element_size() < exact else 0
+    at_product = chunk_bytes(model, tokens, copies=1) + rounded + weight.numel() * weight.element_size()
+    return weight.numel() * exact + max(at_logits, at_product)
 
 
 def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
@@ -217,10 +222,18 @@ def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
     return _whole(_groups(model)[0], ranks, lambda p: p.element_size())
 
 
-def unscattered_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of the largest layer's gradients while backward is in it, as computed and as summed."""
-    _, layers = _groups(model)
-    return max((_scattered(layer, ranks) for layer in layers), default=0)
+def sharded_layer_backward_bytes(model: nn.Module, tokens: int, ranks: int, *, checkpointing: Checkpointing) -> int:
+    """As `layer_backward_bytes`, with the gradients of a sharded layer's weights, at the worse of two moments.
+
+    In the MLP, backward has computed the gradient of the last matrix, and those of the layer after it are still being
+    summed. At a layer's end all of its gradients exist, as computed and as summed, and few activations do.
+    """
+    sizes, (_, layers) = _Sizes.of(model), _groups(model)
+    summed = max((_whole(_trained(layer), ranks, _exact) for layer in layers), default=0)
+    largest = max((p.numel() * p.element_size() for layer in layers for p in _trained(layer)), default=0)
+    in_mlp = layer_backward_bytes(model, tokens, checkpointing=checkpointing) + summed + largest
+    at_end = max((_scattered(layer, ranks) for layer in layers), default=0) + 2 * tokens * sizes.hidden * sizes.item
+    return max(in_mlp, at_end)
 
 
 def waiting_bytes(model: nn.Module) -> int:

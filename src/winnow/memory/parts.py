@@ -133,11 +133,11 @@ def _update(model: TrainedModel, demand: Demand, tokens: int, *, logits: int = 0
     copied = model.updated == "value update" and footprint.value_input_bytes(reads, tokens) > 0
     saved = footprint.activation_bytes(reads, tokens, checkpointing=how, output=not copied)
     yield MemoryPart(f"{model.name}activations", saved, model.updated, device, remedies)
-    layer = footprint.layer_backward_bytes(reads, tokens, checkpointing=how)
     if demand.sharded:
-        layer += footprint.unscattered_bytes(reads, demand.ranks) + (footprint.waiting_bytes(reads) if logits else 0)
+        layer = footprint.sharded_layer_backward_bytes(reads, tokens, demand.ranks, checkpointing=how)
+        layer += footprint.waiting_bytes(reads) if logits else 0
     else:
-        layer += footprint.unsummed_bytes(model.held)
+        layer = footprint.layer_backward_bytes(reads, tokens, checkpointing=how) + footprint.unsummed_bytes(model.held)
     in_layer = MemoryPart("a layer's backward", layer, model.updated, device, remedies[:1])
     at_output = MemoryPart("output layer", logits, model.updated, device)
     moments = [
