@@ -112,14 +112,15 @@ def activation_bytes(
     return round(tokens * (sizes.layers * _kept_bytes(model, sizes, checkpointing, frozen=frozen) + last))
 
 
-def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing) -> int:
+def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
     """Further bytes while backward is in a layer: gradients of the widest activations, and recomputed activations.
 
-    The logits do not exist at that time.
+    The logits do not exist at that time. Where weights are trained, and not `frozen`, the input of the MLP's last
+    matrix is saved for its gradient, and freed before the gradients of the other branches exist.
     """
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
-    freed = sizes.intermediate + 3 * sizes.hidden if sizes.trained else 0  # the input of the last matrix, for one
+    freed = sizes.intermediate + 3 * sizes.hidden if sizes.trained and not frozen else 0
     widest = tokens * (3 * sizes.intermediate + 4 * sizes.hidden - freed) * sizes.item
     return widest + round(tokens * max(0.0, whole - kept))
 
@@ -223,17 +224,28 @@ def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
 
 
 def sharded_layer_backward_bytes(model: nn.Module, tokens: int, ranks: int, *, checkpointing: Checkpointing) -> int:
-    """As `layer_backward_bytes`, with the gradients of a sharded layer's weights, at the worse of two moments.
-
-    In the MLP, backward has computed the gradient of the last matrix, and those of the layer after it are still being
-    summed. At a layer's end all of its gradients exist, as computed and as summed, and few activations do.
+    """As `layer_backward_bytes`, with gradients of a sharded layer's weights, at the worse of two moments: in the MLP,
+    or at the layer's end, where all of its gradients exist, and few activations do.
     """
-    sizes, (_, layers) = _Sizes.of(model), _groups(model)
-    summed = max((_whole(_trained(layer), ranks, _exact) for layer in layers), default=0)
-    largest = max((p.numel() * p.element_size() for layer in layers for p in _trained(layer)), default=0)
-    in_mlp = layer_backward_bytes(model, tokens, checkpointing=checkpointing) + summed + largest
-    at_end = max((_scattered(layer, ranks) for layer in layers), default=0) + 2 * tokens * sizes.hidden * sizes.item
+    sizes = _Sizes.of(model)
+    in_mlp = layer_backward_bytes(model, tokens, checkpointing=checkpointing) + scattering_bytes(model, ranks)
+    at_end = unscattered_bytes(model, ranks) + 2 * tokens * sizes.hidden * sizes.item
     return max(in_mlp, at_end)
+
+
+def scattering_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of gradients while backward is in an MLP: that of its last matrix, which may be the largest, as computed,
+    and those of the layer before as they are summed.
+    """
+    _, layers = _groups(model)
+    summed = max((_whole(_trained(layer), ranks, _exact) for layer in layers), default=0)
+    return summed + max((p.numel() * p.element_size() for layer in layers for p in _trained(layer)), default=0)
+
+
+def unscattered_bytes(model: nn.Module, ranks: int) -> int:
+    """Bytes of the largest layer's gradients at the end of its backward, as computed and as summed."""
+    _, layers = _groups(model)
+    return max((_scattered(layer, ranks) for layer in layers), default=0)
 
 
 def waiting_bytes(model: nn.Module) -> int:

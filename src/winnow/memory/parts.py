@@ -197,7 +197,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     if config.probe.gradient_norm == "embedding":
         saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
         saved += tokens * footprint.head(model).shape[1] * footprint.EXACT_BYTES
-        saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
+        saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how, frozen=True)
         yield MemoryPart("activations for norms", saved, "norms", device, fewer_activations(config))
     else:
         read = footprint.forward_bytes(model, tokens)

@@ -160,7 +160,9 @@ def test_a_layer_s_backward_exceeds_forward_by_recomputed_activations():
     layers, ways = drawn.config.num_hidden_layers, ("none", "selective", "full")
     wide = [layer_backward_bytes(drawn, 10, checkpointing=how) for how in ways]
     kept = [activation_bytes(drawn, 10, checkpointing=how) for how in ways]
-    assert wide[0] == forward_bytes(drawn, 10)
+    config = drawn.config
+    assert wide[0] == 10 * 4 * (2 * config.intermediate_size + config.hidden_size)
+    assert layer_backward_bytes(drawn, 10, checkpointing="none", frozen=True) == forward_bytes(drawn, 10)
     assert [wide[0] + (kept[0] - most) / layers for most in kept] == wide
 
 
@@ -177,9 +179,14 @@ def test_norms_of_the_embedding_save_no_more_than_estimated(lora, how):
 
 
 def test_the_output_layer_takes_its_chunk_and_its_gradient_twice():
-    """[10, 512] float32 three times, five with an entropy; [512, 128] float32 twice, unless an adapter is trained."""
+    """[T, 512] float32 three times, five with an entropy, or once beside the chunk's gradient [512, 128] float32, which
+    is made after it. The summed gradient exists always. With an adapter there is no gradient.
+    """
     _, drawn = bundled()
-    assert logits_bytes(drawn, 10, entropy=False) == 10 * 512 * 4 * 3 + 2 * 512 * 128 * 4
+    assert logits_bytes(drawn, 10, entropy=False) == 10 * 512 * 4 + 2 * 512 * 128 * 4
+    assert logits_bytes(drawn, 1000, entropy=False) == 1000 * 512 * 4 * 3 + 512 * 128 * 4
+    _, rounded = bundled("bfloat16")
+    assert logits_bytes(rounded, 10, entropy=False) == 10 * 512 * (4 + 2) + 512 * 128 * (4 + 2)
     _, adapted = bundled(lora=True)
     assert logits_bytes(adapted, 10, entropy=True) == 10 * 512 * 4 * 5
 
@@ -279,6 +286,7 @@ def test_gradients_before_they_are_scattered():
     """
     layer, root = 30 * 2 + 4 * LAYER * 4, 80 * 2 + 4 * ROOT * 4
     assert footprint.unscattered_bytes(Tiny(), 4) == layer
+    assert footprint.scattering_bytes(Tiny(), 4) == 4 * LAYER * 4 + 24 * 2
     assert footprint.waiting_bytes(Tiny()) == 40 * 2
     assert footprint.unscattered_root_bytes(Tiny(), 4) == root
 
