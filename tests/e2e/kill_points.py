@@ -187,27 +187,28 @@ FULL = [  # of a model that is trained whole, whose own folder is resumed from, 
     written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
 ]
-TURN, VERIFY = "training.sampling.turns:", "verify.verifiers:Verifiers."
-TURNS = [  # of 6 rollouts with 3 turns of the policy each, which are requested one by one
+TURN, VERIFY = "training.sampling.turns:TurnEngine.", "verify.verifiers:Verifiers."
+DIALOGUE, KEPT = "tasks.dialogue:Dialogue.", "engines.native.turns:RunningTurns."
+TURNS = [  # of 6 rollouts with 3 turns of the policy each, which native keeps while they are answered
     phase("first turn begun", "engines.native.sampler:Native.generate"),
-    phase("first turn half sampled", f"{TURN}TurnEngine._take", call=3),
+    phase("first turn half sampled", f"{TURN}_take", call=3),
     phase("first answer requested", f"{VERIFY}request", after=True),
-    phase("first turn sampled", "engines.native.sampler:Native.generate", after=True),
+    phase("a turn's end given", f"{KEPT}_give", after=True),
     phase("first answer awaited", f"{VERIFY}answer"),
     phase("first answer there", f"{VERIFY}answer", after=True),
-    phase("text to be tokenized", "tasks.dialogue:Dialogue.tokens"),
-    phase("text tokenized", "tasks.dialogue:Dialogue.tokens", after=True),
+    phase("text to be tokenized", f"{DIALOGUE}all_tokens"),
+    phase("text tokenized", f"{DIALOGUE}all_tokens", after=True),
     phase("half of the first answers there", f"{VERIFY}answer", call=3, after=True),
-    phase("all of the first answers there", f"{TURN}TurnEngine._ends", call=6, after=True),
-    phase("second turn to be sampled", f"{TURN}_Game.prompt_so_far"),
-    phase("second turn begun", "engines.native.sampler:Native.generate", call=2),
-    phase("second turn half sampled", f"{TURN}TurnEngine._take", call=9),
-    phase("second turn sampled", "engines.native.sampler:Native.generate", call=2, after=True),
+    phase("first answers taken", f"{KEPT}_answer", after=True),
+    phase("second turn to be sampled", f"{KEPT}_draw", call=2),
+    phase("second turn half sampled", f"{TURN}_take", call=9),
+    phase("a second answer requested", f"{VERIFY}request", call=8, after=True),
     phase("a second answer there", f"{VERIFY}answer", call=8, after=True),
-    phase("third turn half sampled", f"{TURN}TurnEngine._take", call=15),
+    phase("third turn half sampled", f"{TURN}_take", call=15),
     phase("a rollout ended, not stored", f"{VERIFY}settle"),
     phase("a rollout ended and stored", f"{VERIFY}settle", call=2, after=True),
-    phase("all ended, not replayed", f"{TURN}TurnEngine._check_repeats"),
+    phase("all turns sampled", "engines.native.sampler:Native.generate", after=True),
+    phase("all ended, not replayed", f"{TURN}_check_repeats"),
     Point("replayed", f"{VERIFY}check_repeats", after=True, since="training.fit:build", landmark=""),
 ]
 FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 2}

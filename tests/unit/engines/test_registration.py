@@ -88,7 +88,7 @@ def test_an_engine_without_declarations_adds_no_memory_to_the_plan() -> None:
 
     plan = planned(silent)
     assert jobs(plan)[1].split()[0] == "silent"
-    own = {"weights", "optimizer", "gradients", "activations", "a layer's backward"}
+    own = {"weights", "optimizer", "gradients", "activations", "output layer"}
     assert {part.name for part in plan.parts} == own
 
 
