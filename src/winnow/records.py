@@ -188,8 +188,6 @@ class Group:
     def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
         index = np.asarray(places)
-        if index.dtype == np.bool_ and len(index) == len(self.rollouts) and index.all():
-            return self
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
         if index.tolist() == list(range(len(self.rollouts))):
             return self
@@ -199,7 +197,7 @@ class Group:
     @property
     def ids(self) -> list[str]:
         """[N] the id of each rollout within a step."""
-        return [f"{self.prompt.id}#{rollout.index}" for rollout in self.rollouts]
+        return [rollout_id(self.prompt.id, rollout.index) for rollout in self.rollouts]
 
     @cached_property
     def rewards(self) -> FloatArray:
@@ -388,6 +386,11 @@ def as_array(answer: object) -> npt.NDArray[Any]:
         return np.asarray(answer)
     except ValueError:  # rows of unequal lengths
         return np.array(None, dtype=np.object_)
+
+
+def rollout_id(prompt_id: str, index: int) -> str:
+    """The id of a rollout within a step: `rollout_id("p7", 0) == "p7#0"`."""
+    return f"{prompt_id}#{index}"
 
 
 def _fixed(values: Sequence[Any], kind: Any) -> npt.NDArray[Any]:

@@ -11,13 +11,8 @@ from typing import Self
 from winnow.engines.base import OnRollout, PendingRollout
 from winnow.engines.stopping import StopRule
 from winnow.errors import EngineError
-from winnow.records import FloatArray, Group, IntArray, Prompt, Rollout
+from winnow.records import FloatArray, Group, IntArray, Prompt, Rollout, rollout_id
 from winnow.seeds import SeedName
-
-
-def rollout_id(prompt_id: str, index: int) -> str:
-    """The id of a rollout as the prompt of its next turn."""
-    return f"{prompt_id}#{index}"
 
 
 def turn_seed(seed: tuple[SeedName, ...], turn: int) -> tuple[SeedName, ...]:

@@ -23,19 +23,29 @@ class RunningRollouts:
     Where memory is short, the youngest rollout is preempted for older ones.
     """
 
-    def __init__(self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        scheduler: Scheduler,
+        sampling: Sampling,
+        seed: tuple[SeedName, ...],
+        *,
+        room: int | None = None,
+    ) -> None:
+        """A rollout has room for `room` tokens (None: `max_new_tokens`)."""
         self._decoder, self._scheduler, self._sampling, self._seed = decoder, scheduler, sampling, seed
         self._rows: list[PartialRollout] = []
         self._prompts: list[SharedPrompt] = []  # in the cache
         self._logits = torch.empty(0, 0)  # [R, V] of the next tokens
         self._length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each rollout so far
-        self._tokens = np.zeros((scheduler.rows, sampling.max_new_tokens), dtype=np.int64)
+        self._first = np.zeros(scheduler.rows, dtype=np.int64)  # [R] those before the present turn; 0 without turns
+        self._tokens = np.zeros((scheduler.rows, room or sampling.max_new_tokens), dtype=np.int64)
         self._logprobs = np.zeros(self._tokens.shape, dtype=np.float64)
         self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
         self._prompt_length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each row's prompt
         self._prompt_number = np.zeros(scheduler.rows, dtype=np.int64)  # [R] index of the prompt in the cache
         self._tables = [
-            *(self._length, self._tokens, self._logprobs, self._uniforms),
+            *(self._length, self._first, self._tokens, self._logprobs, self._uniforms),
             *(self._prompt_length, self._prompt_number),
         ]
 
@@ -65,17 +75,15 @@ class RunningRollouts:
         newest, logprob = self._choose(cells)
         self._tokens[cells], self._logprobs[cells] = newest, logprob
         self._length[: len(self)] += 1
-        return np.flatnonzero(self._ended(newest, rule))
+        return np.flatnonzero(self._ended(cells[0], newest, rule))
 
     def finish(self, ended: IntArray, request: SamplingRequest) -> None:
         """Finish the rollouts of the rows that ended."""
         if not len(ended):
             return
         for row in ended.tolist():
-            length = self._length[row]
-            rollout = self._rows[row]
-            request.finish(rollout.pending, self._tokens[row, :length].copy(), self._logprobs[row, :length].copy())
-            self._scheduler.release(rollout)
+            self._hand_over(row, request)
+            self._scheduler.release(self._rows[row])
         self._remove(ended)
 
     def decode(self) -> None:
@@ -92,6 +100,11 @@ class RunningRollouts:
         """Set what the rollouts in the rows from `first` on start with: their random numbers."""
         pending = [rollout.pending for rollout in self._rows[first:]]
         self._uniforms[first : len(self)] = uniforms(self._seed, pending, self._sampling.max_new_tokens)
+
+    def _hand_over(self, row: int, request: SamplingRequest) -> None:
+        """Give the present turn of a row to the request."""
+        turn = slice(self._first[row], self._length[row])
+        request.finish(self._rows[row].pending, self._tokens[row, turn].copy(), self._logprobs[row, turn].copy())
 
     def _choose(self, cells: tuple[IntArray, IntArray]) -> tuple[IntArray, FloatArray]:
         """The next token of every row and its log-prob, by the random numbers at these places of the tables."""
@@ -179,11 +192,11 @@ class RunningRollouts:
         """Pass on the prompts of the rows, after rows have moved or started."""
         self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
 
-    def _ended(self, newest: IntArray, rule: StopRule) -> BoolArray:
-        """[R] whether a row's newest token ends its rollout."""
-        longest = self._length[: len(self)] == self._sampling.max_new_tokens
-        ended: BoolArray = longest | rule.stops[newest]
-        for row in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
-            length = int(self._length[row])
-            ended[row] = rule.ends(length, last_of(self._tokens[row, :length]))
+    def _ended(self, rows: IntArray, newest: IntArray, rule: StopRule) -> BoolArray:
+        """[S] whether the newest token of each of these rows [S] ends its turn."""
+        first, length = self._first[rows], self._length[rows]
+        ended: BoolArray = (length - first == self._sampling.max_new_tokens) | rule.stops[newest]
+        for place in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
+            turn = self._tokens[rows[place], first[place] : length[place]]
+            ended[place] = rule.ends(len(turn), last_of(turn))
         return ended

@@ -1,12 +1,12 @@
 """Running rollouts of several turns, which keep their keys and values while an environment computes.
 
 The environment's tokens are decoded like sampled ones, one per step, in the rows of their rollouts. So a conversation
-costs as many steps as a single turn of the same tokens, and nothing is read again.
+costs as many steps as a single turn of the same tokens. Only where an environment writes a long text is a conversation
+read again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,8 +17,8 @@ from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler, Turn
 from winnow.engines.requests import SamplingRequest, turn_key
-from winnow.engines.stopping import StopRule, last_of
-from winnow.records import BoolArray, IntArray, Sampling
+from winnow.engines.stopping import StopRule
+from winnow.records import IntArray, Sampling
 from winnow.seeds import SeedName
 
 NEVER = np.iinfo(np.int64).max
@@ -38,11 +38,11 @@ class RunningTurns(RunningRollouts):
     def __init__(
         self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[SeedName, ...], turns: Turns
     ) -> None:
-        super().__init__(decoder, scheduler, dataclasses.replace(sampling, max_new_tokens=turns.max_tokens), seed)
+        super().__init__(decoder, scheduler, sampling, seed, room=turns.max_tokens)
         self._turns, self._turn_tokens = turns, sampling.max_new_tokens
         self._steps = 0
-        self._turn, self._first, self._known, self._due = np.zeros((4, scheduler.rows), dtype=np.int64)  # [R] each
-        self._tables += [self._turn, self._first, self._known, self._due]
+        self._turn, self._known, self._due = np.zeros((3, scheduler.rows), dtype=np.int64)  # [R] each
+        self._tables += [self._turn, self._known, self._due]
 
     def sample(self, rule: StopRule) -> IntArray:
         """Sample or give the next token of every row; returns the rows (ascending) whose turns have ended."""
@@ -56,16 +56,14 @@ class RunningTurns(RunningRollouts):
         self._length[sampled] += 1
         self._length[: len(self)][given] += 1
         self._steps += 1
-        return sampled[self._turn_ends(sampled, newest[sampled], rule)]
+        return sampled[self._ended(sampled, newest[sampled], rule)]
 
     def finish(self, ended: IntArray, request: SamplingRequest) -> None:
         """Pass on the turns of the rows that ended, and take the answers that are due."""
         for row in ended.tolist():
-            turn = slice(self._first[row], self._length[row])
-            tokens = self._tokens[row, turn].copy()
-            request.finish(self._rows[row].pending, tokens, self._logprobs[row, turn].copy())
+            self._hand_over(row, request)
             self._first[row], self._due[row] = self._length[row], self._steps + self._turns.steps
-            self._give(row, self._turns.opening(int(tokens[-1])))
+            self._give(row, self._turns.opening(int(self._tokens[row, self._length[row] - 1])))
         due = np.flatnonzero(self._due[: len(self)] <= self._steps)
         if len(due):
             request.wait()
@@ -124,12 +122,3 @@ class RunningTurns(RunningRollouts):
         super()._store(row, length)
         number, first, known, due = (int(table[row]) for table in (self._turn, self._first, self._known, self._due))
         self._rows[row].turn = Turn(number, first, known, due, self._tokens[row, length:known].copy())
-
-    def _turn_ends(self, rows: IntArray, newest: IntArray, rule: StopRule) -> BoolArray:
-        """[S] whether the newest token of each of these rows ends its turn."""
-        first, length = self._first[rows], self._length[rows]
-        ended: BoolArray = (length - first == self._turn_tokens) | rule.stops[newest]
-        for place in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
-            turn = self._tokens[rows[place], first[place] : length[place]]
-            ended[place] = rule.ends(len(turn), last_of(turn))
-        return ended

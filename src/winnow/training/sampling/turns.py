@@ -18,9 +18,20 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.engines.base import Engine, OnRollout, PendingRollout, Turns
-from winnow.engines.requests import rollout_id, turn_seed
+from winnow.engines.requests import turn_seed
 from winnow.environments.tools import read_call
-from winnow.records import BoolArray, Finish, FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
+from winnow.records import (
+    BoolArray,
+    Finish,
+    FloatArray,
+    Group,
+    IntArray,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sampling,
+    rollout_id,
+)
 from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.setup.members import Members
@@ -101,16 +112,15 @@ class TurnEngine:
             over = self._answer(taken, most, on_rollout)
             return [None if is_over else game.tokens[-1] for game, is_over in zip(taken, over, strict=True)]
 
-        request: dict[str, Any] = {"seed": seed, "on_rollout": turn_of}
         kept = getattr(self._engine, "keeps_turns", False)
-        if kept:
-            request["turns"] = Turns(
-                max_tokens=sampling.max_new_tokens,
-                steps=self._answer_after,
-                opening=self._dialogue.opening,
-                answers=answers,
-            )
-        sampled = self._engine.generate(prompts, counts, one_turn, **request)
+        turns = Turns(
+            max_tokens=sampling.max_new_tokens,
+            steps=self._answer_after,
+            opening=self._dialogue.opening,
+            answers=answers,
+        )
+        more: dict[str, Any] = {"turns": turns} if kept else {}
+        sampled = self._engine.generate(prompts, counts, one_turn, seed=seed, on_rollout=turn_of, **more)
         order = [rollout_id(group.prompt.id, rollout.index) for group in sampled for rollout in group.rollouts]
         playing, turn = [] if kept else [games[name] for name in order], 0
         while playing:
