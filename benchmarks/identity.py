@@ -49,9 +49,6 @@ RENAMED_KEYS = {  # key of the variants below: the key of a tree whose source do
 RENAMED_VALUES = {
     "model.gradient_checkpointing=full": ("selective", "true")
 }  # the new word, and the older tree's value
-RENAMED_ASSIGNMENTS = {  # where a tree's source does not contain the last word
-    "correction=token_truncate": "update.max_importance=2.0"
-}
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
 ADDED_METRICS = (  # prefixes of the metrics that one of the trees may lack
     *("policy/mismatch_kl", "policy/effective_sample_size", "policy/engine_lag", "correction/"),
@@ -197,10 +194,7 @@ def main() -> None:
     print(f"{len(found) - len(different)} of {len(found)} variants are the same")
     if options.write:
         report = {
-            "renamed": {
-                **{old: new for renamed in (RENAMED_KEYS, RENAMED_ASSIGNMENTS) for new, old in renamed.items()},
-                **RENAMED_METRICS,
-            },
+            "renamed": {**{old: new for new, old in RENAMED_KEYS.items()}, **RENAMED_METRICS},
             "trees": {"before": _described(before), "after": _described(after)},
             "variants": found,
         }
@@ -325,8 +319,6 @@ def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
 
 def _spelt(assignment: str, words: frozenset[str]) -> str:
     key, equals, value = assignment.partition("=")
-    if assignment in RENAMED_ASSIGNMENTS and value not in words:
-        return RENAMED_ASSIGNMENTS[assignment]
     known = key.rpartition(".")[2] in words
     word, older = RENAMED_VALUES.get(assignment, ("", value))
     value = value if word in words else older

@@ -46,7 +46,7 @@ MOST, TURNS = 31, 5  # of guess_number
 LEVELS, PROBLEMS = (5, 6), 4096  # of calculator
 FORGET = 0.01  # how often an end tag is missing
 # How often a whole game has guesses of any number, and no range. One token then decides how a game is played, and the
-# reward of a game says much about it. It says less about one guess of a game, so a choice in each guess is learned more
+# reward of a game depends mostly on it. It depends less on a single guess, so a choice in each guess is learned more
 # slowly (docs/log.md).
 WANDER = 0.75
 MIDDLE = 0.25  # in the other games, how often a guess is the middle of the range, and not any number of it

@@ -115,13 +115,14 @@ def activation_bytes(
 def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
     """Further bytes while backward is in a layer: gradients of the widest activations, and recomputed activations.
 
-    The logits do not exist at that time. Where weights are trained, and not `frozen`, the input of the MLP's last
-    matrix is saved for its gradient, and freed before the gradients of the other branches exist.
+    The logits do not exist at that time. Without gradients of weights (`frozen`, or an adapter) these are as in a
+    forward pass. With them, the input of the MLP's last matrix, which was saved for its gradient, is freed before, and
+    torch's memory tracker counts a single state.
     """
     sizes = _Sizes.of(model)
     whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
-    freed = sizes.intermediate + 3 * sizes.hidden if sizes.trained and not frozen else 0
-    widest = tokens * (3 * sizes.intermediate + 4 * sizes.hidden - freed) * sizes.item
+    branches, states = (2, 1) if sizes.trained and not frozen else (3, 4)
+    widest = tokens * (branches * sizes.intermediate + states * sizes.hidden) * sizes.item
     return widest + round(tokens * max(0.0, whole - kept))
 
 

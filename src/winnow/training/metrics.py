@@ -49,10 +49,9 @@ def _reward_parts(verified: Sequence[Group]) -> Metrics:
 
 def _outcomes(groups: Sequence[Group]) -> Metrics:
     kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
-    failed = (o for g in groups for o in g.outcomes or () if o.failed) if kinds["failed"] else ()
-    causes = Counter(outcome.cause for outcome in failed)
+    causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
-    metrics["outcome/timed_out"] = float(sum(o.late for g in groups for o in g.outcomes or ()))
+    metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
     metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
     return {**metrics, **_cuts(groups)}
 
