@@ -1,7 +1,8 @@
-"""The Linux control groups of this process, in both versions of their interface, and its CPU quota."""
+"""The Linux control groups of this process, in both versions of their interface, and the cores that it may use."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,3 +36,10 @@ def cpu_quota(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float | None:
             if quota_us > 0:
                 limits.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
     return min(limits, default=None)
+
+
+def usable_cores(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float:
+    """Number of cores whose time this process may use, by its affinity and its control groups."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota(root, of_process)
+    return cores if quota is None else min(cores, quota)

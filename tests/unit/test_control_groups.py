@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from winnow.control_groups import control_groups, cpu_quota
+import os
+
+import pytest
+
+from winnow.control_groups import control_groups, cpu_quota, usable_cores
 
 
 def test_the_tightest_quota_of_the_control_groups_counts(tmp_path):
@@ -34,3 +38,10 @@ def test_the_groups_of_a_controller_are_those_of_the_process_and_around_it(tmp_p
     of_process.write_text("0::/user.slice/job\n")
     slices = {tmp_path / "user.slice", tmp_path / "user.slice" / "job"}
     assert set(control_groups("memory", tmp_path, of_process)) == {tmp_path, tmp_path / "memory", *slices}
+
+
+@pytest.mark.parametrize(("limit", "cores"), [("max 100000", 4), ("150000 100000", 1.5), ("900000 100000", 4)])
+def test_usable_cores_are_those_of_affinity_and_quota(tmp_path, monkeypatch, limit, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 5}, raising=False)
+    (tmp_path / "cpu.max").write_text(limit)
+    assert usable_cores(tmp_path, tmp_path / "absent") == cores

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from winnow import version
-from winnow.control_groups import ROOT, cpu_quota
+from winnow.control_groups import ROOT, cpu_quota, usable_cores
 from winnow.installed import INSTEAD, Required, Version, requirements, unsuitable_version, version_of
 
 # Flags of /proc/cpuinfo by which torch and winnow choose how to multiply matrices. avx512_bf16, amx_bf16 and bf16
@@ -67,15 +67,13 @@ def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = ROOT) -> dic
     allow.
     """
     text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
-    cores, quota = os.cpu_count() or 1, cpu_quota(groups)
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     flags = set(text.split())
     return {
         "model": _model(text) or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
-        "cores": cores,
-        "usable": affinity if quota is None else min(float(affinity), quota),
-        "quota": quota,
+        "cores": os.cpu_count() or 1,
+        "usable": usable_cores(groups),
+        "quota": cpu_quota(groups),
         "instructions": [flag for flag in INSTRUCTIONS if flag in flags],
         "bfloat16": bool(BFLOAT16 & flags),
     }

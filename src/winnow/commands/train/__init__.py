@@ -13,10 +13,19 @@ from winnow.errors import resumable
 from winnow.view.screen import Progress
 
 
+AUTO = "auto"
+
+
 def _check_progress(how: str) -> str:
     if how not in get_args(Progress):
         raise typer.BadParameter(f"{how!r} is none of {', '.join(get_args(Progress))}")
     return how
+
+
+def _check_ranks(ranks: str) -> str:
+    if ranks != AUTO and not (ranks.isdecimal() and int(ranks) > 0):
+        raise typer.BadParameter(f"{ranks!r} is neither a positive number nor {AUTO}")
+    return ranks
 
 
 def train(
@@ -29,7 +38,14 @@ def train(
         list[str] | None, typer.Option(metavar="KEY", help="A key that a resume may change; may be repeated.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
-    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes of the run.")] = 1,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            callback=_check_ranks,
+            help="Number of processes of the run; auto: one per GPU, or on a CPU one per core.",
+        ),
+    ] = "1",
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help='A Ray cluster that runs the ranks; "local" starts one here.')
     ] = None,
@@ -59,16 +75,19 @@ def train(
     )
     if ray is not None and progress == "json":
         raise typer.BadParameter("Ray also writes to standard output: read metrics.jsonl of the run instead")
+    if ray is not None and ranks == AUTO:
+        raise typer.BadParameter("auto counts the cores and GPUs of this machine: give the number of ranks on Ray")
     if ray is not None:
         from winnow.commands.train.on_ray import launch_on_ray
 
-        code = launch_on_ray(request, ray, ranks, restarts=restarts)
-    elif ranks > 1:
-        from winnow.commands.train.elastic import launch
-
-        code = launch(request, ranks)
-    else:
+        code = launch_on_ray(request, ray, int(ranks), restarts=restarts)
+    elif ranks == "1":
         code = train_here(request)
+    else:
+        from winnow.commands.train.elastic import launch, ranks_for
+
+        count = ranks_for(request.members().config) if ranks == AUTO else int(ranks)
+        code = launch(request, count) if count > 1 else train_here(request)
     if code == SAVED or (code == FAILED and has_finished_step(request.members().output)):
         print_resume_command(resumable(typer.Exit(code)), ctx)
     if code:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -23,11 +24,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from winnow import ranks as this_process
 from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
 from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
+from winnow.config import Config
+from winnow.control_groups import usable_cores
 from winnow.errors import ConfigError
+from winnow.models.device import planned_device
 from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
 from winnow.training.stop_signals import SIGNALS
@@ -35,6 +41,21 @@ from winnow.view.screen import escape_logs, escape_unprintable
 from winnow.view.text import sanitize
 
 POLL_SECONDS = 0.1
+MOST_ON_CPU = 8  # ranks of `auto`: each has some 0.5 GB of libraries, and a small share of the prompts
+
+
+def ranks_for(config: Config) -> int:
+    """The ranks of `--ranks auto`: one per GPU. On a CPU, one per core that this process may use, or one per so many
+    cores as a rank has threads by the key `threads` or OMP_NUM_THREADS; at most 8, and a prompt for each.
+
+    A small model samples faster in several processes of one thread than in one of several (docs/log.md).
+    """
+    if planned_device(config.device).type == "cuda":
+        count = max(1, torch.cuda.device_count())
+    else:
+        threads = config.threads or (torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1)
+        count = min(MOST_ON_CPU, max(1, math.ceil(usable_cores()) // threads))
+    return min(count, config.rollout.prompts_per_step)
 
 
 def launch(request: TrainingRequest, ranks: int) -> int:
