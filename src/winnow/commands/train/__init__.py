@@ -12,7 +12,6 @@ from winnow.commands.command_line import FAILED, SAVED, ConfigFile, Sets, Unsets
 from winnow.errors import resumable
 from winnow.view.screen import Progress
 
-
 AUTO = "auto"
 
 
