@@ -128,9 +128,9 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     built = build(members, folder=Path(tempfile.mkdtemp(dir=folder)), device=torch.device("cpu"))
     seconds, peaks, trained = [], [], []
     run, progress = built.run, built.progress
-    write = run.logbook.write
-    run.logbook.write = lambda step, metrics, groups, updates: (  # type: ignore[method-assign]
-        trained.append([_as_lists(group) for group in groups]) or write(step, metrics, groups, updates)
+    begin = run.logbook.begin
+    run.logbook.begin = lambda step, groups, updates: (  # type: ignore[method-assign]
+        trained.append([_as_lists(group) for group in groups]) or begin(step, groups, updates)
     )
     for step in range(sizes.steps):
         plan(run, progress, step)

@@ -23,7 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
         "records.py", "families.py", "registry.py", "options.py", "user_code.py", "config.py",
         "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
-        "control_groups.py", "ranks.py", "metrics.py", "version.py",
+        "background.py", "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
     "budget": ("budget",),
     "algorithms": ("algos", "rewards"),

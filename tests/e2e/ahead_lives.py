@@ -51,7 +51,7 @@ POINTS: list[Point] = [
     phase("next step to be waited for", "training.step:finish", **IN_STEP),
     phase("next step complete", "training.step:finish", after=True, **IN_STEP),
     phase("weights handed over", "training.step:sync_weights", after=True, **IN_STEP),
-    phase("metrics logged", "state.logbook:Logbook.write", after=True, **IN_STEP),
+    phase("metrics logged", "state.logbook:Logbook.finish", after=True, **IN_STEP),
     written("pending rollouts half written", "checkpoint:write_tensors", after=True),
 ]
 

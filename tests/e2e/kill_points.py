@@ -165,9 +165,10 @@ PHASES = [
     phase("weights handed over", "learner.learner:Learner.weights", after=True),
     phase("metrics described", "training.step:describe", after=True),
     phase("rollouts half written", "state.rollout_files:mark_of"),
-    phase("rollouts written, not listed", "state.rollout_files:write", after=True),
+    phase("rollouts a draft", "state.rollout_files:write_draft", after=True),
+    phase("rollouts written, not listed", "state.log:append", of=".index.jsonl"),
     phase("rollouts logged, metrics not", "state.log:append", of=".index.jsonl", after=True),
-    phase("metrics logged", "state.logbook:Logbook.write", after=True),
+    phase("metrics logged", "state.logbook:Logbook.finish", after=True),
 ]
 
 UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: its first to wait is its first update
@@ -222,7 +223,7 @@ FAILING_WRITES = [
 ]
 FAILING_PHASES = [
     *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
-    phase("rollouts not logged", "state.rollout_files:write"),
+    phase("rollouts not logged", "state.rollout_files:write_draft"),
     phase("rollouts not listed", "state.log:write_all"),
     phase("metrics not logged", "state.log:write_all", call=2),
 ]

@@ -20,6 +20,7 @@ WORDS = [
     "version",
     "errors",
     "installed",
+    "background",
     "control_groups",
     "recipes",
     "ranks",

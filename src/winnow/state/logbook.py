@@ -97,22 +97,36 @@ class Logbook:
         marks = {INDEX: self._rollouts.sync(step), METRICS: self._metrics.sync(step)}
         return {name: mark for name, mark in marks.items() if mark is not None}
 
-    def write(
-        self, step: int, metrics: Mapping[str, float], groups: Sequence[Group], batches: Sequence[Batch]
-    ) -> StepReport:
-        """Log a finished step: its rollouts, then its metrics, whose row marks the step as complete.
+    def begin(self, step: int, groups: Sequence[Group], batches: Sequence[Batch]) -> None:
+        """Start to write a step's rollouts, which takes place in a thread while the policy is updated.
 
         `groups` are filled up to their advantages. `TrainingSequence.group` in the batches is the position of a group.
+        """
+        weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
+        self._rollouts.begin(step, groups, weights)
+
+    def finish(self, step: int, metrics: Mapping[str, float]) -> StepReport:
+        """Log a finished step: the rollouts that `begin` was given, then its metrics, whose row marks it as complete.
 
         Raises KeyError for a metric that is not in metrics.py, ValueError for a group that is not filled, and
         RunFolderError where writing fails.
         """
         with ranks.together("writing the log"):
             row = metrics_line(step, metrics)
-            weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
-            self._rollouts.write(step, groups, weights)
+            self._rollouts.finish(step)
             self._metrics.append(step, row)
         return StepReport(step=step, metrics=dict(metrics))
+
+    def write(
+        self, step: int, metrics: Mapping[str, float], groups: Sequence[Group], batches: Sequence[Batch]
+    ) -> StepReport:
+        """`begin` and `finish`."""
+        self.begin(step, groups, batches)
+        return self.finish(step, metrics)
+
+    def close(self) -> None:
+        """Remove what was begun of a step that does not end."""
+        self._rollouts.discard()
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of an evaluation or a probe before `step`. Readers merge them with the step's row.

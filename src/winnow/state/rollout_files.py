@@ -20,11 +20,14 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from winnow import ranks
+from winnow.background import begun
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
@@ -67,18 +70,18 @@ def _step_of(name: str) -> int | None:
     return int(match[1]) if match and path_of(Path(), int(match[1])).name == name else None
 
 
-def write(
-    path: Path, step: int, seed: int, rows: Iterable[Row], *, only_kept: bool, renamed: Callable[[], None]
-) -> Mark:
-    """Write a step's rows and return the mark of the file. `renamed` is called right before the file gets its name.
+def write_draft(path: Path, step: int, seed: int, rows: Iterable[Row], *, only_kept: bool) -> Mark:
+    """Write a step's rows to the draft of the file, and return the mark of its end.
 
-    Raises OSError, and leaves no file then.
+    Raises OSError, and leaves no draft then.
     """
     import pyarrow.parquet as pq
 
     from winnow.state.rollout_columns import PARQUET, SCHEMA, table
 
     draft = draft_of(path)
+    check_kind(path.parent, "a folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
     with opened(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
         sink = _Sink(descriptor)
@@ -89,9 +92,7 @@ def write(
                 writer.write_table(table(step, seed, some, only_kept=only_kept))
             writer.close()
             file.close()
-            mark = mark_of(descriptor)
-            renamed()
-            draft.replace(path)
+            return mark_of(descriptor)
         except BaseException:
             sink.discard = True
             with contextlib.suppress(Exception):
@@ -99,7 +100,6 @@ def write(
                 file.close()
             draft.unlink(missing_ok=True)
             raise
-    return mark
 
 
 class _Sink(io.RawIOBase):
@@ -281,7 +281,7 @@ _NAMED = 3  # most files in one message
 
 
 class RolloutLog:
-    """Writes every `every`-th step.
+    """Writes every `every`-th step, in a thread while the policy is updated.
 
     `rollouts` is "all", "kept" (the others without texts and tokens) or "none".
     """
@@ -291,35 +291,46 @@ class RolloutLog:
         self._index = LineLog(run / INDEX, mark)
         self._seed, self._rollouts, self._every = seed, rollouts, every
         self._unsynced: list[Path] = []
+        self._draft: tuple[Path, Future[Mark]] | None = None  # the file of the step that was begun, and its mark
 
-    def write(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
-        """Log a step. The keys of `weights` are `TrainingSequence.key`.
+    def begin(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
+        """Start to write the draft of a step. The keys of `weights` are `TrainingSequence.key`."""
+        self.discard()
+        if self._rollouts == "none" or step % self._every or not any(group.rollouts for group in groups):
+            return
+        if ranks.is_writer():
+            path, only_kept = path_of(self._folder, step), self._rollouts == "kept"
+            write = partial(write_draft, path, step, self._seed, _rows(groups, weights), only_kept=only_kept)
+            self._draft = path, begun(write, name="winnow-log")
+
+    def finish(self, step: int) -> None:
+        """Wait for the draft of a step, give it its name, and list it in the index.
 
         Raises ValueError for a group that is not filled up to its advantages, RunFolderError where writing fails.
         """
-        if self._rollouts == "none" or step % self._every or not any(group.rollouts for group in groups):
+        if self._draft is None:
             return
-        if not ranks.is_writer():
-            return
-        path = path_of(self._folder, step)
+        path, outcome = self._draft
         with refusals(path):
-            check_kind(self._folder, "a folder")
-            self._folder.mkdir(parents=True, exist_ok=True)
-            mark = write(
-                path,
-                step,
-                self._seed,
-                _rows(groups, weights),
-                only_kept=self._rollouts == "kept",
-                # Called before the rename: a signal right after it must not leave a file that is never synced
-                renamed=lambda: self._unsynced.append(path),
-            )
+            mark = outcome.result()
+            self._unsynced.append(path)  # before the rename: a signal after it must not leave a file never synced
+            draft_of(path).replace(path)
+        self._draft = None
         try:
             self._index.append(step, _line(step, mark))
         except Exception:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
+
+    def discard(self) -> None:
+        """Wait for a draft whose step does not end, and remove it."""
+        if self._draft is not None:
+            path, outcome = self._draft
+            outcome.exception()  # waits
+            self._draft = None
+            with contextlib.suppress(OSError):
+                draft_of(path).unlink(missing_ok=True)
 
     def lost(self) -> str | None:
         """The files that are missing or changed since the index was marked, in words; None without any.
@@ -351,6 +362,7 @@ class RolloutLog:
 
     def sync(self, step: int) -> Mark | None:
         """Wait until every file is on the disk, and return the index's mark before `step`. Raises RunFolderError."""
+        self.discard()
         if not self._index.path.exists():
             return None
         for path in self._unsynced:
@@ -368,6 +380,7 @@ class RolloutLog:
         Where no checkpoint has a mark of the index, it is made again from the files that stay. Raises RunFolderError,
         and DataError for a damaged index.
         """
+        self.discard()
         with refusals(self._folder):
             check_kind(self._folder, "a folder")
             files = files_by_step(self._folder)

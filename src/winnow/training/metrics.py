@@ -77,14 +77,15 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
-        "policy/entropy": -sum(_sum_of_logprobs(r) for r in rollouts) / tokens if tokens else np.nan,
+        "policy/entropy": -float(np.concatenate([_own_logprobs(r) for r in rollouts]).sum()) / tokens
+        if tokens
+        else np.nan,
     }
 
 
-def _sum_of_logprobs(rollout: Rollout) -> float:
-    """Over the tokens that the policy sampled."""
-    own = rollout.logprobs if rollout.trainable is None else rollout.logprobs[rollout.trainable]
-    return float(own.sum())
+def _own_logprobs(rollout: Rollout) -> FloatArray:
+    """[L] of the tokens that the policy sampled."""
+    return rollout.logprobs if rollout.trainable is None else rollout.logprobs[rollout.trainable]
 
 
 def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Metrics:

@@ -20,15 +20,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from winnow import ranks
 from winnow.alarms import Alarm
+from winnow.background import begun
 from winnow.config import Config
 from winnow.engines.base import Engine
 from winnow.errors import StoppedBySignal
@@ -236,14 +236,7 @@ class Saving:
     def begin(self, save: Save, on_saved: OnSaved) -> None:
         """Start a save, once the one before it has ended. The next `wait` calls `on_saved` with its outcome."""
         self.wait()
-        outcome: Future[Checkpoint] = Future()
-        self._under_way = outcome, on_saved
-        # A daemon: a second signal can end the process even while the disk hangs
-        thread = Thread(target=_fill, args=(outcome, save), name="winnow-save", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no thread left: save in this one
-            _fill(outcome, save)
+        self._under_way = begun(save, name="winnow-save"), on_saved
 
     def wait(self) -> None:
         """Wait until no save is in progress, and call `on_saved` for the one that has ended since the last call.
@@ -276,7 +269,7 @@ class Ahead:
     def __init__(self) -> None:
         self.pending: PendingGroups | None = None
         self.stopped = threading.Event()  # for the thread: the run ends
-        self._sampling: tuple[Future[Any], Thread] | None = None
+        self._sampling: Future[Any] | None = None
 
     @property
     def under_way(self) -> bool:
@@ -289,15 +282,12 @@ class Ahead:
 
     def begin(self, sample: Callable[[], Any]) -> None:
         """Call `sample` in a thread."""
-        outcome: Future[Any] = Future()
-        thread = Thread(target=_fill, args=(outcome, sample), name="winnow-ahead", daemon=True)
-        thread.start()
-        self._sampling = outcome, thread
+        self._sampling = begun(sample, name="winnow-ahead")
 
     def wait(self) -> Any:
         """The result of `sample`; raises what it raised."""
         assert self._sampling is not None, "begin was called"
-        result = self._sampling[0].result()
+        result = self._sampling.result()
         self._sampling = None
         return result
 
@@ -307,12 +297,5 @@ class Ahead:
             return
         self.stopped.set()
         engine.close()
-        self._sampling[1].join(ENDS_WITHIN)
+        wait([self._sampling], ENDS_WITHIN)
         self._sampling = None
-
-
-def _fill(outcome: Future[Any], work: Callable[[], Any]) -> None:
-    try:
-        outcome.set_result(work())
-    except BaseException as error:  # of any type: the training thread raises it
-        outcome.set_exception(error)

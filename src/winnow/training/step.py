@@ -92,6 +92,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         # The last checkpoint may still be written by a thread, which reads the tensors that the updates below change
         progress.saving.wait()
 
+    run.logbook.begin(step, groups, updates)  # a thread writes the rollouts while the policy is updated
     critic_tally = CriticTally()
     if run.critic is not None:  # a separate value model
         with clock("critic"):
@@ -121,7 +122,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         metrics |= turn_metrics(run.members, groups)
         metrics |= {**ahead, **planned.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
-        report = run.logbook.write(step, metrics, groups, updates)
+        report = run.logbook.finish(step, metrics)
         progress.written = step
     return report
 

@@ -289,6 +289,44 @@ def three_steps(folder):
     return log
 
 
+def test_a_step_that_was_begun_is_logged_once_it_is_finished(tmp_path):
+    whole, parts = Logbook(tmp_path / "whole", seed=0), Logbook(tmp_path / "parts", seed=0)
+    whole.write(0, {"reward/mean": 0.5}, [group("a"), group("b")], [batch((0, group("a"), 0, 0.5))])
+
+    parts.begin(0, [group("a"), group("b")], [batch((0, group("a"), 0, 0.5))])
+    assert files_by_step(tmp_path / "parts" / "rollouts") == {}
+    report = parts.finish(0, {"reward/mean": 0.5})
+
+    assert (report.step, report.metrics) == (0, {"reward/mean": 0.5})
+    for name in ("metrics.jsonl", "rollouts/step-000000.parquet", "rollouts/.index.jsonl"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("end", [lambda log: log.close(), lambda log: log.sync(1), lambda log: log.truncate_from(1)])
+def test_nothing_remains_of_a_step_that_was_begun_and_did_not_end(tmp_path, end):
+    log = Logbook(tmp_path, seed=0)
+    log.write(0, {"reward/mean": 0.5}, [group("a")], [])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    log.begin(1, [group("b")], [])
+    end(log)
+
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    log.write(1, {"reward/mean": 0.5}, [group("c")], [])
+    assert [row["prompt_id"] for row in read_rows(tmp_path, 1)] == ["c"] * 4
+
+
+def test_rollouts_that_cannot_be_written_are_reported_when_their_step_ends(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    (tmp_path / "rollouts").write_text("mine")
+
+    log.begin(0, [group("a")], [])
+    with refused(RunFolderError, "rollouts", code="run_folder.unwritable"):
+        log.finish(0, {"reward/mean": 0.5})
+
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
 def test_a_resume_removes_the_step_and_everything_after(tmp_path):
     log = three_steps(tmp_path)
     log.truncate_from(2)

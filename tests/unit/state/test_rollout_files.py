@@ -49,7 +49,7 @@ def test_a_row_group_is_bounded_in_tokens_and_a_group_may_span_several(tmp_path,
 
 def test_a_row_group_is_bounded_in_bytes_of_texts(tmp_path, monkeypatch):
     """The metadata of a prompt may be larger than all of its tokens."""
-    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 40_000)
     made = long_group()
     tests = {"tests": "a" * 3_000}
     Logbook(tmp_path, seed=0).write(
@@ -89,7 +89,7 @@ def test_no_more_rows_are_made_than_are_written_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         rollout_columns, "table", lambda *a, **k: sizes.append((len(made), len(a[2]))) or table(*a, **k)
     )
-    rollout_files.write(tmp_path / "a.parquet", 0, 0, rows(), only_kept=False, renamed=lambda: None)
+    rollout_files.write_draft(tmp_path / "a.parquet", 0, 0, rows(), only_kept=False)
     assert sizes[:3] == [(4, 3), (7, 3), (10, 3)]
 
 

@@ -78,11 +78,12 @@ class Built(NamedTuple):
     notices: tuple[str, ...]
 
     def close(self) -> None:
-        """Wait for a save in progress, and stop the verify workers and the engine."""
+        """Wait for a save in progress, remove an unfinished log, and stop the verify workers and the engine."""
         with contextlib.ExitStack() as each:  # calls the last one first
             each.callback(self.run.engine.close)
             each.callback(self.run.verifiers.close)
             each.callback(self.progress.ahead.stop, self.run.engine)
+            each.callback(self.run.logbook.close)
             each.callback(self.progress.saving.wait)  # first, while this process still holds the run folder's lock
 
 
