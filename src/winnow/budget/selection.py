@@ -88,19 +88,15 @@ def _best_split(low_to_high: FloatArray, size: int) -> int:
     """k in 0..size that maximises the variance of the size - k lowest and the k highest of sorted, centred values."""
     if size == 0:
         return 0
-    k = np.arange(size + 1)
-    n = len(low_to_high)
-    sums = _outer_sums(low_to_high, size - k, n - k)
-    squares = _outer_sums(low_to_high**2, size - k, n - k)
-    variance = squares / size - (sums / size) ** 2
-    tolerance = _SAME * float(np.max(low_to_high**2))
-    return int(np.argmax(variance >= variance.max() - tolerance))
-
-
-def _outer_sums(values: FloatArray, below: IntArray, above: IntArray) -> FloatArray:
-    """For each k: the sum of values[:below[k]] and values[above[k]:]."""
-    prefix = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(prefix[below] + prefix[-1] - prefix[above], dtype=np.float64)
+    prefix = np.zeros((2, len(low_to_high) + 1))  # sums of the first values and of the first squares
+    squares = low_to_high * low_to_high
+    low_to_high.cumsum(out=prefix[0, 1:])
+    squares.cumsum(out=prefix[1, 1:])
+    # For k in 0..size: the first size - k, and all but the first N - k
+    outer = prefix[:, size::-1] + prefix[:, -1:] - prefix[:, ::-1][:, : size + 1]
+    mean, square = outer / size
+    variance = square - mean * mean
+    return int((variance >= variance.max() - _SAME * squares.max()).argmax())
 
 
 def _ascending(rewards: FloatArray, ties: FloatArray) -> IntArray:

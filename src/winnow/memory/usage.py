@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -98,14 +99,16 @@ def used_on_devices() -> dict[str, float]:
     return used
 
 
+_MEMORY = re.compile(r"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
+
+
 def process_memory() -> dict[str, int]:
     """Bytes of this process by the kernel's names; empty on systems other than Linux.
 
     VmRSS is resident memory and VmHWM its peak; RssAnon and RssFile are parts of VmRSS. RLIMIT_DATA bounds VmData.
     """
-    with contextlib.suppress(OSError):
-        fields = (line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return {name: int(value.split()[0]) * 1024 for name, value in fields if name.startswith(("Vm", "Rss"))}
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(file.read())}
     return {}
 
 

@@ -99,7 +99,11 @@ def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Me
 
 def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
     trained = {row.key: row.rollout.length for batch in batches for row in batch.sequences}
-    whole = {(position, r.index): r.length for position, g in enumerate(groups) for r in g.rollouts}
+    whole = {
+        (position, rollout.index): length
+        for position, group in enumerate(groups)
+        for rollout, length in zip(group.rollouts, group.lengths.tolist(), strict=True)
+    }
     cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
     kept = [credit for g in groups for credit in _kept_advantages(g)]
     generated = completion_tokens(groups)
