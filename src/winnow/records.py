@@ -188,9 +188,13 @@ class Group:
     def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
         index = np.asarray(places)
-        index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
+        if index.dtype == np.bool_:
+            if len(index) == len(self.rollouts) and index.all():
+                return self
+            index = np.flatnonzero(index)
         if index.tolist() == list(range(len(self.rollouts))):
             return self
+        index = index.astype(np.int64)
         per_rollout = [of.name for of in dataclasses.fields(self) if of.name != "prompt"]
         return dataclasses.replace(self, **{name: _pick(getattr(self, name), index) for name in per_rollout})
 

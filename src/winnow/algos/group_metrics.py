@@ -25,11 +25,11 @@ def reward_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] |
         "reward/std": float(every.std()),
         "reward/min": float(every.min()),
         "reward/max": float(every.max()),
-        "reward/mean_of_prompts": float(np.mean([of.mean() for of in each])),
+        "reward/mean_of_prompts": float(np.mean([of.sum() / len(of) for of in each])),
     }
     if correct is not None:
         metrics["reward/accuracy"] = float(np.concatenate(correct).mean())
-        metrics["reward/accuracy_of_prompts"] = float(np.mean([of.mean() for of in correct if len(of)]))
+        metrics["reward/accuracy_of_prompts"] = float(np.mean([of.sum() / len(of) for of in correct if len(of)]))
     return metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +49,11 @@ def _reward_parts(verified: Sequence[Group]) -> Metrics:
 
 
 def _outcomes(groups: Sequence[Group]) -> Metrics:
-    kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
-    causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
+    outcomes = [outcome for group in groups for outcome in group.outcomes or ()]
+    kinds = Counter([outcome.kind for outcome in outcomes])
+    causes = Counter([outcome.cause for outcome in outcomes if outcome.kind == "failed"])
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
-    metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
+    metrics["outcome/timed_out"] = float(sum([outcome.late for outcome in outcomes]))
     metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
     return {**metrics, **_cuts(groups)}
 
@@ -105,17 +107,19 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
         for rollout, length in zip(group.rollouts, group.lengths.tolist(), strict=True)
     }
     cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
-    kept = [credit for g in groups for credit in _kept_advantages(g)]
+    selected = [group for group in groups if group.keep is not None]
+    keep = _joined([group.keep for group in selected if group.keep is not None], np.bool_)
+    advantages = [credit for group in selected for credit in _kept_advantages(group)]
     generated = completion_tokens(groups)
     metrics = {
-        "select/kept": float(sum(int(g.keep.sum()) for g in groups if g.keep is not None)),
+        "select/kept": float(keep.sum()),
         "select/trained": float(len(trained)),
         "budget/rollouts": float(sum(len(g.rollouts) for g in groups)),
         "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
         "budget/tokens_generated": generated,
         "budget/prompt_tokens": prompt_tokens(groups),
-        "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
-        "budget/tokens_kept": float(sum(g.lengths[g.keep].sum() for g in groups if g.keep is not None)),
+        "budget/tokens_verified": completion_tokens(verified),
+        "budget/tokens_kept": float(_joined([group.lengths for group in selected], np.int64)[keep].sum()),
         "budget/tokens_trained": float(sum(trained.values())),
         "budget/tokens_wasted": generated - float(sum(trained.values())),
         "budget/tokens_cut": float(sum(cut)),
@@ -123,9 +127,14 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     }
     if any(r.trainable is not None for g in groups for r in g.rollouts):
         metrics["budget/environment_tokens"] = float(sum((g.sizes - g.lengths).sum() for g in groups))
-    if kept:
-        metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}
+    if advantages:
+        metrics |= {"advantage/mean": float(np.mean(advantages)), "advantage/std": float(np.std(advantages))}
     return metrics
+
+
+def _joined(arrays: Sequence[Any], kind: Any) -> Any:
+    """The arrays in one, also where there are none."""
+    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
 
 
 def prompt_tokens(groups: Iterable[Group]) -> float:
@@ -135,7 +144,7 @@ def prompt_tokens(groups: Iterable[Group]) -> float:
 
 def completion_tokens(groups: Iterable[Group]) -> float:
     """Tokens of all rollouts that the policy sampled."""
-    return float(sum(group.lengths.sum() for group in groups))
+    return float(_joined([group.lengths for group in groups], np.int64).sum())
 
 
 def _dynamic_sampling(added: Sequence[Group], planned: int) -> Metrics:
