@@ -181,9 +181,14 @@ class Group:
     advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] or N x [L]
 
     def fill(self, **fields: Any) -> Self:
-        """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
+        """A copy with more fields set; refuses to overwrite one or to take a wrong length.
+
+        It shares the arrays that are computed already: no field that they depend on is filled twice.
+        """
         _check_fill(self, fields, length=len(self.rollouts))
-        return dataclasses.replace(self, **fields)
+        filled = object.__new__(type(self))
+        vars(filled).update(vars(self), **fields)
+        return filled
 
     def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""

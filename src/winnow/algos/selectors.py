@@ -99,11 +99,12 @@ def chain(selectors: Sequence[Selector]) -> Selector:
     """
 
     def select(group: Group, rng: Rng) -> BoolArray:
-        left = np.arange(len(group.rollouts))
+        keep = np.ones(len(group.rollouts), dtype=np.bool_)
         for selector in selectors:
-            if len(left):
-                left = left[checked_mask(selector(group.take(left), rng), len(left))]
-        return _mask(len(group.rollouts), left)
+            if keep.any():
+                left = group.take(keep)
+                keep[keep] = checked_mask(selector(left, rng), len(left.rollouts))
+        return keep
 
     return select
 

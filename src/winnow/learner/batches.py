@@ -145,8 +145,8 @@ def _kept_rollouts(
         group=np.array([place[c.position] for c in candidates], dtype=np.int64),
         correct=np.array([correct[c.position][c.place] for c in candidates], dtype=np.bool_),
         generated=np.array([len(group.rollouts) for group in groups.values()], dtype=np.int64),
-        valid=np.array([group.valid.sum() for group in groups.values()], dtype=np.int64),
-        accepted=np.array([mask.sum() for mask in correct.values()], dtype=np.int64),
+        valid=np.array([np.count_nonzero(group.valid) for group in groups.values()], dtype=np.int64),
+        accepted=np.array([np.count_nonzero(mask) for mask in correct.values()], dtype=np.int64),
         pass_rate=rates[list(groups)],
         max_new_tokens=max_new_tokens,
     )

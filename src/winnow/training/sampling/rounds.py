@@ -79,8 +79,8 @@ def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
     sampled = np.array([len(group.rollouts) for group in groups], dtype=np.int64)
     if np.array_equal(sampled, planned):  # no rule has anything left to decide
         return np.zeros_like(planned)
-    valid = np.array([group.valid.sum() for group in groups], dtype=np.int64)
-    correct = np.array([group.correct.sum() for group in groups], dtype=np.int64)
+    valid = np.array([np.count_nonzero(group.valid) for group in groups], dtype=np.int64)
+    correct = np.array([np.count_nonzero(group.correct) for group in groups], dtype=np.int64)
     seen = Counts(planned=planned, sampled=sampled, correct=correct, wrong=valid - correct)
     more = check_more(run.members.rounds(seen), seen)
     ranks.check_same("number of further rollouts", lambda: str(more.tolist()), ranks.SAME_RESULTS)
