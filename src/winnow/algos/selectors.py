@@ -130,12 +130,6 @@ def keep_verified(select: Selector, group: Group, rng: Rng) -> BoolArray:
     return keep
 
 
-def _mask(n: int, chosen: IntArray) -> BoolArray:
-    mask = np.zeros(n, dtype=np.bool_)
-    mask[chosen] = True
-    return mask
-
-
 Advantage = Callable[[Sequence[Group]], Sequence[Any]]
 
 

@@ -45,7 +45,7 @@ def make_batches(
     are the plan's. Raises ConfigError unless the weighting returns one finite number per sequence.
     """
     candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group, max_trained_tokens)]
-    tokens = np.zeros(len(groups), dtype=np.int64)
+    tokens = [0] * len(groups)
     for candidate in candidates:
         tokens[candidate.position] += candidate.length
     rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
@@ -58,7 +58,7 @@ def make_batches(
     return [
         Batch(epoch=epoch, sequences=tuple(s for position in part for s in of_group[position]))
         for epoch in range(epochs)
-        for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
+        for part in _cut(np.array(tokens, dtype=np.int64), updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
 
 
@@ -70,11 +70,7 @@ class _Candidate:
     position: int  # of the group in the step
     rollout: Rollout  # only the tokens that are trained
     place: int  # of the rollout in the group
-
-    @property
-    def length(self) -> int:
-        """Trainable tokens."""
-        return self.rollout.length
+    length: int  # trainable tokens
 
     def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages
@@ -109,10 +105,10 @@ def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
 def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candidate]:
     if group.keep is None:
         raise ValueError(f"group {group.prompt.id!r} has no `keep` yet; select before the batches")
-    kept = [
-        _Candidate(group, position, first_tokens(group.rollouts[i], tokens), int(i)) for i in np.flatnonzero(group.keep)
+    kept = [(place, first_tokens(group.rollouts[place], tokens)) for place in np.flatnonzero(group.keep).tolist()]
+    return [
+        _Candidate(group, position, rollout, place, length) for place, rollout in kept if (length := rollout.length)
     ]
-    return [candidate for candidate in kept if candidate.length > 0]
 
 
 def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:

@@ -99,7 +99,7 @@ def used_on_devices() -> dict[str, float]:
     return used
 
 
-_MEMORY = re.compile(r"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
+_MEMORY = re.compile(rb"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 def process_memory() -> dict[str, int]:
@@ -107,8 +107,8 @@ def process_memory() -> dict[str, int]:
 
     VmRSS is resident memory and VmHWM its peak; RssAnon and RssFile are parts of VmRSS. RLIMIT_DATA bounds VmData.
     """
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(file.read())}
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb", buffering=0) as file:
+        return {name.decode(): int(kib) * 1024 for name, kib in _MEMORY.findall(file.read())}
     return {}
 
 

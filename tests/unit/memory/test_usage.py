@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +67,7 @@ def test_a_gauge_measures_memory_that_a_phase_leaves():
 def test_a_gauge_is_cheap(monkeypatch):
     """One small file a reading, and nothing at the start of a phase: some 50 microseconds."""
     read, opened = [], open
-    monkeypatch.setattr("builtins.open", lambda path, **how: read.append(path) or opened(path, **how))
+    monkeypatch.setattr("builtins.open", lambda path, *how, **more: read.append(path) or opened(path, *how, **more))
     gauge = Gauge()
     for _ in range(3):
         gauge.start()
