@@ -6,6 +6,7 @@ array per group: [N], or one array [L] per rollout for an advantage per token. R
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, cast
@@ -189,4 +190,5 @@ def _relative(rewards: FloatArray, over: FloatArray) -> FloatArray:
 
 
 def _std(over: FloatArray) -> float:
-    return float(over.std(ddof=1))
+    off = _centred(over, over)
+    return math.sqrt(float((off * off).sum()) / (len(over) - 1))

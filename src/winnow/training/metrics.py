@@ -11,7 +11,7 @@ import numpy as np
 
 from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.budget.pass_rates import brier_score
-from winnow.records import CAUSES, Batch, FloatArray, Group, Rollout
+from winnow.records import CAUSES, Batch, FloatArray, Group
 from winnow.training.tally import Metrics
 
 
@@ -75,19 +75,14 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
         return {}
     lengths = np.concatenate([g.lengths for g in groups])
     tokens = int(lengths.sum())
+    # Of the tokens that the policy sampled
+    logprobs = np.concatenate([r.logprobs if r.trainable is None else r.logprobs[r.trainable] for r in rollouts])
     return {
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
-        "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
-        "policy/entropy": -float(np.concatenate([_own_logprobs(r) for r in rollouts]).sum()) / tokens
-        if tokens
-        else np.nan,
+        "rollout/truncated": [r.finish for r in rollouts].count("length") / len(rollouts),
+        "policy/entropy": -float(logprobs.sum()) / tokens if tokens else np.nan,
     }
-
-
-def _own_logprobs(rollout: Rollout) -> FloatArray:
-    """[L] of the tokens that the policy sampled."""
-    return rollout.logprobs if rollout.trainable is None else rollout.logprobs[rollout.trainable]
 
 
 def _calibration(verified: Sequence[Group], pass_rates: FloatArray | None) -> Metrics:
