@@ -1,10 +1,12 @@
 """The speed of two source trees on the same work: same seeds, same rollouts, same updates.
 
     python benchmarks/tree_speed.py --before ../before --after .
+    python benchmarks/tree_speed.py --before ../before --after . --demo --rounds 3     the run of scripts/demo
 
 Each round trains the same steps in both trees, one after the other, each in a process; the first two steps are the
 warm-up. The result is the median over all rounds and steps of the ratio before / after: above 1, the new tree is
-faster. benchmarks/identity.py checks that both compute the same.
+faster. benchmarks/identity.py checks that both compute the same. With --demo, each round trains the whole run of each
+tree's scripts/demo, with the number of processes that the script names; the seconds are those of all steps.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import frame
 
@@ -31,8 +35,15 @@ def main() -> None:
     made = frame.parser(__doc__, rounds=5, steps=8, threads=2)
     made.add_argument("--before", type=Path, required=True)
     made.add_argument("--after", type=Path, required=True)
+    made.add_argument("--demo", action="store_true", help="the whole run of scripts/demo")
     made.add_argument("--write", action="store_true", help="write the result")
     options = frame.parse(made)
+    if options.demo:
+        report = demo(options.before, options.after, options.rounds)
+        print(json.dumps(report, indent=1))
+        if options.write:
+            frame.finish("tree_speed_demo", {"settings": {"rounds": options.rounds}, **report})
+        return
     report = {}
     for point, sets in SETS.items():
         pairs = []
@@ -53,24 +64,51 @@ def main() -> None:
         frame.finish("tree_speed", {"settings": settings, "before / after, and median seconds": report})
 
 
+def demo(before: Path, after: Path, rounds: int) -> dict[str, Any]:
+    """Seconds of training and the last accuracies of each tree's demo, by round, and the median ratio after / before."""
+    pairs = [(demonstrated(before), demonstrated(after)) for _ in range(rounds)]
+    seconds = [[run["seconds"] for run in side] for side in zip(*pairs, strict=True)]
+    return {
+        "seconds after / before": frame.median_ratio(seconds[1], seconds[0]),
+        "before": [one for one, _ in pairs],
+        "after": [other for _, other in pairs],
+    }
+
+
+def demonstrated(tree: Path) -> dict[str, float]:
+    """The run that a tree's scripts/demo trains."""
+    ranks = ("--ranks", "auto") if "--ranks auto" in (tree / "scripts" / "demo").read_text() else ()
+    rows = metrics_of(tree, ranks)
+    last = [row for row in rows if "eval/accuracy_sampled" in row][-1]
+    accuracies = {name: last[f"eval/{name}"] for name in ("accuracy_sampled", "accuracy_greedy")}
+    return {"seconds": round(sum(row.get("seconds/step", 0.0) for row in rows), 2), **accuracies}
+
+
 def trained(tree: Path, sets: tuple[str, ...], steps: int, threads: int) -> Seconds:
     """Seconds of each phase of each step, without the warm-up."""
+    given = (f"steps={steps}", f"threads={threads}", "evaluate.problems=8", *sets)
+    words = [word for each in given for word in ("--set", each)]
+    rows = metrics_of(tree, words, {"OMP_NUM_THREADS": str(threads)})
+    found = [{phase: row[f"seconds/{phase}"] for phase in PHASES} for row in rows if "seconds/step" in row]
+    assert len(found) == steps
+    return found[WARM_UP:]
+
+
+def metrics_of(
+    tree: Path, words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> list[dict[str, float]]:
+    """The metrics of a run of the recipe arithmetic in a tree, with these further words of the command."""
     with tempfile.TemporaryDirectory(prefix="winnow-speed-") as folder:
-        given = (f"steps={steps}", f"output={folder}/run", f"threads={threads}", "evaluate.problems=8", *sets)
         command = [sys.executable, "-m", "winnow", "train", frame.recipe_of_tree(tree, "arithmetic")]
-        environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src"), "OMP_NUM_THREADS": str(threads)}
         subprocess.run(
-            [*command, *(word for each in given for word in ("--set", each))],
+            [*command, "--output", f"{folder}/run", *words],
             cwd=tree,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(tree.resolve() / "src"), **(environment or {})},
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    found = [{phase: row[f"seconds/{phase}"] for phase in PHASES} for row in rows if "seconds/step" in row]
-    assert len(found) == steps
-    return found[WARM_UP:]
+        return [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl_sides import Measured, Setting, token_hash
 
+from winnow import ranks
 from winnow.models.load import load
 from winnow.records import Prompt, Rollout
 from winnow.rewards.compose import Score
@@ -148,10 +149,11 @@ class Baton(TrainerCallback):  # type: ignore[misc]
 
 
 def fastest_micro_batch(
-    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]], folder: Path, *, steps: int = 4
+    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]] | None, folder: Path, *, steps: int = 4
 ) -> tuple[int, dict[int, float]]:
     """The completions per micro-batch with which TRL's update is fastest, and the seconds of all tried sizes."""
-    sizes = sorted({size for size in (16, 32, 64, setting.total) if setting.total % size == 0})
+    own = setting.total // ranks.count()
+    sizes = sorted({size for size in (16, 32, 64, own) if own % size == 0})
     found = {size: _update_seconds(setting, prompts, replay, folder, size, steps) for size in sizes}
     return min(found, key=lambda size: found[size]), found
 
@@ -162,7 +164,7 @@ def update_of(measured: Measured) -> float:
 
 
 def _update_seconds(
-    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]], folder: Path, size: int, steps: int
+    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]] | None, folder: Path, size: int, steps: int
 ) -> float:
     seen: list[float] = []
 
@@ -176,7 +178,8 @@ def _update_seconds(
 
 def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: bool) -> Any:
     """Every field that matters, including those with default values. One generation per optimizer step."""
-    if setting.total % micro_batch:
+    own, rest = divmod(setting.total, ranks.count())  # completions of this rank
+    if rest or own % micro_batch:
         raise ValueError(f"a micro-batch of {micro_batch} does not divide the step's {setting.total} completions")
     return trl.GRPOConfig(
         output_dir=str(folder / "trl"),
@@ -190,7 +193,8 @@ def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: boo
         if continuous
         else None,
         per_device_train_batch_size=micro_batch,
-        gradient_accumulation_steps=setting.total // micro_batch,
+        gradient_accumulation_steps=own // micro_batch,
+        ddp_find_unused_parameters=False,  # faster, and there are none
         num_generations=setting.rollouts,
         num_iterations=1,
         loss_type="grpo",

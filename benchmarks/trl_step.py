@@ -4,12 +4,14 @@
     python benchmarks/trl_step.py --points step pods       some of them
     python benchmarks/trl_step.py --shape 40m --lengths fixed --points generation update step pods \
         --prompts 4 --rollouts 8 --keep 2 --dtype bfloat16
+    python benchmarks/trl_step.py --ranks 2 --points step pods     both sides with 2 processes of one thread
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
 package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py).
 Then, per point, TRL and winnow do one step each in turn, after 2 of each as a warm-up. The result is the median of
-the ratios per pair.
+the ratios per pair. With --ranks, each side is data-parallel, TRL by the Trainer's DistributedDataParallel over gloo,
+and the seconds are those of rank 0; the proof of equal gradients is that of a run without --ranks.
 
 generation  the same prompts, sampled by the base policy
 update      forward, backward, clipping and optimizer on the same rollouts
@@ -21,6 +23,7 @@ reward      both learn the default task for the same seconds; the seconds until 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -35,11 +38,14 @@ from typing import Any
 
 import frame
 import numpy as np
+import torch
 import trl_parity
+from launched import launch
 from trl_peer import Peer, fastest_micro_batch, update_of
 from trl_sides import NOTES, Measured, Setting, completions
 from trl_winnow import Ours
 
+from winnow import ranks
 from winnow.models.architecture import architecture
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
@@ -56,21 +62,31 @@ Report = dict[str, Any]
 
 
 def main() -> None:
+    if "RANK" not in os.environ and (ranks_wanted := _options(started=False).ranks) > 1:
+        launch(ranks_wanted, __file__, [*sys.argv[1:], "--dirty"], OFFLINE)
+        return
     options = _options()
     if os.environ.get("HF_HUB_OFFLINE") != "1":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
     warnings.filterwarnings("ignore", category=FutureWarning)
-    with tempfile.TemporaryDirectory(prefix="winnow-trl-") as name:
-        report = _measure(options, Path(name))
+    with ranks.joined(timeout_seconds=600), tempfile.TemporaryDirectory(prefix="winnow-trl-") as own:
+        (name, *_) = ranks.gather_from_all(own)  # of rank 0
+        with contextlib.nullcontext() if ranks.is_writer() else contextlib.redirect_stdout(None):
+            report = _measure(options, Path(name))
+        ranks.gather_from_all(None)  # the folder is removed after all have finished
+    if not ranks.is_writer():
+        return
     if options.quick:
         print("a smoke test: nothing was written")
         return
     packages = (*frame.PACKAGES, "trl", "accelerate", "datasets")
     suffix = "" if options.shape == "bundled" else f"_{options.shape}_{options.dtype}"
+    suffix += f"_{options.ranks}_ranks" if options.ranks > 1 else ""
     frame.finish("trl_" + version("trl").replace(".", "_") + suffix, report, options, packages=packages)
 
 
-def _options() -> argparse.Namespace:
+def _options(*, started: bool = True) -> argparse.Namespace:
+    """The options; with `started`, the measurement begins."""
     parser = frame.parser(
         __doc__,
         rounds=(5, "pairs per point, after 2 to warm up"),
@@ -78,6 +94,7 @@ def _options() -> argparse.Namespace:
         prompts=(8, "prompts per step"),
         fixed_tokens=64,
         keep=(16, "m of PODS; its n is the largest of --rollouts"),
+        ranks=(1, "processes of each side, of one thread each"),
     )
     parser.add_argument("--shape", choices=("bundled", "40m"), default="bundled", help="40m: random weights")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
@@ -87,7 +104,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     parser.add_argument("--quick", action="store_true")
+    if not started:
+        return parser.parse_args()
     options = frame.parse(parser)
+    if options.ranks > 1:
+        torch.set_num_threads(1)
+        if not set(options.points) <= {"step", "pods"} or options.shape != "bundled":
+            parser.error("several ranks measure --points step pods of the bundled policy")
     if options.quick:
         options.rounds, options.prompts, options.rollouts, options.keep = 2, 4, (4, 8), 4
         options.fixed_tokens, options.seconds = 16, 6.0
@@ -104,7 +127,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
     proven = settings[0]
     if options.shape != "bundled":  # a random policy samples the pad token, which TRL's embedding never trains
         proven = proven.but(rollouts=4, max_new_tokens=16)
-    parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)  # in float32
+    parity = None
+    if options.ranks == 1:
+        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)  # in float32
     settings = [setting.but(dtype=options.dtype) for setting in settings]
     print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
     points = []
@@ -143,7 +168,9 @@ def _points(setting: Setting, options: argparse.Namespace, folder: Path) -> Iter
     """Every point of one n and one kind of length."""
     ours = Ours(setting.but(problems=setting.prompts), folder)
     groups, prompts = ours.sample(seed=0), ours.prompts()
-    size, tried = fastest_micro_batch(setting, prompts, completions(groups), folder)
+    # Each of several ranks samples its own completions
+    replay = completions(groups) if ranks.count() == 1 else None
+    size, tried = ranks.gather_from_all(fastest_micro_batch(setting, prompts, replay, folder))[0]
     about = {"n": setting.rollouts, "prompts": setting.prompts, "lengths": setting.lengths}
     about |= {"trl_micro_batch": size, "trl_micro_batches_tried": {k: round(v, 4) for k, v in tried.items()}}
     race = _Race(setting, folder, size, options.rounds)
