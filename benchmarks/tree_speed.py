@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def demo(before: Path, after: Path, rounds: int) -> dict[str, Any]:
-    """Seconds of training and the last accuracies of each tree's demo, by round, and the median ratio after / before."""
+    """Seconds of training and the last accuracies of each tree's demo, and the median ratio after / before."""
     pairs = [(demonstrated(before), demonstrated(after)) for _ in range(rounds)]
     seconds = [[run["seconds"] for run in side] for side in zip(*pairs, strict=True)]
     return {
@@ -94,16 +94,14 @@ def trained(tree: Path, sets: tuple[str, ...], steps: int, threads: int) -> Seco
     return found[WARM_UP:]
 
 
-def metrics_of(
-    tree: Path, words: Sequence[str], environment: Mapping[str, str] | None = None
-) -> list[dict[str, float]]:
+def metrics_of(tree: Path, words: Sequence[str], variables: Mapping[str, str] | None = None) -> Seconds:
     """The metrics of a run of the recipe arithmetic in a tree, with these further words of the command."""
     with tempfile.TemporaryDirectory(prefix="winnow-speed-") as folder:
         command = [sys.executable, "-m", "winnow", "train", frame.recipe_of_tree(tree, "arithmetic")]
         subprocess.run(
             [*command, "--output", f"{folder}/run", *words],
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree.resolve() / "src"), **(environment or {})},
+            env={**os.environ, "PYTHONPATH": str(tree.resolve() / "src"), **(variables or {})},
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -70,11 +70,11 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
     warnings.filterwarnings("ignore", category=FutureWarning)
     with ranks.joined(timeout_seconds=600), tempfile.TemporaryDirectory(prefix="winnow-trl-") as own:
-        (name, *_) = ranks.gather_from_all(own)  # of rank 0
-        with contextlib.nullcontext() if ranks.is_writer() else contextlib.redirect_stdout(None):
+        (name, *_), writes = ranks.gather_from_all(own), ranks.is_writer()  # the folder of rank 0
+        with contextlib.nullcontext() if writes else contextlib.redirect_stdout(None):
             report = _measure(options, Path(name))
         ranks.gather_from_all(None)  # the folder is removed after all have finished
-    if not ranks.is_writer():
+    if not writes:
         return
     if options.quick:
         print("a smoke test: nothing was written")
