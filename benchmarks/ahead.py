@@ -1,15 +1,15 @@
 #!/usr/bin/env python
 """What does `rollout.ahead = 1` do to the speed of a step and to learning, on two CPU cores?
 
-    python benchmarks/ahead.py speed               about 15 minutes on an idle machine
+    python benchmarks/ahead.py speed               about 8 minutes on an idle machine
     python benchmarks/ahead.py learning --nice 15  about 30 minutes of one core
 
 speed       The phases of a step alone, from synchronous runs of the recipe arithmetic with native in a process of its
             own: G seconds of sampling and judging, U seconds of the update, and the rest, with 2 threads (G2, U2) and
             with 1 (G1, U1). Sampling and updates of such a run never coincide. Then the same run one step ahead, with 1
             thread for each side. Expected is (G2 + U2 + rest) / (max(G1, U1) + rest) times the speed of the synchronous
-            run on two threads. The share of it that is reached, and the waiting of each side, are means over steps; the
-            first two steps are omitted.
+            run on two threads. The three runs are repeated, as the machine's speed changes within minutes. Seconds are
+            medians over a run's steps without the first two; ratios are medians over the rounds.
 learning    Accuracy by step of the recipe arithmetic with 4 updates per step, synchronous and one step ahead, with and
             without corrections. Means and standard errors over seeds.
 
@@ -45,15 +45,25 @@ STEP = "budget/rollouts"
 
 
 def main() -> None:
-    made = frame.parser(__doc__, seeds=5, steps=(0, "of a run; 0: 24 for speed, 40 for learning"), nice=0)
+    made = frame.parser(__doc__, seeds=5, rounds=5, steps=(0, "of a run; 0: 14 for speed, 40 for learning"), nice=0)
     made.add_argument("part", choices=("speed", "learning"))
     made.add_argument("--select", default="all", help="selector of the speed runs, such as all (a larger update)")
     options = frame.parse(made)
     os.nice(options.nice)
     with tempfile.TemporaryDirectory(prefix="winnow-ahead-") as folder:
-        report = (speed if options.part == "speed" else learning)(Path(folder), options)
+        report = (speeds if options.part == "speed" else learning)(Path(folder), options)
     print(json.dumps(report, indent=1))
     frame.finish(f"ahead_{options.part}", report, options)
+
+
+def speeds(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Every round, and the medians of what `speed` compares."""
+    rounds = []
+    for number in range(options.rounds):
+        rounds.append(speed(folder / str(number), options))
+        print(json.dumps(rounds[-1]), flush=True)
+    compared = [name for name, value in rounds[0].items() if isinstance(value, float)]
+    return {**{name: frame.median([one[name] for one in rounds], 3) for name in compared}, "rounds": rounds}
 
 
 def speed(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def speed(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     own = {
         **SPEED_SIZES,
         "correction": '"none"',
-        "steps": options.steps or 24,
+        "steps": options.steps or 14,
         "select": json.dumps(options.select),
         "evaluate.problems": 2,
     }
@@ -78,8 +88,8 @@ def speed(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "speedup_over_2_threads": round(two["step"] / step, 3),
         "speedup_over_1_thread": round(one["step"] / step, 3),
         "share_of_expected": round(two["step"] / step / expected, 3),
-        "policy_waits_seconds": mean(rows, "seconds/wait"),
-        "engine_waits_seconds": round(step - mean(rows, "ahead/seconds_sampling"), 4),
+        "policy_waits_seconds": middle(rows, "seconds/wait"),
+        "engine_waits_seconds": round(step - middle(rows, "ahead/seconds_sampling"), 4),
     }
 
 
@@ -136,20 +146,20 @@ def run(folder: Path, changes: dict[str, Any], *, threads: int) -> list[dict[str
 
 
 def phases(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Mean seconds of a step and of its parts. `rest` is what is neither sampling nor the update."""
-    sampling = mean(rows, "seconds/generate") + mean(rows, "seconds/verify")
-    update = mean(rows, "seconds/update") + mean(rows, "seconds/logprobs")
-    step = mean(rows, "seconds/step")
-    waits = mean(rows, "seconds/wait")
-    parts = {"sampling": sampling or mean(rows, "ahead/seconds_sampling"), "update": update, "step": step}
+    """Median seconds of a step and of its parts. `rest` is what is neither sampling nor the update."""
+    sampling = middle(rows, "seconds/generate") + middle(rows, "seconds/verify")
+    update = middle(rows, "seconds/update") + middle(rows, "seconds/logprobs")
+    step = middle(rows, "seconds/step")
+    waits = middle(rows, "seconds/wait")
+    parts = {"sampling": sampling or middle(rows, "ahead/seconds_sampling"), "update": update, "step": step}
     rest = step - sampling - update - waits
     return {**{name: round(value, 4) for name, value in parts.items()}, "rest": round(rest, 4)}
 
 
-def mean(rows: list[dict[str, float]], name: str) -> float:
-    """The mean over all steps but the first two and the last; 0 where no row has the metric."""
+def middle(rows: list[dict[str, float]], name: str) -> float:
+    """The median over all steps but the first two and the last; 0 where no row has the metric."""
     values = [row[name] for row in rows if STEP in row and name in row and row["step"] > 1][:-1]
-    return round(statistics.mean(values), 4) if values else 0.0
+    return round(statistics.median(values), 4) if values else 0.0
 
 
 def error(values: list[float]) -> float | None:
