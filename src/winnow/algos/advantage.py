@@ -190,5 +190,6 @@ def _relative(rewards: FloatArray, over: FloatArray) -> FloatArray:
 
 
 def _std(over: FloatArray) -> float:
+    # `over.std(ddof=1)`, to the same bits. For a few numbers its checks take longer than these sums
     off = _centred(over, over)
     return math.sqrt(float((off * off).sum()) / (len(over) - 1))
