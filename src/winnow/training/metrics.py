@@ -76,12 +76,12 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
     lengths = np.concatenate([g.lengths for g in groups])
     tokens = int(lengths.sum())
     # Of the tokens that the policy sampled
-    logprobs = np.concatenate([r.logprobs if r.trainable is None else r.logprobs[r.trainable] for r in rollouts])
+    logprobs = [r.logprobs if r.trainable is None else r.logprobs[r.trainable] for r in rollouts]
     return {
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated": [r.finish for r in rollouts].count("length") / len(rollouts),
-        "policy/entropy": -float(logprobs.sum()) / tokens if tokens else np.nan,
+        "policy/entropy": -sum([float(np.add.reduce(of)) for of in logprobs]) / tokens if tokens else np.nan,
     }
 
 
