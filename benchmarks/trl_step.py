@@ -62,10 +62,10 @@ Report = dict[str, Any]
 
 
 def main() -> None:
-    if "RANK" not in os.environ and (ranks_wanted := _options(started=False).ranks) > 1:
-        launch(ranks_wanted, __file__, [*sys.argv[1:], "--dirty"], OFFLINE)
-        return
     options = _options()
+    if options.ranks > 1 and "RANK" not in os.environ:
+        launch(options.ranks, __file__, sys.argv[1:], OFFLINE)
+        return
     if os.environ.get("HF_HUB_OFFLINE") != "1":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -85,8 +85,7 @@ def main() -> None:
     frame.finish("trl_" + version("trl").replace(".", "_") + suffix, report, options, packages=packages)
 
 
-def _options(*, started: bool = True) -> argparse.Namespace:
-    """The options; with `started`, the measurement begins."""
+def _options() -> argparse.Namespace:
     parser = frame.parser(
         __doc__,
         rounds=(5, "pairs per point, after 2 to warm up"),
@@ -104,8 +103,6 @@ def _options(*, started: bool = True) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     parser.add_argument("--quick", action="store_true")
-    if not started:
-        return parser.parse_args()
     options = frame.parse(parser)
     if options.ranks > 1:
         torch.set_num_threads(1)

@@ -45,9 +45,10 @@ def make_batches(
     are the plan's. Raises ConfigError unless the weighting returns one finite number per sequence.
     """
     candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group, max_trained_tokens)]
-    tokens = [0] * len(groups)
+    counts = [0] * len(groups)
     for candidate in candidates:
-        tokens[candidate.position] += candidate.length
+        counts[candidate.position] += candidate.length
+    tokens = np.array(counts, dtype=np.int64)  # [G]
     rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
     weights = updates_per_step * _weigh(weighting, _kept_rollouts(candidates, planned, rates, max_new_tokens))
     of_group: dict[int, list[TrainingSequence]] = {position: [] for position in range(len(groups))}
@@ -58,7 +59,7 @@ def make_batches(
     return [
         Batch(epoch=epoch, sequences=tuple(s for position in part for s in of_group[position]))
         for epoch in range(epochs)
-        for part in _cut(np.array(tokens, dtype=np.int64), updates_per_step, seeds.generator(*seed, "schedule", epoch))
+        for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
 
 
