@@ -254,7 +254,8 @@ def test_an_unexplained_metric_writes_nothing(tmp_path):
     log = Logbook(tmp_path, seed=0)
     with pytest.raises(KeyError, match="reward/maen"):
         log.write(0, {"reward/maen": 1.0}, [group()], [])
-    assert list(tmp_path.iterdir()) == []
+    log.close()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_numpy_scalars_from_user_code_are_written_as_numbers(tmp_path):
