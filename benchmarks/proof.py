@@ -104,8 +104,8 @@ def proved(case: Case) -> dict[str, Any]:
     """A case's bytes by part, operations per token and exchanged bytes."""
     import torch
 
+    from winnow.commands.check.proof import prove
     from winnow.config_file import validate
-    from winnow.learner.proof import prove
     from winnow.training.setup.budget import demand_of, log_probs_needed
     from winnow.training.setup.resolve import resolve_members
 

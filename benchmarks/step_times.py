@@ -4,9 +4,9 @@
     python benchmarks/step_times.py --counts RESULT.json --write
 
 The operations of every pass, and the bytes of its collectives, are counted by torch's instruments in a rehearsed step
-(winnow.learner.proof): shapes of Qwen2.5, bfloat16 with float32 masters, selective checkpointing, 8 ranks. Everything
-else is stated: the peak and the utilisation of a card, the share of its memory's bandwidth, and the speed of links.
-Nothing here was measured on a GPU.
+(winnow.commands.check.proof): shapes of Qwen2.5, bfloat16 with float32 masters, selective checkpointing, 8 ranks.
+Everything else is stated: the peak and the utilisation of a card, the share of its memory's bandwidth, and the speed of
+links. Nothing here was measured on a GPU.
 
     sampling   rounds of at most --at-once rollouts of full length: a token takes the larger of the time for the bytes
                of the weights and the time for the operations, and the time for keys and values at half length
@@ -120,8 +120,8 @@ def counted(shape: str) -> dict[str, Any]:
     """Operations and bytes of each pass of a rehearsed step."""
     import torch
 
+    from winnow.commands.check.proof import prove
     from winnow.config_file import validate
-    from winnow.learner.proof import prove
     from winnow.memory import footprint
     from winnow.training.setup.budget import demand_of, log_probs_needed
     from winnow.training.setup.resolve import resolve_members

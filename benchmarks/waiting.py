@@ -91,7 +91,7 @@ def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[dict[str, list[float
 
     The share is one of planned rollouts in sampling, and of tokens in an update.
     """
-    from winnow.algos.division import deal, in_runs
+    from winnow.ranks import deal, in_runs
 
     excess: dict[str, list[float]] = {"rollouts": [], "tokens": []}
 

@@ -269,8 +269,10 @@ ALLOCATOR = Family(
     AllocatorTraits,
     "winnow.testing:check_allocator",
 )
-ROUND = Family("round", ("seen",), "rounds", ("winnow.algos.round_rules",), RoundTraits, "winnow.testing:check_round")
-CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.cut_rules",), CutTraits, "winnow.testing:check_cut")
+ROUND = Family(
+    "round", ("seen",), "rounds", ("winnow.algos.sampling_rules",), RoundTraits, "winnow.testing:check_round"
+)
+CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.sampling_rules",), CutTraits, "winnow.testing:check_cut")
 SELECTOR = Family(
     "selector",
     ("group", "rng"),

@@ -10,6 +10,9 @@ fails on all ranks alike needs none of these (`all_failed`). No tensor is exchan
 would wait for it and not for the announcement, except where every rank always finishes the exchange (`hand_over`). When
 a process dies or hangs, the process group ends the others: by a broken connection, or after `timeout_seconds`. This
 module imports torch only where there is more than one rank.
+
+Work is divided among the ranks by `deal` and `in_runs`. They need no exchange: every rank computes the same result from
+data that all ranks have.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
+
 from winnow.errors import ConfigError, RankError, format_error
+from winnow.records import FloatArray, IntArray
 
 T = TypeVar("T")
 
@@ -166,8 +172,8 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
 def simulated(number: int) -> Iterator[None]:
     """A context in which this process is rank 0 of `number` ranks, of which the others do not exist.
 
-    Exchanges of tensors do nothing, so it is for tensors without numbers (learner/rehearsal.py). `gather_from_all`
-    returns this rank's item for each rank. Raises ImportError where torch has no fake process group.
+    Exchanges of tensors do nothing, so it is for tensors without numbers (commands/check/rehearsal.py).
+    `gather_from_all` returns this rank's item for each rank. Raises ImportError where torch has no fake process group.
     """
     global _groups
     if number == 1:
@@ -303,3 +309,32 @@ def _distributed() -> Any:
     import torch.distributed
 
     return torch.distributed
+
+
+def deal(loads: Sequence[float], parts: int) -> list[list[int]]:
+    """Places of `loads` dealt to `parts`, each part in ascending order. The largest load comes first, and each goes to
+    the part with the least load so far (Graham 1969, doi 10.1137/0117039, whose bound is 4/3 of the optimum).
+
+    Equal loads go to the parts in turn. A load of 0 goes to the part with the fewest places among those with least
+    load.
+    """
+    dealt: list[list[int]] = [[] for _ in range(parts)]
+    held = np.zeros(parts)
+    for place in np.argsort(-np.asarray(loads, dtype=np.float64), kind="stable"):
+        least = min(range(parts), key=lambda part: (held[part], len(dealt[part])))
+        dealt[least].append(int(place))
+        held[least] += loads[place]
+    return [sorted(part) for part in dealt]
+
+
+def in_runs(loads: Sequence[float] | IntArray | FloatArray, parts: int) -> list[list[int]]:
+    """Places of `loads` divided into `parts` runs of neighbours of about equal load. The middle of a load decides its
+    part.
+
+    No part has more than its share plus the largest load. At most `parts` - 1 pairs of neighbours are separated. This
+    matters for rollouts of one prompt, as each part with some of them reads the prompt once.
+    """
+    weights = np.asarray(loads, dtype=np.float64)
+    middles = np.cumsum(weights) - weights / 2
+    owners = np.minimum((parts * middles / max(weights.sum(), 1e-300)).astype(np.int64), parts - 1)
+    return [np.flatnonzero(owners == part).tolist() for part in range(parts)]

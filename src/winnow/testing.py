@@ -51,7 +51,7 @@ from winnow.records import (
 )
 from winnow.registry import Entry
 from winnow.seeds import Rng, generator
-from winnow.state.arrays import packed_values, unpacked_values
+from winnow.state.history import packed_values, unpacked_values
 from winnow.trackers.interface import ROLLOUT, TrackedRun
 
 RNG = Rng(("contract",))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from winnow import ranks
-from winnow.algos.division import deal
 from winnow.families import CUT
 from winnow.options import bind
+from winnow.ranks import deal
 from winnow.records import Group, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.training.sampling.cuts import make_cut

@@ -18,7 +18,7 @@ LAWS = "tests/unit/test_laws.py"
         ("src/winnow/algos/costs.py", "tests/unit/algos/test_costs.py"),
         ("src/winnow/algos/costs.py", "tests/unit/state/test_cost_file.py"),
         ("src/winnow/commands/sweep/file.py", "tests/unit/commands/sweep/test_sweep_plan.py"),
-        ("tests/unit/algos/test_division.py", "tests/unit/algos/test_division.py"),
+        ("tests/unit/test_division.py", "tests/unit/test_division.py"),
         ("scripts/changed_tests.py", LAWS),
     ],
     ids=["its own", "imports it", "same folder", "changed itself", "the laws"],

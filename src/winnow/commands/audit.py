@@ -21,9 +21,9 @@ from winnow.families import REWARD, TASK, RewardTraits
 from winnow.options import bind
 from winnow.records import Outcome, Problem, Prompt, Rollout
 from winnow.registry import Entry, resolve
+from winnow.rewards.answers import to_fraction
 from winnow.rewards.graders import golds
 from winnow.rewards.math_equivalence import strict
-from winnow.rewards.math_equivalence.numbers import to_fraction
 from winnow.verify import Verifiers
 from winnow.view.text import format_percent, sanitize, shorten
 

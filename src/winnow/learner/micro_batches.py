@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from winnow import ranks
-from winnow.algos.division import in_runs
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.models.device import to_device
+from winnow.ranks import in_runs
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
 S = TypeVar("S", bound=AnySequence)

@@ -40,7 +40,7 @@ def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = F
     gathered parameters are rounded from them. It exchanges data between all ranks, and so does every later pass.
 
     The shares of parameters on the meta device are read from `saved`, and a value head starts at zero. Without `saved`,
-    the module has no numbers at all (learner/rehearsal.py).
+    the module has no numbers at all (commands/check/rehearsal.py).
     """
     computes_in = next(module.parameters()).dtype
     for parameter in module.model.parameters() if masters else ():

@@ -4,7 +4,7 @@ The parameters of common decoders follow from their settings alone: transformers
 which planning memory does not need. Other families are built by transformers on the meta device.
 
 A model on the meta device cannot be trained. `without_numbers` makes one of torch's fake tensors, which can: they have
-shapes, devices and gradients, and no memory (learner/rehearsal.py).
+shapes, devices and gradients, and no memory (commands/check/rehearsal.py).
 """
 
 from __future__ import annotations

@@ -1,20 +1,25 @@
-"""Rewards that compare the answer of a completion with the gold: 1 or 0, and the answer that was extracted."""
+"""Rewards that compare the answer of a completion with the gold: 1 or 0, and the answer that was extracted.
+
+A problem may allow an error or name a unit: the fields `error` and `unit` of OlympiadBench.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning, answer_tag, has_box, hashes, last_boxed, last_number
 from winnow.rewards.format import thinking_open
 from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
-from winnow.rewards.math_equivalence.numbers import to_fraction
-from winnow.rewards.math_equivalence.tolerance import stated_error, tolerant, with_unit
+from winnow.rewards.math_equivalence import exact, expression
+from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
+from winnow.rewards.math_equivalence.units import units_of, without_units
 
 
 def _check_boxed(options: Mapping[str, Any]) -> None:
@@ -142,3 +147,83 @@ def _equal_numbers(answer: str, gold: str, tolerance: Fraction = Fraction(0)) ->
     if mine is None or theirs is None:
         return False
     return abs(mine - theirs) <= tolerance * abs(theirs)
+
+
+Equal = Callable[[str, str], bool]
+
+
+def tolerant(equal: Equal, error: Fraction) -> Equal:
+    """A comparison that also accepts numbers at most `error` away; without an error, `equal` itself."""
+    if not error:
+        return equal
+    return lambda answer, gold: equal(answer, gold) or close(answer, gold, error)
+
+
+def close(answer: str, gold: str, error: Fraction) -> bool:
+    """Equally many numbers, in the same order and brackets, each within `error` of the gold's; units as in `math`."""
+    texts = tidied(answer, gold)
+    if texts is None or exact.units(*texts) is False:
+        return False
+    (opening, mine, closing), (left, theirs, right) = _parts(answer), _parts(gold)
+    if len(mine) != len(theirs) or (opening, closing) != (left, right):
+        return False  # before anything is evaluated
+    pairs = ((expression.number(a), expression.number(g)) for a, g in zip(mine, theirs, strict=True))
+    return all(a is not None and g is not None and abs(a - g) <= error for a, g in pairs)
+
+
+def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
+    """The absolute error that a problem allows: `meta["error"]` (a number or its text), else `default`.
+
+    Raises DataError for a field that is no number of at least 0.
+    """
+    stated = meta.get("error")
+    if stated is None or stated == "":
+        return Fraction(default)
+    error = to_fraction(str(stated))
+    if error is None or error < 0:
+        raise DataError(
+            f"the field 'error' of a problem is {stated!r}",
+            remedy="write a number of at least 0, or null",
+            code="data.malformed",
+        )
+    return error
+
+
+def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
+    """The gold, or each of several, followed by `meta["unit"]` if that unit is known and it has none: 8 -> 8 min."""
+    unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
+    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # no unit, or an unknown one
+        return gold
+    several = gold if isinstance(gold, (list, tuple)) else [gold]
+    return [str(one) if units_of(tidy(str(one))) else f"{_bare(str(one))} {unit}" for one in several]
+
+
+def _bare(gold: str) -> str:
+    return gold.strip().removeprefix("$").removesuffix("$")
+
+
+def _parts(text: str) -> tuple[str, list[str], str]:
+    opening, inside, closing = brackets(exact.value(tidy(text)))
+    return opening, split_top(inside), closing
+
+
+MAX_DIGITS = 400
+_PLAIN = re.compile(
+    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
+    re.ASCII,
+)
+
+
+def to_fraction(text: str) -> Fraction | None:
+    """`-1,234.50`, `3/4`, `$5`, `2.5e-3` as an exact number; None for anything else, x/0 and more than 400 digits."""
+    text = text.strip()
+    match = _PLAIN.fullmatch(text) if len(text) <= MAX_DIGITS else None
+    if match is None or not any(c.isdigit() for c in (match["whole"] or "") + (match["point"] or "")):
+        return None
+    number = Fraction((match["whole"].replace(",", "") or "0") + (match["point"] or "").rstrip("."))
+    if match["below"] is not None:
+        if int(match["below"]) == 0:
+            return None
+        number /= int(match["below"])
+    number *= Fraction(10) ** int(match["power"] or 0)
+    return -number if match["sign"] == "-" else number

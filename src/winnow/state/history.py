@@ -1,11 +1,13 @@
 """The results of a run's prompts so far, and the plan: which prompts the next steps take, and how many rollouts each.
 
 A sampler reads `table` and an allocator `stats`; `record_draw` and `record_plan` store their results. A training step
-only reads `drawn` and `plan`. This module imports no torch.
+only reads `drawn` and `plan`. In a checkpoint, their arrays are the bytes of the numbers in base64, as a hundred
+thousand numbers then need milliseconds. This module imports no torch.
 """
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
 import hashlib
@@ -18,7 +20,6 @@ import numpy as np
 from winnow.budget.pass_rates import rates
 from winnow.budget.sampling import PromptTable
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
-from winnow.state.arrays import packed, packed_values, unpacked, unpacked_values
 
 # The columns of a table in a checkpoint, with the type of their numbers there. All of them are read at every save, so
 # they are few and small: a streak is all_right, or -all_wrong.
@@ -316,3 +317,37 @@ def _stats(prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, n
         trials=trials,
         correct=correct,
     )
+
+
+BYTES = "base64"
+
+
+def packed(array: Any, dtype: str) -> str:
+    """The bytes of an array as text; `dtype` has a byte order, such as "<f8"."""
+    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode("ascii")
+
+
+def unpacked(text: str, dtype: str) -> Any:
+    """[n] the numbers of `packed`, as float64 or int64."""
+    numbers = np.frombuffer(base64.b64decode(text), dtype=dtype)
+    return numbers.astype(np.int64 if np.issubdtype(numbers.dtype, np.integer) else np.float64)
+
+
+def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of texts to JSON values and arrays [n] of integers or floats, as JSON."""
+    return {name: _packed_value(value) for name, value in values.items()}
+
+
+def unpacked_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given to `packed_values`."""
+    return {
+        name: unpacked(value[BYTES], value["dtype"]) if isinstance(value, Mapping) and BYTES in value else value
+        for name, value in values.items()
+    }
+
+
+def _packed_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        dtype = "<i8" if np.issubdtype(value.dtype, np.integer) else "<f8"
+        return {"dtype": dtype, BYTES: packed(value, dtype)}
+    return value.item() if isinstance(value, np.generic) else value

@@ -30,11 +30,11 @@ from typing import NoReturn
 from winnow.environments.judging import Judge, make_judge, warm
 from winnow.errors import WinnowError
 from winnow.records import Outcome
-from winnow.verify.claims import Claims
 from winnow.verify.codec import encode_error, encode_outcome
 from winnow.verify.dispatch import (
     SLOW_SECONDS,
     TASKS_PER_WORKER,
+    Claims,
     Task,
     Worker,
     any_idle,
@@ -43,8 +43,7 @@ from winnow.verify.dispatch import (
 )
 from winnow.verify.failures import is_retried, timed_out, worker_ended
 from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
-from winnow.verify.worker import serve
-from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
+from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, serve
 
 HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 

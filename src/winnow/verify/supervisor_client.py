@@ -25,7 +25,7 @@ from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.verify.codec import EncodedPrompts, decode_error, decode_verdict, encode_task
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
-from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
+from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings
 
 UNANSWERED_BYTES = 32 * 2**20  # limit of tasks in the supervisor; the others wait unencoded in the trainer
 PROMPT_BYTES = 16 * 2**20  # cache of encoded prompts, because many rollouts have the same prompt

@@ -19,8 +19,7 @@ from winnow.records import Group, Outcome, Prompt, Reply, Rollout
 from winnow.rewards.outcomes import cut, failure
 from winnow.verify.failures import RecentVerdicts, check_failures
 from winnow.verify.supervisor_client import SupervisorClient
-from winnow.verify.worker import judge
-from winnow.verify.worker_settings import WorkerSettings, can_be_sent, reward_name
+from winnow.verify.worker import WorkerSettings, can_be_sent, judge, reward_name
 
 
 class Inline:

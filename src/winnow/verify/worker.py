@@ -1,8 +1,12 @@
-"""The process that runs the reward: it reads a task, judges it and writes the verdict, until it is killed."""
+"""The process that runs the reward: it reads a task, judges it and writes the verdict, until it is killed.
+
+Here are also its settings, and whether a reward can be sent to it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import resource
 import signal
@@ -10,14 +14,16 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from winnow.environments.judging import Judge
+from winnow.environments.judging import Judge, JudgeSpec, named_members
+from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Reply, Rollout
-from winnow.verify.claims import NUMBERS, Claims
+from winnow.registry import resolve
 from winnow.verify.codec import decode_task, encode_verdict
+from winnow.verify.dispatch import NUMBERS, Claims
 from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
@@ -84,3 +90,50 @@ def _address_space() -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize()
+
+
+WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    reward: JudgeSpec
+    base: str  # the folder that "file.py:function" is relative to
+    workers: int
+    timeout_seconds: float  # for one verdict
+    memory_mb: int  # for one worker, in addition to the reward's imports
+
+    def to_json(self) -> str:
+        """The settings as JSON. Raises ConfigError when an option of the reward cannot be sent to another process."""
+        try:
+            return json.dumps(asdict(self))
+        except TypeError as error:
+            raise ConfigError(
+                f"an option of the reward {reward_name(self.reward)!r} is not plain data ({error}), so it cannot be "
+                f"sent to a worker",
+                remedy="use numbers, texts, lists and tables, or set verify.workers = 0",
+                key="reward",
+                code="config.value",
+            ) from error
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerSettings:
+        return cls(**json.loads(text))
+
+
+def reward_name(reward: JudgeSpec) -> str:
+    """The name of the reward or environment in messages: "r1_zero", or "math + format" for a sum."""
+    uses = (use for _, use in named_members(reward))
+    return " + ".join(use if isinstance(use, str) else getattr(use, "__name__", repr(use)) for use in uses)
+
+
+def can_be_sent(reward: JudgeSpec) -> bool:
+    """Whether another process can import every part: a function of a file, or a member of winnow or of a package.
+
+    It cannot import a function object, nor a member that only this process has registered. Raises ConfigError for a
+    name that is not registered.
+    """
+    return all(
+        isinstance(use, str) and (".py:" in use or resolve(family, use).package is not None)
+        for family, use in named_members(reward)
+    )

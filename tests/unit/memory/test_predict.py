@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from memory_plans import STEP, part, planned, planned_with, sizes
 from published_models import NAMES, make
 from refusals import refused
-from winnow.algos.division import in_runs
 from winnow.commands import app
 from winnow.config_file import load as load_config
 from winnow.config_file import validate
@@ -25,6 +24,7 @@ from winnow.memory.demand import step_rollouts
 from winnow.memory.plan import format_bytes, parse_bytes
 from winnow.models.load import load
 from winnow.models.meta import Skeleton, meta_model
+from winnow.ranks import in_runs
 from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.training.setup.budget import plan_devices

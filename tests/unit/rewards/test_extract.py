@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from winnow.rewards.answers import to_fraction
 from winnow.rewards.extract import after_reasoning, answer_tag, hashes, last_boxed, last_number, unwrap_box
-from winnow.rewards.math_equivalence.numbers import to_fraction
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from winnow.state.arrays import packed, packed_values, unpacked, unpacked_values
+from winnow.state.history import packed, packed_values, unpacked, unpacked_values
 
 
 def test_numbers_survive_in_every_bit():

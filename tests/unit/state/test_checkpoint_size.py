@@ -16,7 +16,7 @@ from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
-from winnow.state.arrays import unpacked
+from winnow.state.history import unpacked
 from winnow.training.fit import fit
 from winnow.training.progress import Started
 from winnow.training.setup.budget import plan_devices

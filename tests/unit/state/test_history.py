@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.state.arrays import unpacked
-from winnow.state.history import History
+from winnow.state.history import History, unpacked
 
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct")
 WRONG = Outcome(reward=0.0, correct=False, kind="wrong")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from winnow.verify.claims import Claims
 from winnow.verify.dispatch import (
     PREFETCH_BYTES,
     TASKS_PER_WORKER,
+    Claims,
     Task,
     Worker,
     any_idle,

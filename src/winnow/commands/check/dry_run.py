@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
 from winnow.memory.demand import Demand
-from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device, parse_bytes
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes, free_on_device, parse_bytes
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
@@ -26,7 +27,12 @@ from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
+if TYPE_CHECKING:
+    from winnow.commands.check.proof import Pass, Proof, ProvedPart
+
 _NEITHER = "neither as a folder nor in the hub's cache"
+NAMES, NUMBERS = 28, 12  # widths of the columns of a proof
+SAME = 0.05  # a plan is confirmed within this share of what was tracked
 
 
 @dataclass(frozen=True)
@@ -266,7 +272,7 @@ def check_lines(
     if plan is not None:
         yield from map(sanitize, plan.lines(result.room))
     if prove is not None:
-        yield from _proof_lines(members, result.demand, prove)
+        yield from proof_lines(members, result.demand, prove)
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     for sentence in (*(missing_answer_forms(members, first) if first else ()), *unfit, *planned):
@@ -287,7 +293,12 @@ def check_lines(
         )
 
 
-def _proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:
+def proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:
+    """The plan beside what torch's instruments find in a rehearsed update, and the operations and exchanged bytes of
+    each pass. `limit` is in seconds.
+
+    Raises DataError without a plan, and ConfigError as `prove` does.
+    """
     if demand is None:
         raise DataError(
             "--prove: there is no plan to prove, as the model is not on this machine",
@@ -295,9 +306,37 @@ def _proof_lines(members: Members, demand: Demand | None, limit: float) -> Itera
             key="model.path",
             code="data.missing",
         )
-    from winnow.commands.check.prove import proof_lines  # imports transformers' modelling code
+    from winnow.commands.check.proof import prove  # imports transformers' modelling code
 
-    yield from proof_lines(demand, log_probs_needed(members), limit=limit)
+    found = prove(demand, needs=log_probs_needed(members), limit=limit)
+    ranks = f", rank 0 of {demand.ranks}" if demand.ranks > 1 else ""
+    yield f"{'proof':<13}an update without numbers, by torch's {found.tracker}{ranks}, in {found.seconds:.0f} s"
+    yield _line("", "plan", "tracker", "plan / tracker")
+    yield from map(_row, found.rows)
+    yield from _passes(found)
+
+
+def _row(row: ProvedPart) -> str:
+    sign = "" if abs(row.ratio - 1) <= SAME else "  !"
+    return _line(row.name, format_bytes(row.planned), format_bytes(row.tracked), f"{row.ratio:.3f}{sign}")
+
+
+def _passes(found: Proof) -> Iterator[str]:
+    yield _line("of a micro-batch", "tokens", "operations", "per token", "exchanged")
+    for each in found.passes:
+        per_token = each.operations / each.tokens
+        yield _line(
+            each.name, format_count(each.tokens), f"{each.operations:.3g}", f"{per_token:.3g}", _exchanged(each)
+        )
+
+
+def _exchanged(each: Pass) -> str:
+    parts = {"gathered": each.gathered, "scattered": each.scattered, "reduced": each.reduced}
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size) or "nothing"
+
+
+def _line(name: str, *columns: str) -> str:
+    return f"{'':<13}{name:<{NAMES}}{''.join(f'{column:>{NUMBERS}}  ' for column in columns)}".rstrip()
 
 
 def _lacking(members: Members) -> ConfigError | None:

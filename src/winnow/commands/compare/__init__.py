@@ -39,8 +39,7 @@ def compare(
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
     from winnow.commands.compare.comparison import compare_inputs
-    from winnow.commands.compare.csv_tables import tables
-    from winnow.commands.compare.text import table
+    from winnow.commands.compare.text import table, tables
     from winnow.state.costs import read_costs
     from winnow.state.disk import check_new, write_output_folder
 

@@ -10,8 +10,8 @@ with a base. So are other brackets (but a set for a bare list is accepted), a co
 
 Numbers side by side are separate: `7 8` is not 78, `-5 -3` is not -8, `5 hours 30 minutes` is not 530. Blanks inside a
 number separate groups of three digits. A ratio is not a fraction, and two ratios are compared part by part: `1:2` may
-be odds, which are 1/3, and `2:30` may be a time. For a text beyond the bounds of `bounds.py`, only the exact rules are
-used.
+be odds, which are 1/3, and `2:30` may be a time. A text that is too large for `algebra.py` is compared by the exact
+rules only.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from winnow.algos.group_metrics import group_metrics, reward_metrics
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import BoolArray, FloatArray
-from winnow.state.foreign.settings import read_settings
+from winnow.state.disk import errors_as
 from winnow.state.log import encode
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 MANY = 12  # names in a note
 KINDS = {None: None, True: "correct", False: "wrong"}  # of a verdict
@@ -234,3 +236,58 @@ def listed(names: Iterable[str]) -> str:
 
 def malformed(path: Path, problem: str) -> DataError:
     return DataError(f"{path} {problem}", remedy="restore it, or name another run", code="data.malformed")
+
+
+SETTINGS = "winnow.toml"
+WEIGHTS, GROUP, VERDICTS = KEYS = ("reward_weights", "rollouts_per_prompt", "correct_by")
+
+
+@dataclass(frozen=True)
+class ReadingSettings:
+    """winnow.toml in the folder of another trainer's run: values that its log does not contain, given by the user.
+
+    None for a key that the file does not have.
+    """
+
+    reward_weights: tuple[float, ...] | None = None  # TRL: of the reward functions, in the order of the log's metrics
+    rollouts_per_prompt: int | None = None  # where the log does not show where a group ends
+    # TRL: the reward function whose 1 is a correct completion. Without it, rewards are verdicts in a step in which all
+    # of them are 0 or 1, and elsewhere there is none.
+    correct_by: str | None = None
+
+
+def read_settings(folder: Path) -> ReadingSettings:
+    """The settings in a folder; without a file, none is given. Raises ConfigError."""
+    path = folder / SETTINGS
+    wrong = (tomllib.TOMLDecodeError, UnicodeDecodeError)
+    with (
+        errors_as(ConfigError, f"cannot read {path}", "make it readable", code="config.unreadable"),
+        errors_as(ConfigError, f"{path} is no TOML", "repair it", code="config.unreadable", of=wrong),
+    ):
+        if not path.exists():
+            return ReadingSettings()
+        table = tomllib.loads(path.read_bytes().decode())
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(
+                f"{path}: there is no key {key!r}",
+                remedy=near_miss(key, KEYS),
+                key=key,
+                code="config.unknown_key",
+            )
+    weights, group, verdicts = map(table.get, KEYS)
+    if weights is not None and not (isinstance(weights, list) and weights and all(map(_is_number, weights))):
+        raise _unusable(path, WEIGHTS, weights, "a list of numbers, such as [1.0, 0.5]")
+    if group is not None and (not isinstance(group, int) or isinstance(group, bool) or group < 1):
+        raise _unusable(path, GROUP, group, "a number of rollouts, such as 8")
+    if verdicts is not None and not isinstance(verdicts, str):
+        raise _unusable(path, VERDICTS, verdicts, "the name of a reward function")
+    return ReadingSettings(None if weights is None else tuple(map(float, weights)), group, verdicts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _unusable(path: Path, key: str, value: Any, form: str) -> ConfigError:
+    return ConfigError(f"{path}: {key} is {value!r}", remedy=f"write {form}", key=key, code="config.value")

@@ -30,6 +30,10 @@ from winnow.metrics import distinct
 from winnow.records import BoolArray, FloatArray
 from winnow.state.disk import errors_as
 from winnow.state.foreign.log import (
+    GROUP,
+    SETTINGS,
+    VERDICTS,
+    WEIGHTS,
     ForeignGroup,
     ForeignLog,
     digest_of,
@@ -39,7 +43,6 @@ from winnow.state.foreign.log import (
     metric,
     written,
 )
-from winnow.state.foreign.settings import GROUP, SETTINGS, VERDICTS, WEIGHTS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from winnow import ranks
-from winnow.algos.division import deal
 from winnow.engines.base import Engine
 from winnow.engines.freshness import check_fresh, sampling_version
 from winnow.learner.learner import Learner
 from winnow.learner.sharding import GatheredWeights
+from winnow.ranks import deal
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 from winnow.training.run import Progress, Run

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from winnow.rewards.answers import close
 from winnow.rewards.extract import last_boxed
 from winnow.rewards.graders import GRADERS
 from winnow.rewards.math_equivalence import algebra, exact
 from winnow.rewards.math_equivalence.grader import equal
 from winnow.rewards.math_equivalence.latex import tidy
-from winnow.rewards.math_equivalence.tolerance import close
 
 needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[4] / ".." / "shared" / "data"))

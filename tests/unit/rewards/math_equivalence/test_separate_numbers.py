@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
+from winnow.rewards.answers import close
 from winnow.rewards.math_equivalence import algebra, grader, strict
-from winnow.rewards.math_equivalence.tolerance import close
 
 Grader = Callable[[str, str], bool]
 

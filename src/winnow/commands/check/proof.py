@@ -24,12 +24,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from winnow.commands.check.rehearsal import Rehearsal, full_batch, rehearsal
 from winnow.errors import ConfigError
 from winnow.learner.gradient_norms import Rollouts, embedding_gradients, output_head_norms
 from winnow.learner.learner import Learner
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.rehearsal import Rehearsal, full_batch, rehearsal
 from winnow.learner.sharding import reshard
 from winnow.learner.value_model import Critic, ValueModel
 from winnow.memory.demand import Demand, step_rollouts

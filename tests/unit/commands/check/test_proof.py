@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from refusals import refused
 from winnow import ranks
 from winnow.commands import app
+from winnow.commands.check.proof import prove
+from winnow.commands.check.rehearsal import full_batch, rehearsal
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.learner.proof import prove
-from winnow.learner.rehearsal import full_batch, rehearsal
 from winnow.training.setup.budget import demand_of, log_probs_needed
 from winnow.training.setup.resolve import resolve_members
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winnow.algos.division import deal, in_runs
+from winnow.ranks import deal, in_runs
 
 GVM = (23, 12, 6, 5, 2, 0)  # rollouts of six prompts, as the allocation of a step may be
 
