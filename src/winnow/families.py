@@ -257,7 +257,7 @@ SAMPLER = Family(
     "sampler",
     ("table", "state", "rng", "count"),
     "sample",
-    ("winnow.algos.samplers",),
+    ("winnow.algos.sampling_rules",),
     SamplerTraits,
     "winnow.testing:check_sampler",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from winnow.families import FAMILIES, Traits
 from winnow.registry import Entry
 from winnow.user_code import with_named_errors, without_partial
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
@@ -60,6 +62,24 @@ class Bound(Generic[T_co]):
     @property
     def traits(self) -> T_co:
         return self.entry.traits
+
+
+def bounded(function: F, **options: Any) -> F:
+    """A copy of a function in which these options have the given types, such as `AtLeastOne`.
+
+    It makes a member of a function that is not to import pydantic. Raises TypeError for a name that is no option of it.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    unknown = options.keys() - {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    if unknown:
+        raise TypeError(f"{function.__name__} has no option {', '.join(sorted(unknown))}")
+    own = cast(types.FunctionType, function)
+    copy = types.FunctionType(own.__code__, own.__globals__, own.__name__, own.__defaults__, own.__closure__)
+    functools.update_wrapper(copy, own)
+    del copy.__wrapped__  # type: ignore[attr-defined]  # the annotations are read from the innermost function
+    copy.__kwdefaults__ = own.__kwdefaults__
+    copy.__annotations__ = {**own.__annotations__, **options}
+    return cast(F, copy)
 
 
 def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:

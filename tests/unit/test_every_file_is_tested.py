@@ -15,7 +15,6 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "alarms/rules/policy.py": "unit/alarms/test_rules.py",
     "alarms/rules/rollouts.py": "unit/alarms/test_rules.py",
     "algos/allocators.py": "oracle/test_allocation.py",
-    "algos/samplers.py": "unit/training/sampling/test_draw.py",
     "algos/sampling_rules.py": "oracle/test_cuts.py",
     "algos/selectors.py": "oracle/test_selection.py",
     "budget/pass_rates.py": "unit/budget/test_estimates.py",

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.options import HIDDEN, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
+from winnow.errors import ConfigError
+from winnow.options import HIDDEN, AtLeastOne, bind, bounded, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
 from winnow.registry import members
 
 FAMILIES = (
@@ -67,3 +68,45 @@ def test_dotted_keys_are_hidden_below_members_alone() -> None:
     keys = {"model.pad_token": "<pad>", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
     hidden = {"model.pad_token": "<pad>", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
     assert hide_dotted_secrets(keys) == hidden
+
+
+def shares(numbers: list[float], *, parts: int = 2, scale: float = 1.0) -> list[float]:
+    """The numbers, divided."""
+    return [scale * number / parts for number in numbers]
+
+
+def test_bounds_of_options_are_those_of_a_copy() -> None:
+    copy = bounded(shares, parts=AtLeastOne)
+
+    assert copy([4.0]) == shares([4.0]) == [2.0]
+    assert copy([4.0], parts=4, scale=3.0) == [3.0]
+    assert (copy.__name__, copy.__doc__) == ("shares", shares.__doc__)
+    assert copy.__annotations__["parts"] == AtLeastOne
+    assert (shares.__annotations__["parts"], copy.__annotations__["scale"]) == ("int", "float")
+
+
+def test_a_copy_has_the_options_of_its_function_only() -> None:
+    with pytest.raises(TypeError, match="pieces"):
+        bounded(shares, pieces=AtLeastOne)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "options"),
+    [
+        ("sampler", "greso", {"least": 0.0}),
+        ("sampler", "mopps", {"candidates": 0}),
+        ("sampler", "cures", {"prior": 0.0}),
+        ("sampler", "replay", {"cooldown": -1}),
+        ("sampler", "retire", {"above": 1.5}),
+        ("round", "balanced", {"per_round": 0}),
+        ("round", "pilot_commit", {"high": 2.0}),
+        ("cut", "token_budget", {"tokens": 0}),
+        ("cut", "stragglers", {"share": 0.0}),
+        ("cut", "unlikely", {"least": 0.5}),
+    ],
+)
+def test_a_rule_of_sampling_refuses_an_option_out_of_bounds(family: str, name: str, options: dict[str, float]) -> None:
+    (option,) = options
+    with pytest.raises(ConfigError) as error:
+        bind(members(family)[name], options, key=family)
+    assert (error.value.key, error.value.code) == (f"{family}.{option}", "config.value")

@@ -1,9 +1,14 @@
-"""Rules that decide while a step samples: when a prompt has enough rollouts, and which rollouts are cut.
+"""Rules of sampling: which prompts a step takes, when a prompt has enough rollouts, and which rollouts are cut.
 
-    family `round`   after a round: (rollouts seen) -> [G] how many more each prompt gets
-    family `cut`     (the rollouts of a round) -> [R] tokens that each of them keeps
+    family `sampler`   (table of P prompts, state, rng, count) -> `count` different rows, and the next state
+    family `round`     (rollouts so far) -> [G] how many more each prompt gets
+    family `cut`       (rollouts of a round) -> [R] tokens that each of them gets
 
-The rules are functions of numpy arrays in `winnow.budget.rounds` and `winnow.budget.cuts`. Here they are members.
+The members are functions of `winnow.budget` (sampling.py, rounds.py, cuts.py), which contain the formulas and their
+sources. Here their options get bounds.
+
+Every sampler visits all prompts again and again: after `patience` epochs without a draw, a prompt is drawn with any
+results. An epoch is as many draws of single prompts as the task has prompts.
 """
 
 from __future__ import annotations
@@ -12,79 +17,88 @@ from typing import Annotated
 
 from pydantic import Field
 
-from winnow.budget import cuts, rounds
-from winnow.budget.cuts import SampledRound
-from winnow.budget.rounds import Counts
-from winnow.options import AboveZeroToOne, AtLeastOne, Natural, ZeroToOne
-from winnow.records import IntArray
+from winnow.budget import cuts, rounds, sampling
+from winnow.budget.sampling import Drawn, PromptTable, State, Streams
+from winnow.options import AboveZeroToOne, AtLeastOne, Natural, Positive, ZeroToOne, bounded
 from winnow.registry import register
-
-
-@register("round", reads_verdicts=False)
-def single(seen: Counts) -> IntArray:
-    """All planned rollouts in one round."""
-    return rounds.single(seen)
-
-
-@register("round")
-def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round: AtLeastOne = 8) -> IntArray:
-    """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones.
-
-    Reinforce-Ada-balance (Xiong et al. 2025, arXiv 2510.04996); see `winnow.budget.rounds.balanced`.
-    """
-    return rounds.balanced(seen, right=right, wrong=wrong, per_round=per_round)
-
-
-@register("round")
-def positive(seen: Counts, *, right: AtLeastOne = 1, per_round: AtLeastOne = 8) -> IntArray:
-    """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996)."""
-    return rounds.positive(seen, right=right, per_round=per_round)
-
-
-@register("round")
-def pilot_commit(seen: Counts, *, pilot: AtLeastOne = 8, low: ZeroToOne = 0.25, high: ZeroToOne = 0.75) -> IntArray:
-    """`pilot` rollouts first; the rest only for prompts whose share of correct ones is in [low, high].
-
-    Pilot-Commit (Kim et al. 2026, arXiv 2605.26606); see `winnow.budget.rounds.pilot_commit`.
-    """
-    return rounds.pilot_commit(seen, pilot=pilot, low=low, high=high)
-
-
-@register("round")
-def screening(seen: Counts, *, pilot: AtLeastOne = 8) -> IntArray:
-    """`pilot` rollouts first; the rest only for prompts with correct and wrong ones among them: SPEED-RL (Zhang et al.
-    2025, arXiv 2506.09016); see `winnow.budget.rounds.screening`.
-    """
-    return rounds.screening(seen, pilot=pilot)
-
 
 LogProb = Annotated[float, Field(le=0)]
 
+register("sampler", source="none")(sampling.uniform)
+register("sampler")(
+    bounded(
+        sampling.greso,
+        start=ZeroToOne,
+        target=ZeroToOne,
+        change=ZeroToOne,
+        least=AboveZeroToOne,
+        patience=AtLeastOne,
+    )
+)
+register("sampler")(
+    bounded(sampling.mopps, target=ZeroToOne, candidates=AtLeastOne, prior=Positive, patience=AtLeastOne)
+)
+register("sampler")(
+    bounded(sampling.cures, temperature=Positive, prior=Positive, candidates=Natural, patience=AtLeastOne)
+)
+register("sampler")(
+    bounded(
+        sampling.replay,
+        share=ZeroToOne,
+        low=ZeroToOne,
+        high=ZeroToOne,
+        cooldown=Natural,
+        reuses=Natural,
+        patience=AtLeastOne,
+    )
+)
+register("sampler")(bounded(sampling.retire, above=AboveZeroToOne, patience=AtLeastOne))
 
-@register("cut", cuts=False)
-def none(sampled: SampledRound) -> IntArray:
-    """No rollout is cut."""
-    return cuts.none(sampled)
 
+@register("sampler", label="field")
+def adarft(
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    field: str = "difficulty",
+    target: ZeroToOne = 0.5,
+    sensitivity: Positive = 2.0,
+    step_size: Positive = 50.0,
+    start: float = 0.0,
+    lowest: float = 0.0,
+    highest: float = 100.0,
+    candidates: Natural = 0,
+    patience: AtLeastOne = 10,
+) -> Drawn:
+    """The prompts whose labelled difficulty is nearest to a level that follows the share of right rollouts.
 
-@register("cut")
-def token_budget(sampled: SampledRound, *, tokens: AtLeastOne) -> IntArray:
-    """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
-
-    Earlier rounds of the step count, those of dynamic sampling included.
+    AdaRFT (Shi et al. 2025, arXiv 2504.05520). The label is the number in `field` of a problem's meta.
     """
-    return cuts.token_budget(sampled, tokens=tokens)
+    return sampling.adarft(
+        table,
+        state,
+        rng,
+        count,
+        target=target,
+        sensitivity=sensitivity,
+        step_size=step_size,
+        start=start,
+        lowest=lowest,
+        highest=highest,
+        candidates=candidates,
+        patience=patience,
+    )
 
 
-@register("cut")
-def stragglers(sampled: SampledRound, *, share: AboveZeroToOne = 0.75) -> IntArray:
-    """The other rollouts of a prompt end when `share` of them are finished; see `winnow.budget.cuts.stragglers`."""
-    return cuts.stragglers(sampled, share=share)
+register("round", reads_verdicts=False)(rounds.single)
+register("round")(bounded(rounds.balanced, right=Natural, wrong=Natural, per_round=AtLeastOne))
+register("round")(bounded(rounds.positive, right=AtLeastOne, per_round=AtLeastOne))
+register("round")(bounded(rounds.pilot_commit, pilot=AtLeastOne, low=ZeroToOne, high=ZeroToOne))
+register("round")(bounded(rounds.screening, pilot=AtLeastOne))
 
-
-@register("cut", reads=("logprobs",))
-def unlikely(sampled: SampledRound, *, after: AtLeastOne = 16, least: LogProb = -1.0) -> IntArray:
-    """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats; see
-    `winnow.budget.cuts.unlikely`.
-    """
-    return cuts.unlikely(sampled, after=after, least=least)
+register("cut", cuts=False)(cuts.none)
+register("cut")(bounded(cuts.token_budget, tokens=AtLeastOne))
+register("cut")(bounded(cuts.stragglers, share=AboveZeroToOne))
+register("cut", reads=("logprobs",))(bounded(cuts.unlikely, after=AtLeastOne, least=LogProb))

@@ -37,7 +37,7 @@ Rule = Callable[[SampledRound], IntArray]
 
 
 def none(sampled: SampledRound) -> IntArray:
-    """Every rollout is finished."""
+    """No rollout is cut."""
     return sampled.lengths
 
 
@@ -84,7 +84,7 @@ def stragglers(sampled: SampledRound, *, share: float = 0.75) -> IntArray:
 
 
 def unlikely(sampled: SampledRound, *, after: int = 16, least: float = -1.0) -> IntArray:
-    """A rollout ends after `after` tokens if their mean log-prob is below `least`. Ours.
+    """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats. Ours.
 
     It has the place of ARRoL's quality head (arXiv 2603.24840), which is a trained model, and is a function of the
     rollout's own log-probs alone, as in DeepConf (Fu et al. 2025, arXiv 2508.15260). A rollout of at most `after`

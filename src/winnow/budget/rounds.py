@@ -57,7 +57,7 @@ def balanced(seen: Counts, *, right: int = 2, wrong: int = 2, per_round: int = 8
 
 
 def positive(seen: Counts, *, right: int = 1, per_round: int = 8) -> IntArray:
-    """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (as `balanced`)."""
+    """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996)."""
     return _next_round(seen, seen.correct >= right, per_round)
 
 

@@ -134,7 +134,7 @@ class Drawn(NamedTuple):
 
 
 def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn:
-    """The next prompts of the epoch's permutation. What is left of an epoch and too few for a draw is not used."""
+    """A new permutation of all prompts in each epoch, cut to whole steps. The rest of an epoch is not used."""
     epoch, place = state.get("epoch", 0), state.get("place", 0)
     if place + _checked(count, table) > len(table):
         epoch, place = epoch + 1, 0
@@ -154,12 +154,13 @@ def greso(
     least: float = 0.01,
     patience: int = 10,
 ) -> Drawn:
-    """Skip a prompt whose last z visits were all flat with the probability 1 - max(p^z, least).
+    """Skip a prompt whose last visits were all right, or all wrong, with a probability that grows with their number.
 
-    GRESO (Zheng et al. 2025, arXiv 2506.02177). z counts visits in a row at which every rollout was right (p = p_easy),
-    or every rollout was wrong (p = p_hard). Both p begin at `start`. From the second epoch on each moves by `change` at
-    every draw: down where the share of such groups since the last draw is at least its target, else up, within [0.05,
-    0.95]. The targets are target / 3 for all-right groups and 2 target / 3 for all-wrong ones.
+    GRESO (Zheng et al. 2025, arXiv 2506.02177): the probability is 1 - max(p^z, least). z counts visits in a row at
+    which every rollout was right (p = p_easy), or every rollout was wrong (p = p_hard). Both p begin at `start`. From
+    the second epoch on each moves by `change` at every draw: down where the share of such groups since the last draw is
+    at least its target, else up, within [0.05, 0.95]. The targets are target / 3 for all-right groups and 2 target / 3
+    for all-wrong ones.
 
     Checked against the authors' code (Infini-AI-Lab/GRESO, verl/trainer/ttis/presampling_selector.py and
     ppo/ray_trainer.py). It differs in three ways. Its shares assume groups of 8 rollouts, also where another
@@ -191,7 +192,8 @@ def mopps(
     prior: float = 1.0,
     patience: int = 10,
 ) -> Drawn:
-    """Of `candidates` times as many, the prompts whose sampled success rates are nearest to `target`.
+    """Of `candidates` times as many, the prompts whose success rates, sampled from Beta posteriors, are nearest to
+    `target`.
 
     MoPPS (Qu et al. 2025, arXiv 2507.04632): r ~ Beta(prior + right, prior + wrong) for each candidate, and those of
     the smallest (r - target)^2 are taken. The paper's discount of earlier visits is that of the table: with a = prior +
@@ -329,7 +331,7 @@ def replay(
 def retire(
     table: PromptTable, state: State, rng: Streams, count: int, *, above: float = 0.9, patience: int = 10
 ) -> Drawn:
-    """The next prompts of the epoch's permutation whose last pass rate is below `above`.
+    """Leave out the prompts whose pass rate at their last visit was `above` or more.
 
     "No-Positive-Resampling" of ScaleRL (Khatri et al. 2025, arXiv 2510.13786): a prompt is removed once its pass rate
     is 0.9 or more. This is from summaries, as neither the paper's text nor its code was at hand. There the removal is
