@@ -38,8 +38,16 @@ def cpu_quota(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float | None:
     return min(limits, default=None)
 
 
+def affinity() -> frozenset[int] | None:
+    """The cores that this thread may run on; None where the system does not restrict it (macOS)."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
 def usable_cores(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float:
-    """Number of cores whose time this process may use, by its affinity and its control groups."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(root, of_process)
+    """Number of cores whose time this process may use, by its affinity and its control groups.
+
+    Read it before torch is imported: OpenMP may then bind this thread to one core (OMP_PROC_BIND).
+    """
+    own, quota = affinity(), cpu_quota(root, of_process)
+    cores = (os.cpu_count() or 1) if own is None else len(own)
     return cores if quota is None else min(cores, quota)

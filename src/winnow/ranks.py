@@ -100,6 +100,7 @@ def exchanging(what: str) -> Iterator[None]:
 
 
 _groups: _Groups | None = None
+_assumed = 0  # see `assumed`
 spent = Spent()
 
 
@@ -125,7 +126,7 @@ def local_count() -> int:
 
 def launched_here() -> int:
     """The number of processes that a launcher has started on this machine. It is known before they join."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", launched_count()))
+    return _assumed or int(os.environ.get("LOCAL_WORLD_SIZE", launched_count()))
 
 
 def is_writer() -> bool:
@@ -135,7 +136,21 @@ def is_writer() -> bool:
 
 def launched_count() -> int:
     """The number of processes that the launcher has started, from the variable that torch's launchers set."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _assumed or int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextmanager
+def assumed(number: int) -> Iterator[None]:
+    """A context in which the number of processes on this machine counts as `number`, before they are started.
+
+    A configuration is then resolved and checked as each of them will do it.
+    """
+    global _assumed
+    before, _assumed = _assumed, number
+    try:
+        yield
+    finally:
+        _assumed = before
 
 
 @contextmanager

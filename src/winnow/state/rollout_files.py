@@ -21,13 +21,11 @@ import itertools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from winnow import ranks
-from winnow.background import begun
+from winnow.background import BackgroundWork
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
@@ -291,7 +289,7 @@ class RolloutLog:
         self._index = LineLog(run / INDEX, mark)
         self._seed, self._rollouts, self._every = seed, rollouts, every
         self._unsynced: list[Path] = []
-        self._draft: tuple[Path, Future[Mark]] | None = None  # the file of the step that was begun, and its mark
+        self._draft: tuple[Path, BackgroundWork[Mark]] | None = None  # the file of the step that was begun, and its mark
 
     def begin(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
         """Start to write the draft of a step. The keys of `weights` are `TrainingSequence.key`."""
@@ -300,8 +298,13 @@ class RolloutLog:
             return
         if ranks.is_writer():
             path, only_kept = path_of(self._folder, step), self._rollouts == "kept"
-            write = partial(write_draft, path, step, self._seed, _rows(groups, weights), only_kept=only_kept)
-            self._draft = path, begun(write, name="winnow-log")
+
+            def write() -> Mark:
+                return write_draft(path, step, self._seed, _rows(groups, weights), only_kept=only_kept)
+
+            work = BackgroundWork(write, name="winnow-log")
+            self._draft = path, work
+            work.start()
 
     def finish(self, step: int) -> None:
         """Wait for the draft of a step, give it its name, and list it in the index.
@@ -310,11 +313,15 @@ class RolloutLog:
         """
         if self._draft is None:
             return
-        path, outcome = self._draft
+        path, work = self._draft
         with refusals(path):
-            mark = outcome.result()
+            mark = work.outcome.result()
             self._unsynced.append(path)  # before the rename: a signal after it must not leave a file never synced
-            draft_of(path).replace(path)
+            try:
+                draft_of(path).replace(path)
+            except FileNotFoundError:  # the folder was moved away during the update
+                mark = work.function()
+                draft_of(path).replace(path)
         self._draft = None
         try:
             self._index.append(step, _line(step, mark))
@@ -326,8 +333,8 @@ class RolloutLog:
     def discard(self) -> None:
         """Wait for a draft whose step does not end, and remove it."""
         if self._draft is not None:
-            path, outcome = self._draft
-            outcome.exception()  # waits
+            path, work = self._draft
+            work.wait()
             self._draft = None
             with contextlib.suppress(OSError):
                 draft_of(path).unlink(missing_ok=True)

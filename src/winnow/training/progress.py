@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 from winnow import ranks
 from winnow.alarms import Alarm
-from winnow.background import begun
+from winnow.background import BackgroundWork
 from winnow.config import Config
 from winnow.engines.base import Engine
 from winnow.errors import StoppedBySignal
@@ -231,12 +231,14 @@ class Saving:
     """At most one save at a time. Only the training thread calls its methods."""
 
     def __init__(self) -> None:
-        self._under_way: tuple[Future[Checkpoint], OnSaved] | None = None
+        self._under_way: tuple[BackgroundWork[Checkpoint], OnSaved] | None = None
 
     def begin(self, save: Save, on_saved: OnSaved) -> None:
         """Start a save, once the one before it has ended. The next `wait` calls `on_saved` with its outcome."""
         self.wait()
-        self._under_way = begun(save, name="winnow-save"), on_saved
+        work = BackgroundWork(save, name="winnow-save")
+        self._under_way = work, on_saved
+        work.start()
 
     def wait(self) -> None:
         """Wait until no save is in progress, and call `on_saved` for the one that has ended since the last call.
@@ -245,10 +247,13 @@ class Saving:
         """
         if self._under_way is None:
             return
-        outcome, on_saved = self._under_way
-        outcome.exception()  # waits
+        work, on_saved = self._under_way
+        work.wait()
+        if work.outcome.cancelled():  # its start was interrupted
+            self._under_way = None
+            return
         try:
-            on_saved(outcome)
+            on_saved(work.outcome)
         except StoppedBySignal:  # the next call of `wait` calls `on_saved` again
             raise
         except BaseException:
@@ -269,7 +274,7 @@ class Ahead:
     def __init__(self) -> None:
         self.pending: PendingGroups | None = None
         self.stopped = threading.Event()  # for the thread: the run ends
-        self._sampling: Future[Any] | None = None
+        self._sampling: BackgroundWork[Any] | None = None
 
     @property
     def under_way(self) -> bool:
@@ -282,12 +287,13 @@ class Ahead:
 
     def begin(self, sample: Callable[[], Any]) -> None:
         """Call `sample` in a thread."""
-        self._sampling = begun(sample, name="winnow-ahead")
+        self._sampling = BackgroundWork(sample, name="winnow-ahead")
+        self._sampling.start()
 
     def wait(self) -> Any:
         """The result of `sample`; raises what it raised."""
         assert self._sampling is not None, "begin was called"
-        result = self._sampling.result()
+        result = self._sampling.outcome.result()
         self._sampling = None
         return result
 
@@ -297,5 +303,5 @@ class Ahead:
             return
         self.stopped.set()
         engine.close()
-        wait([self._sampling], ENDS_WITHIN)
+        self._sampling.wait(ENDS_WITHIN)
         self._sampling = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -48,8 +49,8 @@ def test_a_row_group_is_bounded_in_tokens_and_a_group_may_span_several(tmp_path,
 
 
 def test_a_row_group_is_bounded_in_bytes_of_texts(tmp_path, monkeypatch):
-    """The metadata of a prompt may be larger than all of its tokens."""
-    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 40_000)
+    """The metadata of a prompt may be larger than all of its tokens. Each row group contains it once more."""
+    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 10_500)
     made = long_group()
     tests = {"tests": "a" * 3_000}
     Logbook(tmp_path, seed=0).write(
@@ -66,6 +67,34 @@ def test_bytes_of_texts_are_never_fewer_than_utf_8_takes():
         changed = dataclasses.replace(made, prompt=dataclasses.replace(made.prompt, text=word * 5_000))
         (row, _) = rollout_columns.rows_of(changed, 0, {})
         assert len(word.encode()) * 5_000 <= row.text_bytes <= 20_300
+
+
+def test_a_step_is_written_again_where_its_folder_was_moved_away_meanwhile(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    log.begin(0, [long_group(rollouts=2)], [])
+    log._rollouts._draft[1].wait()
+    (tmp_path / "rollouts").rename(tmp_path / "moved")
+    log.finish(0, {})
+
+    assert [row["index"] for row in read_rows(tmp_path)] == [0, 1]
+
+
+def test_a_draft_whose_start_was_interrupted_is_removed(tmp_path, monkeypatch):
+    threads, start = [], threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        threads.append(thread)
+        raise KeyboardInterrupt
+
+    log = Logbook(tmp_path, seed=0)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.begin(0, [long_group()], [])
+    log.close()
+    threads[0].join()
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_rollout_above_the_bound_has_a_separate_row_group(tmp_path, monkeypatch):

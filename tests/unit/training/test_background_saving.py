@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from winnow.background import BackgroundWork
 from winnow.state.checkpoint import Checkpoint
 from winnow.training.progress import Saving
 
@@ -91,9 +92,48 @@ def test_a_save_continues_after_an_interrupted_wait(monkeypatch: pytest.MonkeyPa
 
     saving.begin(save, lambda outcome: steps.append(outcome.result().step))
     with monkeypatch.context() as signalled:
-        signalled.setattr(Future, "exception", left)
+        signalled.setattr(BackgroundWork, "wait", left)
         with pytest.raises(KeyboardInterrupt):
             saving.wait()
     may_end.set()
     saving.wait()
     assert steps == [1]
+
+
+def test_a_save_is_waited_for_although_a_signal_interrupted_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run folder's lock is released afterwards."""
+    saving, may_end, runs, steps = Saving(), threading.Event(), threading.Event(), list[int]()
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        runs.wait()
+        raise KeyboardInterrupt
+
+    def save() -> Checkpoint:
+        runs.set()
+        may_end.wait()
+        return saved(1)
+
+    with monkeypatch.context() as signalled:
+        signalled.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saving.begin(save, lambda outcome: steps.append(outcome.result().step))
+    threading.Timer(0.05, may_end.set).run()
+    saving.wait()
+    assert steps == [1]
+
+
+def test_a_save_that_never_began_has_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    saving, steps = Saving(), list[int]()
+    with monkeypatch.context() as signalled:
+        signalled.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            saving.begin(lambda: saved(1), lambda outcome: steps.append(outcome.result().step))
+    saving.wait()
+    saving.begin(lambda: saved(2), lambda outcome: steps.append(outcome.result().step))
+    saving.wait()
+    assert steps == [2]

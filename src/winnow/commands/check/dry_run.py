@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from winnow import ranks as launched
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
@@ -22,7 +23,6 @@ from winnow.training.setup.advice import advice, faster_decoding, missing_answer
 from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.setup.critic_checks import check_start, check_value_model
 from winnow.training.setup.members import Members
-from winnow.training.setup.precision_checks import check_ranks
 from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
@@ -260,8 +260,8 @@ def check_lines(
     Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
     With `memory`, a missing package is only a note, as the run is for another machine.
     """
-    members = resolve_file(config, sets, unset)
-    check_ranks(members.config, ranks)
+    with launched.assumed(ranks):
+        members = resolve_file(config, sets, unset)
     settings, counts = members.config, budget(members)
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
     first, plan = result.first, result.plan

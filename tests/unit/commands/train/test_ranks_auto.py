@@ -1,18 +1,25 @@
-"""`winnow train --ranks auto`: how many ranks suit the machine, and that they are what is launched."""
+"""`winnow train --ranks auto`: how many ranks suit the machine and the configuration, and that they are launched."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from winnow.commands import app
+from winnow import ranks as this_process
+from winnow.commands import app, train
 from winnow.commands.train import elastic
-from winnow.config import Config
+from winnow.commands.train.here import TrainingRequest
+from winnow.errors import ConfigError
+from winnow.recipes import FOLDER
+
+AHEAD = ("rollout.ahead=1", 'rollout.engine={use="native",process="own"}', 'correction="none"', "threads=1")
 
 
-def config(**changes):
-    return Config.model_validate({"model": {"path": "bundled"}, "task": "arithmetic", "reward": "r1_zero", **changes})
+def request(*sets: str) -> TrainingRequest:
+    return TrainingRequest(FOLDER / "arithmetic.toml", sets=sets)
 
 
 @pytest.mark.parametrize(
@@ -29,32 +36,60 @@ def config(**changes):
 )
 def test_on_a_cpu_there_is_a_rank_per_core(monkeypatch, cores, prompts, threads, ranks):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(elastic, "usable_cores", lambda: cores)
+    sets = ("device=cpu", f"threads={threads}", f"rollout.prompts_per_step={prompts}")
 
-    assert elastic.ranks_for(config(device="cpu", threads=threads, rollout={"prompts_per_step": prompts})) == ranks
+    assert elastic.ranks_for(request(*sets), cores) == ranks
 
 
 def test_the_threads_of_a_rank_may_be_those_of_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(elastic, "usable_cores", lambda: 8)
 
-    assert elastic.ranks_for(config(device="cpu")) == 2
+    assert elastic.ranks_for(request("device=cpu"), 8) == 2
 
 
 @pytest.mark.parametrize(("devices", "ranks"), [(0, 1), (1, 1), (4, 4)])
 def test_on_gpus_there_is_a_rank_per_gpu(monkeypatch, devices, ranks):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
 
-    assert elastic.ranks_for(config(device="cuda")) == ranks
+    assert elastic.ranks_for(request("device=cuda"), 64) == ranks
+
+
+def test_the_gpus_of_engines_have_no_ranks(monkeypatch, capsys):
+    """Each rank has an engine of its own: two trainers on the first two devices, two engines on the others."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    engine = 'rollout.engine={use="vllm",process="own",device="cuda:2"}'
+
+    assert elastic.ranks_for(request("device=cuda", engine), 64) == 2
+    assert "cuda:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (*AHEAD, "rollout.dynamic_sampling_rounds=1"),
+        ('ranks.learner="sharded"', 'optimizer.moments="8bit"'),
+    ],
+    ids=["dynamic sampling one step ahead", "8-bit moments in shares"],
+)
+def test_what_several_ranks_cannot_do_is_done_by_one(sets, capsys):
+    assert elastic.ranks_for(request("device=cpu", *sets), 2) == 1
+    assert capsys.readouterr().err
+    with this_process.assumed(2), pytest.raises(ConfigError):
+        request("device=cpu", *sets).members()
+
+
+def test_a_mistake_that_has_nothing_to_do_with_ranks_is_an_error():
+    with pytest.raises(ConfigError):
+        elastic.ranks_for(request("device=cpu", "rollout.prompts_per_step=0"), 2)
 
 
 @pytest.mark.parametrize(("cores", "launched"), [(2, [2]), (1, [])])
 def test_auto_launches_several_ranks_and_one_trains_here(tmp_path, monkeypatch, cores, launched):
     called, here = [], []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(elastic, "usable_cores", lambda: cores)
-    monkeypatch.setattr(elastic, "launch", lambda request, ranks: called.append(ranks) or 0)
+    monkeypatch.setattr(train, "usable_cores", lambda: cores)
+    monkeypatch.setattr(elastic, "launch", lambda request, ranks, *, cores: called.append(ranks) or 0)
     monkeypatch.setattr("winnow.commands.train.here.train_here", lambda request: here.append(request) or 0)
 
     done = CliRunner().invoke(app, ["train", "arithmetic", "--output", str(tmp_path / "run"), "--ranks", "auto"])
@@ -64,6 +99,17 @@ def test_auto_launches_several_ranks_and_one_trains_here(tmp_path, monkeypatch, 
     assert len(here) == 1 - len(launched)
 
 
-@pytest.mark.parametrize("words", [["0"], ["-1"], ["two"], ["1.5"], ["auto", "--ray", "local"]])
+@pytest.mark.parametrize("words", [["0"], ["-1"], ["two"], ["1.5"], ["9" * 5000], ["auto", "--ray", "local"]])
 def test_another_number_is_refused(words):
     assert CliRunner().invoke(app, ["train", "arithmetic", "--ranks", *words]).exit_code == 2
+
+
+def test_a_number_of_ranks_is_assumed_in_a_block_only(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with this_process.assumed(3):
+        assert (this_process.launched_count(), this_process.launched_here()) == (3, 3)
+        with this_process.assumed(2):
+            assert this_process.launched_count() == 2
+        assert this_process.launched_count() == 3
+    assert (this_process.launched_count(), this_process.count()) == (1, 1)
+    assert "WORLD_SIZE" not in os.environ
