@@ -289,7 +289,7 @@ class RolloutLog:
         self._index = LineLog(run / INDEX, mark)
         self._seed, self._rollouts, self._every = seed, rollouts, every
         self._unsynced: list[Path] = []
-        self._draft: tuple[Path, BackgroundWork[Mark]] | None = None  # the file of the step that was begun, and its mark
+        self._draft: tuple[Path, BackgroundWork[Mark]] | None = None  # the file of the step that was begun
 
     def begin(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
         """Start to write the draft of a step. The keys of `weights` are `TrainingSequence.key`."""
