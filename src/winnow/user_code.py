@@ -72,8 +72,8 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     if not file_name.endswith(".py"):  # Python would also import compiled code, which a user cannot read
         raise _refused(f"{path!r} names no .py file", remedy="write it as file.py:function")
     if not file.is_file():
-        start = base or Path.cwd()
-        raise _refused(f"{path!r}: there is no file {file}", remedy=f"correct it: a relative path starts from {start}")
+        start = "" if Path(file_name).is_absolute() else f": a relative path starts from {base or Path.cwd()}"
+        raise _refused(f"{path!r}: there is no file {file}", remedy=f"correct the path{start}")
     with LOCK:
         module = _module(path, file)
     function = getattr(module, function_name, None)

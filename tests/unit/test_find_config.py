@@ -94,3 +94,8 @@ def test_a_recipe_means_the_same_wherever_it_is_installed(name):
 def test_the_first_line_of_a_recipe_is_a_sentence(name):
     assert recipe_paths()[name].read_text(encoding="utf-8").startswith("# ")
     assert summary(recipe_paths()[name]).endswith(".")
+
+
+def test_a_function_is_no_configuration():
+    with refused(ConfigError, "function", code="config.value"):
+        find_config(summary)

@@ -34,6 +34,7 @@ class Demand:
     sums_head_gradient: bool  # norms of gradients take the output layer's gradient, for the longest rollouts
     ranks: int = 1  # of the run
     ranks_here: int = 1  # on this machine
+    judges: int | None = None  # worker processes of the reward, 0 for the trainer itself; None: `verify.workers`
     exact_evaluation: bool = True  # evaluate in the policy's precision, where an engine samples in a lower one
 
     @property

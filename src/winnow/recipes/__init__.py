@@ -40,8 +40,14 @@ def find_config(name: str | Path, folder: str | Path = "") -> Path:
     """The file of a configuration. Text is a recipe if it is a bare word; otherwise, and as a `Path`, it is a path.
 
     A relative path starts from `folder`, by default the working directory. Raises ConfigError for a bare word that is
-    no recipe, and for one that is also a file or a folder in `folder`.
+    no recipe, for one that is also a file or a folder in `folder`, and for what is neither a text nor a path.
     """
+    if not isinstance(name, (str, Path)):
+        raise ConfigError(
+            f"a {type(name).__name__} is given as the configuration, which is the name of a recipe or a path",
+            remedy="name what it is: reward=my_function",
+            code="config.value",
+        )
     if isinstance(name, Path) or not _is_bare(name):
         return Path(folder, os.path.expanduser(name))
     recipes, here = recipe_paths(), Path(folder, name)

@@ -45,3 +45,20 @@ def test_a_started_evaluation_is_refused_with_the_command_to_resume(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     call = ("eval", "bundled", "--task", "arithmetic", "--output", str(tmp_path))
     assert resume_command(*call) == ["winnow", *call, "--resume"]
+
+
+REWARD = "def reward(prompt, rollout):\n    raise NameError('typo')\n"
+
+
+@pytest.mark.parametrize(("finished", "resumed"), [(True, True), (False, False)])
+def test_a_failed_run_is_resumed_only_if_a_step_was_finished(tmp_path, monkeypatch, finished, resumed):
+    """Otherwise nothing was saved: a resume would refuse the corrected reward, and the first command works."""
+    (tmp_path / "mine.py").write_text(REWARD)
+    monkeypatch.setattr("winnow.commands.train.here.has_finished_step", lambda folder: finished)
+    few = ("rollout.prompts_per_step=2", "select=all", "task.size=8", "evaluate.problems=1", "device=cpu")
+    sets = [word for key in (f"reward={tmp_path}/mine.py:reward", *few) for word in ("--set", key)]
+    output = ("--output", str(tmp_path / "run"), "--progress", "none")
+    result = CliRunner().invoke(app, ["train", str(CONFIG), *sets, *output])
+
+    assert result.exit_code == 1, result.output
+    assert (result.stderr.count("--resume") == 1) == resumed

@@ -287,3 +287,12 @@ def test_keys_and_values_make_do_with_what_it_leaves():
     cache = {form: sizes(plan, "always")["keys and values"] for form, plan in cards.items()}
     assert cards[None].adjusted is not None
     assert cache["model"] < cache[None]
+
+
+def test_a_function_that_no_worker_can_import_judges_in_the_trainer():
+    def reward(prompt, rollout):
+        return 1.0
+
+    few = {"task": "arithmetic", "verify": {"workers": 2}}
+    chosen = (resolve_members(validate({**few, "reward": use}), base=Path()) for use in ("r1_zero", reward))
+    assert ["2 workers" in plan_devices(members, CPU).jobs for members in chosen] == [True, False]

@@ -170,7 +170,9 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
     numbers = {"group/flat": flat, "group/count": groups, "group/all_correct": right, "group/all_wrong": wrong}
     if failed > judged(rows) / 2:
-        cause = "the verifier fails on most rollouts; the log of rollouts has the reasons"
+        cause = (
+            "the verifier fails on most rollouts; on the command line, `winnow show RUN --failed` prints the reasons"
+        )
         return Evidence(text, numbers, cause, ("verify", "reward"))
     return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
 
@@ -220,8 +222,8 @@ def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 @alarm(
     meaning="verdicts fail: timeout, memory, crash; these rollouts are neither kept nor in any baseline",
-    cause="the time or memory limit of a verdict is too low for some answers, the machine is overloaded, or the "
-    "reward raises an exception on unusual text; the log of rollouts has the cause of each",
+    cause="the reward raises an exception on some texts, the time or memory limit of a verdict is too low for some "
+    "answers, or the machine is overloaded; on the command line, `winnow show RUN --failed` prints each cause",
     keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
     limits=("steps", "failed_share", "failed_verdicts"),
     reads=("outcome/failed", "outcome/failed/{cause}", "outcome/cut", "budget/rollouts"),

@@ -15,6 +15,7 @@ from winnow.commands.command_line import SAVED, RunFailed
 from winnow.commands.train.rank_end import RankEnd, hold_back
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.run_view.progress import output_for, progress
+from winnow.state.folder import has_finished_step
 from winnow.trackers.watch import track_run
 from winnow.training.fit import Result, fit
 from winnow.training.progress import Watch
@@ -91,7 +92,10 @@ def _train_with_display(request: TrainingRequest, output: IO[str]) -> int:
             try:
                 result = fit(members, resume=request.resume, allow_change=request.allow_change, watch=(watch, tracking))
             except WinnowError as error:
-                raise (resumable(RunFailed.of(error)) if begun() else error) from error
+                if not begun():
+                    raise
+                failed = RunFailed.of(error)  # with no finished step, the run is started again and not resumed
+                raise (resumable(failed) if has_finished_step(members.output) else failed) from error
         code = _report_end(result, model=request.progress != "json")
         # Ranks exit together: a launcher kills the others as soon as one exits with a code other than 0.
         ranks.gather_from_all(None)

@@ -22,6 +22,7 @@ from winnow.memory.predict import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
 from winnow.training.setup.members import Members
 from winnow.user_code import with_named_errors
+from winnow.verify.worker import can_be_sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,7 @@ def demand_of(
         sums_head_gradient=sums_head_gradient(trained_tokens(config), chunk=chunk, hidden=head(model).shape[1]),
         ranks=count,
         ranks_here=here,
+        judges=config.verify.workers if can_be_sent(members.reward) else 0,
     )
 
 
