@@ -120,9 +120,15 @@ WRITES = [
     written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
     written("old one renamed", "checkpoint:delete", since="state.checkpoint:prune", landmark="2"),
     written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
-    Point("logs synced, no thread yet", "training.progress:Thread", since="training.fit:begin_save", landmark="2"),
     Point(
-        "save ended, nobody told", "training.progress:_fill", since="training.fit:begin_save", landmark="2", after=True
+        "logs synced, no thread yet", "background:BackgroundWork.start", since="training.fit:begin_save", landmark="2"
+    ),
+    Point(
+        "save ended, nobody told",
+        "background:BackgroundWork._call",
+        since="training.fit:begin_save",
+        landmark="2",
+        after=True,
     ),
 ]
 

@@ -35,7 +35,7 @@ POINTS: list[tuple[str, int, Point]] = [
     ("replicated", 1, phase("weights handed over", "training.step:sync_weights", after=True)),
     ("replicated", 0, phase("rollouts half written", "state.rollout_files:mark_of")),
     ("sharded", 0, Point("model half written", "models.tensor_file:_pieces", call=3)),
-    ("sharded", 1, phase("share of a model half given", "learner.sharding:_said", call=3,
+    ("sharded", 1, phase("share of a model half given", "learner.sharding:_receive_request", call=3,
                          since="training.fit:begin_save")),
     ("replicated", 0, written("saved, old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish")),
     # Of 4 rollouts of a rank, which the environment of PLAYED answers
