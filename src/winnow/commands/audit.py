@@ -45,6 +45,7 @@ CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", 
 SPLITS = ("train", "validation", "test")
 TRIED = 500  # about so many problems for each constant answer; see `constants`
 SHOWN = 10  # findings per kind that the report lists
+MOST_LATE = 10  # golds, or constant answers, without a verdict in time; after them no further answer is tried
 
 Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
 Phrase = Callable[[Any], str]
@@ -55,8 +56,9 @@ class Finding:
     """One fault of a problem."""
 
     problem: str  # the id
-    gold: str
+    gold: str  # or the constant answer without a verdict in time
     reason: str
+    late: bool = False  # the verdict took longer than verify.timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class Constants:
     """The results of answers that are the same for every problem."""
 
     paid: Sequence[Finding]  # accepted although they are not the gold
+    late: Sequence[Finding] = ()  # without a verdict in time
     best: tuple[str, float]  # the most accepted answer, and its share of the problems
     wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
 
@@ -86,13 +89,20 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Answers were tried, no gold fails, no constant is paid, and train shares no question with other splits."""
+        """Answers were tried, no gold fails, no constant is paid or late, and train shares no question with other
+        splits.
+        """
         return not (self.untried or self.faults)
 
     @property
     def faults(self) -> bool:
-        """Whether a gold fails, a constant is paid or splits overlap."""
-        return bool(self.golds or self.constants.paid or self.overlap)
+        """Whether a gold fails, a constant is paid or late, or splits overlap."""
+        return bool(self.golds or self.constants.paid or self.constants.late or self.overlap)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether some answers were not tried, as the reward had exceeded its time limit too often."""
+        return _too_many_late(self.golds) or _too_many_late(self.constants.late)
 
 
 def audit_configured(config: Config, base: Path) -> Audit:
@@ -112,7 +122,8 @@ def audit_task(
     load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS
 ) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
-    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap.
+    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap. A problem whose gold gets
+    no verdict in time is not tried with constants: the reward would exceed the time limit for each of them.
 
     Raises ConfigError when no split exists at all.
     """
@@ -125,7 +136,9 @@ def audit_task(
         untried = str(error)
     else:
         golds, gold_reward = failing_golds(problems, phrase, verifiers)
-        tried = constants(problems, phrase, verifiers)
+        late = {finding.problem for finding in golds if finding.late}
+        if not _too_many_late(golds):
+            tried = constants([problem for problem in problems if problem.id not in late], phrase, verifiers)
     return Audit(
         problems={split: len(of_split) for split, of_split in by_split.items()},
         absent=absent,
@@ -154,13 +167,12 @@ def phrasing(entry: Entry[RewardTraits]) -> Phrase:
 def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
     """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
     tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
-    outcomes = verifiers.stream(_task(problem, phrase(gold)) for problem, gold in tried)
     failing, rewards = [], []
-    for (problem, gold), outcome in zip(tried, outcomes, strict=True):
+    for problem, gold, outcome in _judged(tried, phrase, verifiers):
         if outcome.correct:
             rewards.append(outcome.reward)
         else:
-            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome)))
+            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome), late=_is_late(outcome)))
     return failing, float(np.mean(rewards)) if rewards else math.nan
 
 
@@ -168,18 +180,40 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
     """Try `CONSTANTS` on every problem; of 2 * `TRIED` and more problems, on `TRIED` or more at even distances."""
     problems = problems[:: max(1, len(problems) // TRIED)]
     tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
-    outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
     wins: Counter[str] = Counter()
-    paid, wrong = [], ("", math.nan)
-    for (problem, constant), outcome in zip(tried, outcomes, strict=True):
+    paid, late, wrong = [], [], ("", math.nan)
+    for problem, constant, outcome in _judged(tried, phrase, verifiers):
         wins[constant] += outcome.correct is True
+        if _is_late(outcome):
+            late.append(Finding(problem=problem.id, gold=constant, reason=_failing(outcome), late=True))
         if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
             wrong = (constant, outcome.reward)
         if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
             gold = ", ".join(golds(problem.answer))
             paid.append(Finding(problem=problem.id, gold=gold, reason=f"the constant answer {constant!r} is paid"))
     best, count = max(wins.items(), key=lambda item: item[1], default=("", 0))
-    return Constants(paid=paid, best=(best, count / max(1, len(problems))), wrong=wrong)
+    return Constants(paid=paid, late=late, best=(best, count / max(1, len(problems))), wrong=wrong)
+
+
+def _judged(
+    tried: Sequence[tuple[Problem, str]], phrase: Phrase, verifiers: Verifiers
+) -> Iterator[tuple[Problem, str, Outcome]]:
+    """Each answer of a problem with its outcome, up to the one that makes `MOST_LATE` without a verdict in time."""
+    outcomes = verifiers.stream(_task(problem, phrase(answer)) for problem, answer in tried)
+    late = 0
+    for (problem, answer), outcome in zip(tried, outcomes, strict=True):
+        yield problem, answer, outcome
+        late += _is_late(outcome)
+        if late == MOST_LATE:
+            return
+
+
+def _is_late(outcome: Outcome) -> bool:
+    return outcome.cause == "timeout"
+
+
+def _too_many_late(findings: Iterable[Finding]) -> bool:
+    return sum(finding.late for finding in findings) >= MOST_LATE
 
 
 def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
@@ -227,6 +261,14 @@ def _about_answers(result: Audit) -> Iterator[str]:
     best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
     yield f"constant answers accepted although they are not the gold: {len(result.constants.paid)}; {best}"
     yield from _listed(result.constants.paid)
+    if result.constants.late:
+        yield f"constant answers without a verdict in time: {len(result.constants.late)}"
+        yield from _listed(result.constants.late)
+    if result.stopped:
+        yield (
+            f"stopped: {MOST_LATE} verdicts took longer than verify.timeout_seconds, so the other answers were not "
+            f"tried"
+        )
     wrong, reward = result.constants.wrong
     yield f"reward of a gold: {_reward(result.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
         "" if math.isnan(reward) else f" ({wrong!r})"

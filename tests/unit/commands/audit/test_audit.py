@@ -6,11 +6,21 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.audit import audit_task, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.commands.audit import (
+    MOST_LATE,
+    audit_task,
+    constants,
+    describe,
+    duplicates,
+    failing_golds,
+    overlap,
+    phrasing,
+)
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
 from winnow.registry import Entry, resolve
+from winnow.rewards.outcomes import failure
 from winnow.verify import Verifiers
 
 GSM8K = resolve("reward", "gsm8k")
@@ -67,6 +77,42 @@ def test_the_rewards_of_a_wrong_constant_and_of_golds_are_measured() -> None:
     assert result.gold_reward == pytest.approx((1.3 + 1.0) / 2)
     assert result.constants.wrong[1] == pytest.approx(0.3)
     assert result.clean
+
+
+JUDGED: list[tuple[str, str]] = []
+
+
+def hanging(prompt, rollout):
+    """Gets no verdict in time for golds of three digits, and for the constant answer "{"."""
+    JUDGED.append((prompt.answer, rollout.text))
+    if len(prompt.answer) == 3 or rollout.text == "{":
+        return failure("timeout", "no verdict")
+    return float(rollout.text == prompt.answer)
+
+
+HANGING = Entry(REWARD, "hanging", hanging, RewardTraits(example=str))
+
+
+def test_a_problem_whose_gold_gets_no_verdict_in_time_is_tried_once() -> None:
+    JUDGED.clear()
+    problems = [problem("a", "?", "101"), problem("b", "!", "17")]
+    result = audit_task(lambda split: problems, HANGING, inline(hanging), splits=["train"])
+    assert [(finding.problem, finding.late) for finding in result.golds] == [("a", True)]
+    assert [text for gold, text in JUDGED if gold == "101"] == ["101"]
+    assert [(finding.problem, finding.gold) for finding in result.constants.late] == [("b", "{")]
+    assert result.faults
+    assert not result.stopped
+
+
+@pytest.mark.parametrize("first", [101, 17])  # golds without a verdict in time; a constant without one
+def test_an_audit_stops_after_too_many_verdicts_that_are_late(first: int) -> None:
+    problems = [problem(f"p{i}", f"question {i}", str(first + i)) for i in range(MOST_LATE + 5)]
+    JUDGED.clear()
+    result = audit_task(lambda split: problems, HANGING, inline(hanging), splits=["train"])
+    late = [finding for finding in (*result.golds, *result.constants.late) if finding.late]
+    assert len(late) == sum(len(gold) == 3 or text == "{" for gold, text in JUDGED) == MOST_LATE
+    assert result.stopped
+    assert result.faults
 
 
 def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
