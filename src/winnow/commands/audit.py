@@ -71,6 +71,25 @@ class Constants:
     wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
 
 
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two problems of a split with one question and no gold in common."""
+
+    problems: tuple[Problem, Problem]
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Their ids."""
+        first, second = self.problems
+        return first.id, second.id
+
+    @property
+    def golds(self) -> tuple[str, str]:
+        """Their golds; several of one problem with "or" between them."""
+        first, second = (" or ".join(golds(problem.answer)) for problem in self.problems)
+        return first, second
+
+
 NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
 
 
@@ -85,19 +104,19 @@ class Audit:
     constants: Constants
     untried: str = ""  # why neither golds nor constants were tried; "" where they were
     duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
+    contradictions: Sequence[Contradiction] = ()
     overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
 
     @property
     def clean(self) -> bool:
-        """Answers were tried, no gold fails, no constant is paid or late, and train shares no question with other
-        splits.
-        """
+        """Answers were tried, and there are no `faults`."""
         return not (self.untried or self.faults)
 
     @property
     def faults(self) -> bool:
-        """Whether a gold fails, a constant is paid or late, or splits overlap."""
-        return bool(self.golds or self.constants.paid or self.constants.late or self.overlap)
+        """Whether a gold fails, a constant is paid or late, golds of one question differ, or splits overlap."""
+        answers = self.golds or self.constants.paid or self.constants.late
+        return bool(answers or self.contradictions or self.overlap)
 
     @property
     def stopped(self) -> bool:
@@ -129,6 +148,7 @@ def audit_task(
     """
     by_split, absent = _load(load, splits)
     problems = [problem for of_split in by_split.values() for problem in of_split]
+    found = [each for of_split in by_split.values() for each in contradictions(of_split)]
     golds, gold_reward, tried, untried = list[Finding](), math.nan, NO_CONSTANTS, ""
     try:
         phrase = phrasing(entry)
@@ -138,6 +158,7 @@ def audit_task(
         golds, gold_reward = failing_golds(problems, phrase, verifiers)
         late = {finding.problem for finding in golds if finding.late}
         if not _too_many_late(golds):
+            found = rejected(found, phrase, verifiers)
             tried = constants([problem for problem in problems if problem.id not in late], phrase, verifiers)
     return Audit(
         problems={split: len(of_split) for split, of_split in by_split.items()},
@@ -147,6 +168,7 @@ def audit_task(
         constants=tried,
         untried=untried,
         duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
+        contradictions=found,
         overlap=overlap(by_split),
     )
 
@@ -224,6 +246,32 @@ def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
     return [tuple(ids) for ids in by_question.values() if len(ids) > 1]
 
 
+def contradictions(problems: Sequence[Problem]) -> list[Contradiction]:
+    """The problems whose golds contradict those of the first one with the same question.
+
+    Questions are the same here apart from case, the width of spaces and punctuation at the end, as 2.5 + 1 and 25 + 1
+    are two questions. A problem without a gold (None) contradicts no other.
+    """
+    first: dict[str, Problem] = {}
+    found = []
+    for problem in problems:
+        if problem.answer is None:
+            continue
+        earlier = first.setdefault(" ".join(problem.question.casefold().split()).rstrip(" .:?"), problem)
+        if not any(a == b or _same(a, b) for a in golds(earlier.answer) for b in golds(problem.answer)):
+            found.append(Contradiction(problems=(earlier, problem)))
+    return found
+
+
+def rejected(found: Sequence[Contradiction], phrase: Phrase, verifiers: Verifiers) -> list[Contradiction]:
+    """The contradictions for the reward too: a question may have many right answers, and each gold be one of them."""
+    tried = [(each.problems[0], gold) for each in found for gold in golds(each.problems[1].answer)]
+    accepted = {(problem.id, gold) for problem, gold, outcome in _judged(tried, phrase, verifiers) if outcome.correct}
+    return [
+        each for each in found if not any((each.ids[0], gold) in accepted for gold in golds(each.problems[1].answer))
+    ]
+
+
 def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
     """Pairs of ids with the same question, one in train and one in another split."""
     trained = {normalised(problem.question): problem.id for problem in splits.get("train", ())}
@@ -248,6 +296,7 @@ def describe(result: Audit) -> Iterator[str]:
         yield from _about_answers(result)
     yield f"questions repeated within a split: {len(result.duplicates)}"
     yield from (f"  {', '.join(map(sanitize, ids))}" for ids in result.duplicates[:SHOWN])
+    yield from _about_contradictions(result.contradictions)
     yield f"questions of train that are also held out: {len(result.overlap)}"
     yield from (f"  {sanitize(a)} = {sanitize(b)}" for a, b in result.overlap[:SHOWN])
     yield "clean" if result.clean else "not clean" if result.faults else "incomplete"
@@ -275,6 +324,16 @@ def _about_answers(result: Audit) -> Iterator[str]:
     )
 
 
+def _about_contradictions(found: Sequence[Contradiction]) -> Iterator[str]:
+    if not found:
+        return
+    yield f"questions with different golds within a split: {len(found)}"
+    for each in found[:SHOWN]:
+        pairs = zip(each.ids, each.golds, strict=True)
+        yield "  " + "; ".join(f"{sanitize(id)}: {sanitize(shorten(gold, 60))}" for id, gold in pairs)
+    yield from _more(found)
+
+
 def _reward(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
 
@@ -282,6 +341,10 @@ def _reward(value: float) -> str:
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
         yield f"  {sanitize(finding.problem)}: {sanitize(shorten(finding.gold, 60))}: {sanitize(finding.reason)}"
+    yield from _more(findings)
+
+
+def _more(findings: Sequence[object]) -> Iterator[str]:
     if len(findings) > SHOWN:
         yield f"  and {len(findings) - SHOWN} more"
 
@@ -319,8 +382,8 @@ def _failing(outcome: Outcome) -> str:
     return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
 
 
-def _same(constant: str, gold: str) -> bool:
+def _same(answer: str, gold: str) -> bool:
     """The same text apart from units, prefixes such as `x =` and layout, or the same number in digits."""
-    mine, theirs = (strict.canonical(text).casefold() for text in (constant, gold))
+    mine, theirs = (strict.canonical(text).casefold() for text in (answer, gold))
     number = to_fraction(mine)
     return bool(mine) and (mine == theirs or (number is not None and number == to_fraction(theirs)))

@@ -88,3 +88,13 @@ def test_audit_of_a_reward_that_sleeps_ends_and_names_the_gold(tmp_path: Path) -
     assert [line.split(":")[:3] for line in done.stdout.splitlines() if line.startswith("  ")] == [
         ["  r7", " 7", " timeout"]
     ]
+
+
+def test_audit_of_a_question_with_two_golds_fails(tmp_path: Path) -> None:
+    rows = [{"question": "3 plus 3?", "answer": answer} for answer in ("106", "107")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = winnow(
+        "audit", "jsonl", "--reward", "gsm8k", f"--set=task.train={tmp_path}/train.jsonl", "--set=verify.workers=0"
+    )
+    assert done.exit_code == 1, done.output
+    assert [line for line in done.stdout.splitlines() if "106" in line and "107" in line]

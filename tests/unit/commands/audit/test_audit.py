@@ -10,6 +10,7 @@ from winnow.commands.audit import (
     MOST_LATE,
     audit_task,
     constants,
+    contradictions,
     describe,
     duplicates,
     failing_golds,
@@ -137,6 +138,47 @@ def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
     assert duplicates([first, second, third]) == [("a", "b")]
     assert overlap({"train": [first], "validation": [third], "test": [second]}) == [("a", "b")]
     assert overlap({"test": [first, second]}) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("What is 2 + 2?", "4"), ("what is 2 +  2", "4.0")),  # a harmless repetition
+        (("What is 2 + 2?", "4"), ("What is 2 + 2?", ["5", "4"])),
+        (("What is 2.5 + 1?", "3.5"), ("What is 25 + 1?", "26")),
+        (("What is 2 + 2?", "4"), ("What is 2 + 2?", None)),
+        (("Sort.", {"tests": [1]}), ("Sort.", {"tests": [1]})),
+    ],
+)
+def test_golds_that_do_not_contradict_each_other(one: tuple[str, object], other: tuple[str, object]) -> None:
+    assert contradictions([problem("a", *one), problem("b", *other)]) == []
+
+
+def test_a_question_with_two_golds_is_a_fault_with_the_ids_and_both() -> None:
+    problems = [problem("a", "What is 2 + 2?", "104"), problem("b", "what is 2 +  2?", 105), problem("c", "?", "106")]
+    result = audit_task(lambda split: problems, GSM8K, inline(), splits=["train"])
+    assert [(found.ids, found.golds) for found in result.contradictions] == [(("a", "b"), ("104", "105"))]
+    assert result.duplicates == [("a", "b")]
+    assert result.faults
+    shown = [line for line in describe(result) if "104" in line]
+    assert len(shown) == 1
+    assert "105" in shown[0]
+
+    agreeing = audit_task(lambda split: [problems[0], problems[0]], GSM8K, inline(), splits=["train"])
+    assert agreeing.clean
+
+
+def test_two_golds_that_the_reward_both_accepts_are_no_fault() -> None:
+    problems = [problem("a", "Name an even number.", "104"), problem("b", "Name an even number.", "106")]
+    entry = Entry(REWARD, "even", even, RewardTraits(example=str))
+    result = audit_task(lambda split: problems, entry, inline(even), splits=["train"])
+    assert result.contradictions == []
+    assert len(contradictions(problems)) == 1
+
+
+def even(prompt, rollout):
+    """Pays each even number of three digits."""
+    return float(len(rollout.text) == 3 and rollout.text.isdigit() and int(rollout.text) % 2 == 0)
 
 
 def load(split: str) -> list[Problem]:
