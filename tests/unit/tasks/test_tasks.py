@@ -303,7 +303,7 @@ def test_jsonl_can_take_the_gold_from_a_box(tmp_path: Path) -> None:
     ("line", "named"),
     [
         (b'{"question": "x", "answer"', ("JSON",)),
-        (b'{"question": "\xff", "answer": "a"}', ("JSON",)),
+        (b'{"question": "\xff", "answer": "a"}', ("UTF-8",)),
         (b"[" * 100_000, ("JSON",)),
         (b'{"question": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", (100,)),
         (b'{"question": "x", "answer": "a", "m": ' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}", (100,)),
@@ -322,6 +322,16 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, named: tuple[object, .
     file.write_bytes(b'{"question": "good", "answer": "a"}\r\n\n' + line + b"\n")
     with refused(DataError, f"{file}:3", *named, code="data.malformed"):
         jsonl("train", train=str(file))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path, encoding: str, newline: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(f'{{"question": "é", "answer": "1"}}{newline}{{"question": "e", "answer": "1"}}'.encode(encoding))
+    with refused(DataError, file, code="data.malformed") as caught:
+        jsonl("train", train=str(file))
+    assert "UTF-8" in caught.value.remedy
 
 
 @pytest.mark.parametrize("role", ["question", "answer"])
