@@ -194,7 +194,9 @@ def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifi
         if outcome.correct:
             rewards.append(outcome.reward)
         else:
-            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome), late=_is_late(outcome)))
+            late = _is_late(outcome)
+            why = _failing(outcome) if late else f"{_failing(outcome)}{_type_of(problem.answer)}"
+            failing.append(Finding(problem=problem.id, gold=gold, reason=why, late=late))
     return failing, float(np.mean(rewards)) if rewards else math.nan
 
 
@@ -380,6 +382,11 @@ def _task(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
 
 def _failing(outcome: Outcome) -> str:
     return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
+
+
+def _type_of(answer: Any) -> str:
+    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
+    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
 
 
 def _same(answer: str, gold: str) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def test_a_gold_that_its_reward_cannot_read_is_a_finding() -> None:
     assert reward == 1.0
     assert [(finding.problem, finding.gold) for finding in findings] == [("b", "forty-two"), ("c", "x")]
     assert all(finding.reason for finding in findings)
+
+
+def test_a_gold_that_is_not_paid_is_named_with_its_type_where_it_is_no_text() -> None:
+    problems = [problem("a", "?", 20), problem("b", "?", ["x"]), problem("c", "?", "text"), problem("d", "?", "wrong")]
+    findings, _ = failing_golds(problems, str, inline(text_only))
+    named = [(finding.problem, re.findall(r"\b(?:int|list|str)\b", finding.reason)) for finding in findings]
+    assert named == [("a", ["int"]), ("b", ["list"]), ("d", [])]
+
+
+def text_only(prompt, rollout):
+    """Pays a gold only if it is text, and never "wrong"."""
+    return float(rollout.text == prompt.answer != "wrong")
 
 
 def test_constants_that_are_the_gold_are_no_finding() -> None:
