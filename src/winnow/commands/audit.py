@@ -361,7 +361,9 @@ def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], 
             absent[split] = str(error)
     if not by_split:
         raise ConfigError(
-            "no split of this task can be read: " + "; ".join(absent.values()), key="task", code="data.missing"
+            "no split of this task can be read: " + "; ".join(dict.fromkeys(absent.values())),
+            key="task",
+            code="data.missing",
         )
     return by_split, absent
 

@@ -23,6 +23,7 @@ from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure
+from winnow.tasks.jsonl import jsonl
 from winnow.verify import Verifiers
 
 GSM8K = resolve("reward", "gsm8k")
@@ -213,6 +214,13 @@ def test_the_audit_lists_what_it_finds() -> None:
 def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
     with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
         audit_task(load, GSM8K, inline(), splits=["validation"])
+
+
+def test_a_reason_that_is_the_same_for_every_split_is_given_once(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere.jsonl"
+    with refused(ConfigError, file, key="task", code="data.missing") as caught:
+        audit_task(lambda split: jsonl(split, path=str(file)), GSM8K, inline())
+    assert str(caught.value).count(str(file)) == 1
 
 
 def test_golds_cannot_be_tried_without_the_rewards_example() -> None:
