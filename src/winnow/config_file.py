@@ -30,6 +30,8 @@ EXPECTED = {
     "bool_type": "true or false",
 }
 
+BYTE_ORDER_MARK = "\ufeff"  # editors of Windows write it at the start of a file, and TOML does not have it
+
 
 def load(
     path: Path, sets: Sequence[str] = (), unset: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
@@ -49,11 +51,13 @@ def load(
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
+    """A TOML file as nested data that is not validated yet, and its text without a byte order mark. Raises
+    ConfigError.
+    """
     try:
         if path.is_char_device() or path.is_block_device():  # reading /dev/zero would never end
             raise _unreadable(f"cannot read the configuration {path}: it is a device", "name a TOML file")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         raise _unreadable(
             f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that exists and is readable"

@@ -30,6 +30,7 @@ GROUP = "winnow"  # the group of entry points
 PRESUMING = ("allocate", "advantage", "weighting", "loss")  # keys of one member whose aliases may presume another
 GIVEN = " (given from Python)"
 _NAME = re.compile(r"\w[\w.+-]*")  # matches no "file.py:function", and no name that ends in GIVEN
+_DOTTED = re.compile(r"(?P<module>[^\W\d]\w*(\.\w+)*)[.:](?P<function>[^\W\d]\w*)")
 
 _packages = {"winnow": "winnow"}  # packages with members, by their top-level module: "a package 1.0"
 
@@ -138,7 +139,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
         broken = f" (an installed package that may have it could not be imported: {failures})" if failures else ""
         raise ConfigError(
             f"no {family.name} is called {use!r}{broken}",
-            remedy=_instead(family.name, use),
+            remedy=_instead(family, use),
             code="config.unknown_member",
         )
     return known[use]
@@ -256,14 +257,30 @@ def _replaces(entry: Entry[Any], earlier: Entry[Any]) -> bool:
     return entry.home is earlier.home and not being_imported() and len(names) == 1 and names.pop().isidentifier()
 
 
-def _instead(family: str, use: str) -> str:
-    """The remedy for an unknown name: the member that declares it as `instead_of`, else the nearest name."""
+def _instead(family: Family[Any], use: str) -> str:
+    """The remedy for an unknown name: the form of a function or a file of the user's, the member that declares it as
+    `instead_of`, or the nearest name.
+    """
+    known = _ENTRIES[family.name]
     if use.endswith(".py"):
         return f"name a function of the file: {use + ':function'!r}"
-    for entry in _ENTRIES[family].values():
+    reader = known.get(Path(use).suffix[1:])
+    if reader is not None and "path" in reader.options:
+        path = f"{family.key}.path"
+        return f"use {reader.name!r} with {path} = {use!r} (on the command line --set {path}={use})"
+    for entry in known.values():
         if use in entry.traits.instead_of:
             return f"use {entry.name!r}: {entry.traits.instead_of[use]}"
-    return near_miss(use, _ENTRIES[family])
+    return ", or ".join(filter(None, (_as_function(use), near_miss(use, known))))
+
+
+def _as_function(use: str) -> str:
+    """The remedy for "module.function" and "module:function"; "" for any other name."""
+    dotted = _DOTTED.fullmatch(use)
+    if dotted is None:
+        return ""
+    example = f"{dotted['module'].replace('.', '/')}.py:{dotted['function']}"
+    return f"name a function of your own as 'file.py:function', such as {example!r}"
 
 
 def _entry_of(family: Family[T], function: Callable[..., Any], *, home: Mapping[str, Any] | None = None) -> Entry[T]:

@@ -10,7 +10,7 @@ import pytest
 
 from refusals import refused
 from winnow.config import AdapterCritic, Config, ModelCritic, SharedCritic, dump, key_of, leaves
-from winnow.config_file import load, validate
+from winnow.config_file import load, read_toml, validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, accepted_value
 from winnow.recipes import recipe_paths
@@ -28,6 +28,21 @@ def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
     with refused(ConfigError, f"{path}, line 4", key="optimizer.learing_rate", code="config.unknown_key") as caught:
         load(path)
     assert "'learning_rate'" in caught.value.remedy
+
+
+def test_a_byte_order_mark_changes_neither_values_nor_lines(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b'\xef\xbb\xbfsteps = 3\r\noutput = "\xc3\xa9"\r\n')
+    config = load(path)
+    assert (config.steps, config.output) == (3, "é")
+    assert read_toml(path)[1].startswith("steps")
+    for first, place, key in ((b"stepz = 3\n", 1, "stepz"), (b"[optimizer]\nlearing_rate = 1\n", 2, None)):
+        path.write_bytes(b"\xef\xbb\xbf" + first)
+        with refused(ConfigError, f"{path}, line {place}", key=key, code="config.unknown_key"):
+            load(path)
+    path.write_bytes(b"\xef\xbb\xbfsteps = \xff\n")
+    with refused(ConfigError, "byte 11", code="config.unreadable"):
+        load(path)
 
 
 def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import subprocess
 import sys
 
@@ -70,6 +71,32 @@ def test_a_trait_names_only_options_that_exist(family, function, trait):
 def test_an_unknown_name_gets_a_suggestion():
     with refused(ConfigError, "'clp'", "'clip'", code="config.unknown_member"):
         resolve("loss", "clp")
+
+
+@pytest.mark.parametrize(
+    ("family", "use", "meant"),
+    [
+        ("task", "d/good.jsonl", "--set task.path=d/good.jsonl"),
+        ("task", "shop.shop", "shop.py:shop"),
+        ("reward", "mine.reward", "mine.py:reward"),
+        ("reward", "mine:reward", "mine.py:reward"),
+        ("loss", "my.losses.clp", "my/losses.py:clp"),
+        ("selector", "mine.py", "mine.py:function"),
+    ],
+)
+def test_a_file_or_a_function_in_another_form_gets_the_form_of_winnow(family, use, meant):
+    with refused(ConfigError, repr(use), code="config.unknown_member") as caught:
+        resolve(family, use)
+    assert meant in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("family", "use"), [("loss", "clp"), ("reward", "d/good.jsonl"), ("loss", "0.5"), ("loss", "")]
+)
+def test_another_unknown_name_is_taken_for_no_function(family, use):
+    with refused(ConfigError, code="config.unknown_member") as caught:
+        resolve(family, use)
+    assert not {".py:", "--set"} & set(re.findall(r"\.py:|--set", caught.value.remedy))
 
 
 def test_an_unknown_option_gets_a_suggestion():

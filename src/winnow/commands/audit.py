@@ -45,6 +45,7 @@ CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", 
 SPLITS = ("train", "validation", "test")
 TRIED = 500  # about so many problems for each constant answer; see `constants`
 SHOWN = 10  # findings per kind that the report lists
+MOST_LATE = 10  # golds, or constant answers, without a verdict in time; after them no further answer is tried
 
 Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
 Phrase = Callable[[Any], str]
@@ -55,8 +56,9 @@ class Finding:
     """One fault of a problem."""
 
     problem: str  # the id
-    gold: str
+    gold: str  # or the constant answer without a verdict in time
     reason: str
+    late: bool = False  # the verdict took longer than verify.timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,28 @@ class Constants:
     """The results of answers that are the same for every problem."""
 
     paid: Sequence[Finding]  # accepted although they are not the gold
+    late: Sequence[Finding] = ()  # without a verdict in time
     best: tuple[str, float]  # the most accepted answer, and its share of the problems
     wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two problems of a split with one question and no gold in common."""
+
+    problems: tuple[Problem, Problem]
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Their ids."""
+        first, second = self.problems
+        return first.id, second.id
+
+    @property
+    def golds(self) -> tuple[str, str]:
+        """Their golds; several of one problem with "or" between them."""
+        first, second = (" or ".join(golds(problem.answer)) for problem in self.problems)
+        return first, second
 
 
 NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
@@ -82,17 +104,24 @@ class Audit:
     constants: Constants
     untried: str = ""  # why neither golds nor constants were tried; "" where they were
     duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
+    contradictions: Sequence[Contradiction] = ()
     overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
 
     @property
     def clean(self) -> bool:
-        """Answers were tried, no gold fails, no constant is paid, and train shares no question with other splits."""
+        """Answers were tried, and there are no `faults`."""
         return not (self.untried or self.faults)
 
     @property
     def faults(self) -> bool:
-        """Whether a gold fails, a constant is paid or splits overlap."""
-        return bool(self.golds or self.constants.paid or self.overlap)
+        """Whether a gold fails, a constant is paid or late, golds of one question differ, or splits overlap."""
+        answers = self.golds or self.constants.paid or self.constants.late
+        return bool(answers or self.contradictions or self.overlap)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether some answers were not tried, as the reward had exceeded its time limit too often."""
+        return _too_many_late(self.golds) or _too_many_late(self.constants.late)
 
 
 def audit_configured(config: Config, base: Path) -> Audit:
@@ -112,12 +141,14 @@ def audit_task(
     load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS
 ) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
-    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap.
+    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap. A problem whose gold gets
+    no verdict in time is not tried with constants: the reward would exceed the time limit for each of them.
 
     Raises ConfigError when no split exists at all.
     """
     by_split, absent = _load(load, splits)
     problems = [problem for of_split in by_split.values() for problem in of_split]
+    found = [each for of_split in by_split.values() for each in contradictions(of_split)]
     golds, gold_reward, tried, untried = list[Finding](), math.nan, NO_CONSTANTS, ""
     try:
         phrase = phrasing(entry)
@@ -125,7 +156,10 @@ def audit_task(
         untried = str(error)
     else:
         golds, gold_reward = failing_golds(problems, phrase, verifiers)
-        tried = constants(problems, phrase, verifiers)
+        late = {finding.problem for finding in golds if finding.late}
+        if not _too_many_late(golds):
+            found = rejected(found, phrase, verifiers)
+            tried = constants([problem for problem in problems if problem.id not in late], phrase, verifiers)
     return Audit(
         problems={split: len(of_split) for split, of_split in by_split.items()},
         absent=absent,
@@ -134,6 +168,7 @@ def audit_task(
         constants=tried,
         untried=untried,
         duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
+        contradictions=found,
         overlap=overlap(by_split),
     )
 
@@ -154,13 +189,14 @@ def phrasing(entry: Entry[RewardTraits]) -> Phrase:
 def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
     """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
     tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
-    outcomes = verifiers.stream(_task(problem, phrase(gold)) for problem, gold in tried)
     failing, rewards = [], []
-    for (problem, gold), outcome in zip(tried, outcomes, strict=True):
+    for problem, gold, outcome in _judged(tried, phrase, verifiers):
         if outcome.correct:
             rewards.append(outcome.reward)
         else:
-            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome)))
+            late = _is_late(outcome)
+            why = _failing(outcome) if late else f"{_failing(outcome)}{_type_of(problem.answer)}"
+            failing.append(Finding(problem=problem.id, gold=gold, reason=why, late=late))
     return failing, float(np.mean(rewards)) if rewards else math.nan
 
 
@@ -168,18 +204,40 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
     """Try `CONSTANTS` on every problem; of 2 * `TRIED` and more problems, on `TRIED` or more at even distances."""
     problems = problems[:: max(1, len(problems) // TRIED)]
     tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
-    outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
     wins: Counter[str] = Counter()
-    paid, wrong = [], ("", math.nan)
-    for (problem, constant), outcome in zip(tried, outcomes, strict=True):
+    paid, late, wrong = [], [], ("", math.nan)
+    for problem, constant, outcome in _judged(tried, phrase, verifiers):
         wins[constant] += outcome.correct is True
+        if _is_late(outcome):
+            late.append(Finding(problem=problem.id, gold=constant, reason=_failing(outcome), late=True))
         if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
             wrong = (constant, outcome.reward)
         if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
             gold = ", ".join(golds(problem.answer))
             paid.append(Finding(problem=problem.id, gold=gold, reason=f"the constant answer {constant!r} is paid"))
     best, count = max(wins.items(), key=lambda item: item[1], default=("", 0))
-    return Constants(paid=paid, best=(best, count / max(1, len(problems))), wrong=wrong)
+    return Constants(paid=paid, late=late, best=(best, count / max(1, len(problems))), wrong=wrong)
+
+
+def _judged(
+    tried: Sequence[tuple[Problem, str]], phrase: Phrase, verifiers: Verifiers
+) -> Iterator[tuple[Problem, str, Outcome]]:
+    """Each answer of a problem with its outcome, up to the one that makes `MOST_LATE` without a verdict in time."""
+    outcomes = verifiers.stream(_task(problem, phrase(answer)) for problem, answer in tried)
+    late = 0
+    for (problem, answer), outcome in zip(tried, outcomes, strict=True):
+        yield problem, answer, outcome
+        late += _is_late(outcome)
+        if late == MOST_LATE:
+            return
+
+
+def _is_late(outcome: Outcome) -> bool:
+    return outcome.cause == "timeout"
+
+
+def _too_many_late(findings: Iterable[Finding]) -> bool:
+    return sum(finding.late for finding in findings) >= MOST_LATE
 
 
 def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
@@ -188,6 +246,32 @@ def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
     for problem in problems:
         by_question[normalised(problem.question)].append(problem.id)
     return [tuple(ids) for ids in by_question.values() if len(ids) > 1]
+
+
+def contradictions(problems: Sequence[Problem]) -> list[Contradiction]:
+    """The problems whose golds contradict those of the first one with the same question.
+
+    Questions are the same here apart from case, the width of spaces and punctuation at the end, as 2.5 + 1 and 25 + 1
+    are two questions. A problem without a gold (None) contradicts no other.
+    """
+    first: dict[str, Problem] = {}
+    found = []
+    for problem in problems:
+        if problem.answer is None:
+            continue
+        earlier = first.setdefault(" ".join(problem.question.casefold().split()).rstrip(" .:?"), problem)
+        if not any(a == b or _same(a, b) for a in golds(earlier.answer) for b in golds(problem.answer)):
+            found.append(Contradiction(problems=(earlier, problem)))
+    return found
+
+
+def rejected(found: Sequence[Contradiction], phrase: Phrase, verifiers: Verifiers) -> list[Contradiction]:
+    """The contradictions for the reward too: a question may have many right answers, and each gold be one of them."""
+    tried = [(each.problems[0], gold) for each in found for gold in golds(each.problems[1].answer)]
+    accepted = {(problem.id, gold) for problem, gold, outcome in _judged(tried, phrase, verifiers) if outcome.correct}
+    return [
+        each for each in found if not any((each.ids[0], gold) in accepted for gold in golds(each.problems[1].answer))
+    ]
 
 
 def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
@@ -214,6 +298,7 @@ def describe(result: Audit) -> Iterator[str]:
         yield from _about_answers(result)
     yield f"questions repeated within a split: {len(result.duplicates)}"
     yield from (f"  {', '.join(map(sanitize, ids))}" for ids in result.duplicates[:SHOWN])
+    yield from _about_contradictions(result.contradictions)
     yield f"questions of train that are also held out: {len(result.overlap)}"
     yield from (f"  {sanitize(a)} = {sanitize(b)}" for a, b in result.overlap[:SHOWN])
     yield "clean" if result.clean else "not clean" if result.faults else "incomplete"
@@ -227,10 +312,28 @@ def _about_answers(result: Audit) -> Iterator[str]:
     best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
     yield f"constant answers accepted although they are not the gold: {len(result.constants.paid)}; {best}"
     yield from _listed(result.constants.paid)
+    if result.constants.late:
+        yield f"constant answers without a verdict in time: {len(result.constants.late)}"
+        yield from _listed(result.constants.late)
+    if result.stopped:
+        yield (
+            f"stopped: {MOST_LATE} verdicts took longer than verify.timeout_seconds, so the other answers were not "
+            f"tried"
+        )
     wrong, reward = result.constants.wrong
     yield f"reward of a gold: {_reward(result.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
         "" if math.isnan(reward) else f" ({wrong!r})"
     )
+
+
+def _about_contradictions(found: Sequence[Contradiction]) -> Iterator[str]:
+    if not found:
+        return
+    yield f"questions with different golds within a split: {len(found)}"
+    for each in found[:SHOWN]:
+        pairs = zip(each.ids, each.golds, strict=True)
+        yield "  " + "; ".join(f"{sanitize(id)}: {sanitize(shorten(gold, 60))}" for id, gold in pairs)
+    yield from _more(found)
 
 
 def _reward(value: float) -> str:
@@ -240,6 +343,10 @@ def _reward(value: float) -> str:
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
         yield f"  {sanitize(finding.problem)}: {sanitize(shorten(finding.gold, 60))}: {sanitize(finding.reason)}"
+    yield from _more(findings)
+
+
+def _more(findings: Sequence[object]) -> Iterator[str]:
     if len(findings) > SHOWN:
         yield f"  and {len(findings) - SHOWN} more"
 
@@ -254,7 +361,9 @@ def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], 
             absent[split] = str(error)
     if not by_split:
         raise ConfigError(
-            "no split of this task can be read: " + "; ".join(absent.values()), key="task", code="data.missing"
+            "no split of this task can be read: " + "; ".join(dict.fromkeys(absent.values())),
+            key="task",
+            code="data.missing",
         )
     return by_split, absent
 
@@ -277,8 +386,13 @@ def _failing(outcome: Outcome) -> str:
     return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
 
 
-def _same(constant: str, gold: str) -> bool:
+def _type_of(answer: Any) -> str:
+    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
+    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
+
+
+def _same(answer: str, gold: str) -> bool:
     """The same text apart from units, prefixes such as `x =` and layout, or the same number in digits."""
-    mine, theirs = (strict.canonical(text).casefold() for text in (constant, gold))
+    mine, theirs = (strict.canonical(text).casefold() for text in (answer, gold))
     number = to_fraction(mine)
     return bool(mine) and (mine == theirs or (number is not None and number == to_fraction(theirs)))

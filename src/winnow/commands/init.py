@@ -60,7 +60,8 @@ def reward(prompt, rollout):
     under its name: add others here, for example "short": -len(rollout.tokens) / 1000.
     """
     answers = re.findall(r"<answer>(.*?)</answer>", rollout.text, flags=re.DOTALL)
-    right = bool(answers) and answers[-1].strip() == prompt.answer
+    gold = str(prompt.answer)  # a .jsonl file may have the number 20 in place of the text "20"
+    right = bool(answers) and answers[-1].strip() == gold
     return {{"right": float(right)}}
 '''
 

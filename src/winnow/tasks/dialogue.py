@@ -74,8 +74,8 @@ class Dialogue:
         """
         if not texts:
             return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
         return [
             np.concatenate([self.opening(token), np.array(ids, dtype=np.int64), self.after])
-            for token, ids in zip(last, encoded, strict=True)
+            for token, ids in zip(last, encoded["input_ids"], strict=True)
         ]

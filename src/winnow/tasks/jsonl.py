@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,37 +110,47 @@ def _split_file(own: Mapping[str, str], wanted: Split, fields: _Fields) -> list[
 
 def _read(file: str, key: str, fields: _Fields) -> list[Record]:
     records = read_jsonl(Path(file).expanduser(), key=key)
+    known = {name for record in records for name in record.fields}
     for record in records:
-        _check_fields(record, fields)
+        _check_fields(record, fields, known)
     return records
 
 
-def _check_fields(record: Record, fields: _Fields) -> None:
-    """Raise DataError where question or answer is missing. The remedy sets the options to fields that the record has.
+def _check_fields(record: Record, fields: _Fields, known: Collection[str]) -> None:
+    """Raise DataError where question or answer is missing. `known` are the fields of all records of the file.
 
-    Fields are recognised by their usual names, not by likeness: "solution" is more like "question" than "problem" is.
+    Where no record has the field, the remedy sets the option to a field that this one has. Elsewhere the option is
+    right, and the line is wrong.
     """
     named = {"question": fields.question, "answer": fields.answer}
     missing = [role for role, name in named.items() if name not in record.fields]
     if not missing:
         return
+    lost = next((role for role in missing if named[role] in known), None)
+    role, own = lost or missing[0], ", ".join(map(repr, record.fields)) or "none"
+    raise DataError(
+        f"{record.where}: the field {named[role]!r} is missing (its fields: {own})",
+        remedy="correct or remove this line: other lines have the field" if lost else _naming(record, fields, missing),
+        key=f"task.{role}",
+        code="data.malformed",
+    )
+
+
+def _naming(record: Record, fields: _Fields, missing: Sequence[str]) -> str:
+    """The remedy that sets the options of the `missing` roles to fields of the record.
+
+    Fields are recognised by their usual names, not by likeness: "solution" is more like "question" than "problem" is.
+    """
+    named = {"question": fields.question, "answer": fields.answer}
     free = [name for name in record.fields if name not in (*named.values(), fields.id)]
     usual = {role: next((name for name in USUAL[role] if name in free), None) for role in missing}
     options = [f'task.{role} = "{name}"' for role, name in usual.items() if name is not None]
     if "answer" in usual and not fields.boxed and "\\boxed" in str(record.fields.get(usual["answer"] or "", "")):
         options.append("task.boxed = true (the gold is the last box of that text)")
-    first = named[missing[0]]
-    if not options:
-        near = near_miss(first, record.fields)
-        remedy = f"set task.{missing[0]} to the name of that field{f' ({near})' if near else ''}"
-    else:
-        remedy = f"set {' and '.join(options)}"
-    raise DataError(
-        f"{record.where}: the field {first!r} is missing (its fields: {', '.join(map(repr, record.fields)) or 'none'})",
-        remedy=remedy,
-        key=f"task.{missing[0]}",
-        code="data.malformed",
-    )
+    if options:
+        return f"set {' and '.join(options)}"
+    near = near_miss(named[missing[0]], record.fields)
+    return f"set task.{missing[0]} to the name of that field{f' ({near})' if near else ''}"
 
 
 def _check_ids(records: list[Record], field: str) -> None:

@@ -67,8 +67,8 @@ class Record:
 def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
     """One record per line that is not blank.
 
-    Raises DataError for a line that is not a JSON object, with the line's place. Raises it for a missing file with
-    `key`, the configuration key that names the file.
+    Raises DataError for a line that is not UTF-8 or no JSON object, with the line's place. Raises it for a missing file
+    with `key`, the configuration key that names the file.
     """
     if not file.is_file():
         raise DataError(
@@ -160,6 +160,8 @@ def _record(line: bytes, where: str) -> Record:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
+        if not _is_utf8(line):
+            raise _malformed(f"{where}: this line is not UTF-8 text", "save the file as UTF-8") from error
         raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
     if not isinstance(fields, dict):
         raise _malformed(
@@ -171,6 +173,15 @@ def _record(line: bytes, where: str) -> Record:
             f"{where}: more than {DEEPEST} lists and objects within each other", "flatten or remove this line"
         )
     return Record(fields, where)
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Whether a line can be text in UTF-8. JSON has no zero bytes, and UTF-16 has many."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in line
 
 
 def _malformed(problem: str, remedy: str) -> DataError:

@@ -226,6 +226,7 @@ class Rendered:
 
     prompts: list[Prompt]
     dropped: int
+    first_dropped: str = ""  # the id of the first problem that was too long
 
 
 def render(problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, **prompt: Any) -> Rendered:
@@ -265,7 +266,8 @@ def render_each(
     else:
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
         texts = list(map(_plain(template, tokenizer, base), questions))
-    tokens = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    # Not verbose: transformers would print a warning about a prompt that is longer than the model's context.
+    tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     prompts = (_prompt(*each) for each in zip(every, texts, tokens, strict=True))
     return [_fitting(list(islice(prompts, len(problems))), max_prompt_tokens) for problems in lists]
 
@@ -293,7 +295,8 @@ def _fitting(prompts: Sequence[Prompt], most: int) -> Rendered:
             key="prompt.max_prompt_tokens",
             code="data.empty",
         )
-    return Rendered(prompts=fitting, dropped=len(prompts) - len(fitting))
+    first_dropped = next((prompt.id for prompt in prompts if len(prompt.tokens) > most), "")
+    return Rendered(prompts=fitting, dropped=len(prompts) - len(fitting), first_dropped=first_dropped)
 
 
 def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:

@@ -64,3 +64,37 @@ def test_audit_of_a_clean_task_and_of_one_that_leaks(tmp_path: Path) -> None:
     assert leaking.exit_code == 1
     assert "1 (20.0%)" in leaking.stdout  # of the golds
     assert [line for line in leaking.stdout.splitlines() if line.startswith("  train:") or " = " in line]
+
+
+SLEEPING = """
+import time
+import winnow
+
+@winnow.register("reward", "sleeping", example=str)
+def reward(prompt, rollout):
+    if prompt.answer == "7":
+        time.sleep(3600)
+    return float(rollout.text == prompt.answer)
+"""
+
+
+def test_audit_of_a_reward_that_sleeps_ends_and_names_the_gold(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SLEEPING)
+    rows = [{"question": f"{i} plus 0?", "answer": str(i), "id": f"r{i}"} for i in (6, 7, 8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = [f"--set=task.train={tmp_path}/train.jsonl", "--set=task.id=id", "--set=verify.timeout_seconds=0.5"]
+    done = winnow("audit", "jsonl", "--reward", f"{tmp_path}/mine.py:reward", *sets)
+    assert done.exit_code == 1, done.output
+    assert [line.split(":")[:3] for line in done.stdout.splitlines() if line.startswith("  ")] == [
+        ["  r7", " 7", " timeout"]
+    ]
+
+
+def test_audit_of_a_question_with_two_golds_fails(tmp_path: Path) -> None:
+    rows = [{"question": "3 plus 3?", "answer": answer} for answer in ("106", "107")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = winnow(
+        "audit", "jsonl", "--reward", "gsm8k", f"--set=task.train={tmp_path}/train.jsonl", "--set=verify.workers=0"
+    )
+    assert done.exit_code == 1, done.output
+    assert [line for line in done.stdout.splitlines() if "106" in line and "107" in line]

@@ -303,16 +303,16 @@ def test_jsonl_can_take_the_gold_from_a_box(tmp_path: Path) -> None:
     ("line", "named"),
     [
         (b'{"question": "x", "answer"', ("JSON",)),
-        (b'{"question": "\xff", "answer": "a"}', ("JSON",)),
+        (b'{"question": "\xff", "answer": "a"}', ("UTF-8",)),
         (b"[" * 100_000, ("JSON",)),
         (b'{"question": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", (100,)),
         (b'{"question": "x", "answer": "a", "m": ' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}", (100,)),
         (b'["x", "a"]', ("list", "JSON")),
-        (b'{"question": "x"}', ("'answer'", "task.answer", "'question'")),
+        (b'{"question": "x"}', ("'answer'", "'question'")),
         (b'{"question": "x", "answer": null}', ("'answer'",)),
         (b'{"question": "x", "answer": " "}', ("'answer'",)),
         (b'{"question": "x", "answer": []}', ("'answer'",)),
-        (b'{"qestion": "x", "answer": "a"}', ("'question'", "'qestion'", "task.question")),
+        (b'{"qestion": "x", "answer": "a"}', ("'question'", "'qestion'")),
         (b'{"question": 3, "answer": "a"}', ("'question'", "int")),
         (b'{"question": "\\ud800", "answer": "a"}', ("'question'", "UTF-8")),
     ],
@@ -322,6 +322,27 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, named: tuple[object, .
     file.write_bytes(b'{"question": "good", "answer": "a"}\r\n\n' + line + b"\n")
     with refused(DataError, f"{file}:3", *named, code="data.malformed"):
         jsonl("train", train=str(file))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path, encoding: str, newline: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(f'{{"question": "é", "answer": "1"}}{newline}{{"question": "e", "answer": "1"}}'.encode(encoding))
+    with refused(DataError, file, code="data.malformed") as caught:
+        jsonl("train", train=str(file))
+    assert "UTF-8" in caught.value.remedy
+
+
+@pytest.mark.parametrize("role", ["question", "answer"])
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_field_that_other_lines_have_is_the_fault_of_the_line(tmp_path: Path, role: str, place: int) -> None:
+    rows = [{"question": f"q{i}", "answer": "1", "solution": "1"} for i in range(3)]
+    del rows[place - 1][role]
+    path = write(tmp_path / "a.jsonl", rows)
+    with refused(DataError, f"{path}:{place}", repr(role), key=f"task.{role}", code="data.malformed") as caught:
+        jsonl("train", train=path)
+    assert "task." not in caught.value.remedy
 
 
 def test_lines_end_at_line_breaks_of_the_file_alone(tmp_path: Path) -> None:

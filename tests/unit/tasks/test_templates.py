@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem, Prompt
+from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.templates import check_context, render
 
 TEMPLATES = Path(__file__).parents[2] / "fixtures" / "chat_templates"
@@ -288,7 +290,21 @@ def test_a_question_may_not_hold_a_special_token() -> None:
 def test_long_prompts_are_dropped_and_counted() -> None:
     rendered = render(problems("123", "1234", "x" * 200_000), qwen(), template="question_only", max_prompt_tokens=3)
     assert [prompt.text for prompt in rendered.prompts] == ["123"]
-    assert rendered.dropped == 2
+    assert (rendered.dropped, rendered.first_dropped) == (2, "q1")
+
+
+def test_a_prompt_beyond_the_models_context_causes_no_warning_of_transformers(monkeypatch) -> None:
+    records: list[logging.LogRecord] = []
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", records.append)
+    model = qwen()
+    dialogue = Dialogue.of(model)
+    model.model_max_length = 8
+    assert render(problems("1", "x" * 9), model, template="question_only", max_prompt_tokens=8).first_dropped == "q1"
+    assert len(dialogue.all_tokens(["x" * 9], last=[0])) == 1
+    assert records == []
+    model("x" * 9)
+    assert len(records) == 1  # the warning is heard here
 
 
 def test_all_dropped_names_the_shortest_and_the_key() -> None:

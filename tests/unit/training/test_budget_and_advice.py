@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from winnow.commands.check.dry_run import describe
+from winnow.commands.check.dry_run import check_lines, describe, dry_run
 from winnow.config_file import validate
+from winnow.config_keys import format_toml
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.tasks.templates import Rendered
-from winnow.training.setup.advice import LARGE, advice, before_training, faster_decoding
+from winnow.training.setup.advice import LARGE, advice, before_training, dropped_prompts, faster_decoding
 from winnow.training.setup.budget import budget
 from winnow.training.setup.prompts import HeldOut
 from winnow.training.setup.resolve import resolve_members
@@ -190,6 +192,31 @@ def test_a_high_learning_rate_for_all_weights_of_a_model_is_named(keys, warned):
         if "optimizer.learning_rate" in line
     ]
     assert started == advice
+
+
+def test_prompts_that_are_too_long_are_named_with_the_limit_and_the_first():
+    config, some = validate({"prompt": {"max_prompt_tokens": 37}}), Rendered(prompts=[], dropped=3, first_dropped="q8")
+    held_out = [HeldOut(None, NO_PROMPTS), HeldOut("other", some)]
+    for lines in (dropped_prompts(config, some, held_out), before_training(config, some, held_out)):
+        about = [line for line in lines if "prompt.max_prompt_tokens" in line]
+        assert [numbers(line) for line in about] == [[3, 3, 37]] * 2
+        assert all("'q8'" in line for line in about)
+        assert "other" in about[1]
+
+
+def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
+    rows = [{"question": "x" * (300 if i == 5 else 1) + str(i), "answer": "1", "id": f"q{i}"} for i in range(8)]
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text('{"question": "y", "answer": "1", "id": "t"}\n')
+    task = {"use": "jsonl", "train": str(file), "test": str(tmp_path / "test.jsonl"), "id": "id"}
+    keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"split": "test"}, "rollout": {"prompts_per_step": 4}}
+    (about,) = dry_run(members(task=task, **keys)).dropped
+    assert numbers(about) == [1, 8, 200]
+    assert "'q5'" in about
+    path = tmp_path / "run.toml"
+    path.write_text(format_toml(members(task=task, **keys).config))
+    assert any("'q5'" in line for line in check_lines(path, [], None))
 
 
 def test_an_allocation_that_changes_shares_of_the_objective_is_named():

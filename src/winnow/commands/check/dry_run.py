@@ -19,7 +19,7 @@ from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
 from winnow.training.sampling.draw import make_history
-from winnow.training.setup.advice import advice, faster_decoding, missing_answer_forms
+from winnow.training.setup.advice import advice, dropped_prompts, faster_decoding, missing_answer_forms
 from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.setup.critic_checks import check_start, check_value_model
 from winnow.training.setup.members import Members
@@ -44,6 +44,7 @@ class DryRun:
     demand: Demand | None  # what the plan is for
     room: FreeBytes  # the free memory for which the plan is checked
     notes: tuple[str, ...]  # one sentence for each check that needs the network
+    dropped: tuple[str, ...] = ()  # one sentence for each list from which too long prompts are dropped
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
@@ -59,9 +60,10 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan, demand = None, None, None, None
+    dropped: tuple[str, ...] = ()
     members = _with_folders(members, folder, critic_folder)
     if data is None and readable:
-        first, longest_prompt = _check_prompts(members, values=critic_folder is not None)
+        first, longest_prompt, dropped = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
         _check_problems(members)
     if folder is not None and critic_folder is not None:
@@ -70,7 +72,8 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
-    return DryRun(first, plan, demand, free_on_device if memory is None else assume_free(memory, device.type), notes)
+    room = free_on_device if memory is None else assume_free(memory, device.type)
+    return DryRun(first, plan, demand, room, notes, dropped)
 
 
 def _folder(path: str) -> Path | None:
@@ -108,8 +111,10 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
 
-def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]:
-    """The first prompt, and the number of tokens of the longest one; with `values`, also check the value model."""
+def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int, tuple[str, ...]]:
+    """The first prompt, the number of tokens of the longest one, and sentences about those that are dropped. With
+    `values`, also check the value model.
+    """
     config = members.config
     prompts = run_prompts(members)
     training, tokenizer = prompts.training, prompts.tokenizer
@@ -120,7 +125,7 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]
     pool = PromptPool(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     make_history(members, pool)
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
-    return first, prompts.longest
+    return first, prompts.longest, tuple(dropped_prompts(config, training, prompts.held_out))
 
 
 def _check_problems(members: Members) -> None:
@@ -275,7 +280,8 @@ def check_lines(
         yield from proof_lines(members, result.demand, prove)
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
-    for sentence in (*(missing_answer_forms(members, first) if first else ()), *unfit, *planned):
+    forms = missing_answer_forms(members, first) if first else ()
+    for sentence in (*result.dropped, *forms, *unfit, *planned):
         yield wrap(f"! {sentence}")
     lacking = _lacking(members)
     elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)

@@ -266,7 +266,7 @@ def read_settings(folder: Path) -> ReadingSettings:
     ):
         if not path.exists():
             return ReadingSettings()
-        table = tomllib.loads(path.read_bytes().decode())
+        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     for key in table:
         if key not in KEYS:
             raise ConfigError(

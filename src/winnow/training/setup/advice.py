@@ -44,10 +44,9 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
     yield from _about_secrets(config)
-    yield from _about_dropped(train, "training")
+    yield from dropped_prompts(config, train, held_out)
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
-        yield from _about_dropped(prompts, "evaluation" if task is None else task)
         known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
         if known:
             yield (
@@ -60,6 +59,18 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
         yield (
             f"evaluate.problems = {wanted}, but the task has {available} {config.evaluate.split} problems: all are used"
         )
+
+
+def dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+    """A sentence for each list of prompts from which some were dropped, with their number, the limit and the first."""
+    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
+    for purpose, rendered in purposes:
+        if rendered.dropped:
+            yield (
+                f"{rendered.dropped} of {rendered.dropped + len(rendered.prompts)} {purpose} prompts are longer than "
+                f"prompt.max_prompt_tokens = {config.prompt.max_prompt_tokens} and are dropped, the first of them "
+                f"{rendered.first_dropped!r}"
+            )
 
 
 def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
@@ -104,14 +115,6 @@ def _is_required(mark: str, first: FirstPrompt) -> bool:
     """Whether a mark is in the prompt, or consists of tags that are single tokens in the policy's vocabulary."""
     tags = re.findall(TAG, mark)
     return mark in first.prompt.text or (bool(tags) and first.known.issuperset(tags))
-
-
-def _about_dropped(rendered: Rendered, purpose: str) -> Iterator[str]:
-    if rendered.dropped:
-        total = rendered.dropped + len(rendered.prompts)
-        yield (
-            f"{rendered.dropped} of {total} {purpose} prompts are longer than prompt.max_prompt_tokens and were dropped"
-        )
 
 
 def _about_selection(members: Members, b: Budget) -> Iterator[str]:

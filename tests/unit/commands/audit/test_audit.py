@@ -1,16 +1,29 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.audit import audit_task, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.commands.audit import (
+    MOST_LATE,
+    audit_task,
+    constants,
+    contradictions,
+    describe,
+    duplicates,
+    failing_golds,
+    overlap,
+    phrasing,
+)
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
 from winnow.registry import Entry, resolve
+from winnow.rewards.outcomes import failure
+from winnow.tasks.jsonl import jsonl
 from winnow.verify import Verifiers
 
 GSM8K = resolve("reward", "gsm8k")
@@ -35,6 +48,18 @@ def test_a_gold_that_its_reward_cannot_read_is_a_finding() -> None:
     assert reward == 1.0
     assert [(finding.problem, finding.gold) for finding in findings] == [("b", "forty-two"), ("c", "x")]
     assert all(finding.reason for finding in findings)
+
+
+def test_a_gold_that_is_not_paid_is_named_with_its_type_where_it_is_no_text() -> None:
+    problems = [problem("a", "?", 20), problem("b", "?", ["x"]), problem("c", "?", "text"), problem("d", "?", "wrong")]
+    findings, _ = failing_golds(problems, str, inline(text_only))
+    named = [(finding.problem, re.findall(r"\b(?:int|list|str)\b", finding.reason)) for finding in findings]
+    assert named == [("a", ["int"]), ("b", ["list"]), ("d", [])]
+
+
+def text_only(prompt, rollout):
+    """Pays a gold only if it is text, and never "wrong"."""
+    return float(rollout.text == prompt.answer != "wrong")
 
 
 def test_constants_that_are_the_gold_are_no_finding() -> None:
@@ -69,6 +94,42 @@ def test_the_rewards_of_a_wrong_constant_and_of_golds_are_measured() -> None:
     assert result.clean
 
 
+JUDGED: list[tuple[str, str]] = []
+
+
+def hanging(prompt, rollout):
+    """Gets no verdict in time for golds of three digits, and for the constant answer "{"."""
+    JUDGED.append((prompt.answer, rollout.text))
+    if len(prompt.answer) == 3 or rollout.text == "{":
+        return failure("timeout", "no verdict")
+    return float(rollout.text == prompt.answer)
+
+
+HANGING = Entry(REWARD, "hanging", hanging, RewardTraits(example=str))
+
+
+def test_a_problem_whose_gold_gets_no_verdict_in_time_is_tried_once() -> None:
+    JUDGED.clear()
+    problems = [problem("a", "?", "101"), problem("b", "!", "17")]
+    result = audit_task(lambda split: problems, HANGING, inline(hanging), splits=["train"])
+    assert [(finding.problem, finding.late) for finding in result.golds] == [("a", True)]
+    assert [text for gold, text in JUDGED if gold == "101"] == ["101"]
+    assert [(finding.problem, finding.gold) for finding in result.constants.late] == [("b", "{")]
+    assert result.faults
+    assert not result.stopped
+
+
+@pytest.mark.parametrize("first", [101, 17])  # golds without a verdict in time; a constant without one
+def test_an_audit_stops_after_too_many_verdicts_that_are_late(first: int) -> None:
+    problems = [problem(f"p{i}", f"question {i}", str(first + i)) for i in range(MOST_LATE + 5)]
+    JUDGED.clear()
+    result = audit_task(lambda split: problems, HANGING, inline(hanging), splits=["train"])
+    late = [finding for finding in (*result.golds, *result.constants.late) if finding.late]
+    assert len(late) == sum(len(gold) == 3 or text == "{" for gold, text in JUDGED) == MOST_LATE
+    assert result.stopped
+    assert result.faults
+
+
 def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
     result = audit_task(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
     assert result.problems == {"train": 3, "test": 3}
@@ -93,6 +154,47 @@ def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
     assert overlap({"test": [first, second]}) == []
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("What is 2 + 2?", "4"), ("what is 2 +  2", "4.0")),  # a harmless repetition
+        (("What is 2 + 2?", "4"), ("What is 2 + 2?", ["5", "4"])),
+        (("What is 2.5 + 1?", "3.5"), ("What is 25 + 1?", "26")),
+        (("What is 2 + 2?", "4"), ("What is 2 + 2?", None)),
+        (("Sort.", {"tests": [1]}), ("Sort.", {"tests": [1]})),
+    ],
+)
+def test_golds_that_do_not_contradict_each_other(one: tuple[str, object], other: tuple[str, object]) -> None:
+    assert contradictions([problem("a", *one), problem("b", *other)]) == []
+
+
+def test_a_question_with_two_golds_is_a_fault_with_the_ids_and_both() -> None:
+    problems = [problem("a", "What is 2 + 2?", "104"), problem("b", "what is 2 +  2?", 105), problem("c", "?", "106")]
+    result = audit_task(lambda split: problems, GSM8K, inline(), splits=["train"])
+    assert [(found.ids, found.golds) for found in result.contradictions] == [(("a", "b"), ("104", "105"))]
+    assert result.duplicates == [("a", "b")]
+    assert result.faults
+    shown = [line for line in describe(result) if "104" in line]
+    assert len(shown) == 1
+    assert "105" in shown[0]
+
+    agreeing = audit_task(lambda split: [problems[0], problems[0]], GSM8K, inline(), splits=["train"])
+    assert agreeing.clean
+
+
+def test_two_golds_that_the_reward_both_accepts_are_no_fault() -> None:
+    problems = [problem("a", "Name an even number.", "104"), problem("b", "Name an even number.", "106")]
+    entry = Entry(REWARD, "even", even, RewardTraits(example=str))
+    result = audit_task(lambda split: problems, entry, inline(even), splits=["train"])
+    assert result.contradictions == []
+    assert len(contradictions(problems)) == 1
+
+
+def even(prompt, rollout):
+    """Pays each even number of three digits."""
+    return float(len(rollout.text) == 3 and rollout.text.isdigit() and int(rollout.text) % 2 == 0)
+
+
 def load(split: str) -> list[Problem]:
     if split == "validation":
         raise ConfigError("there is no validation split")
@@ -112,6 +214,13 @@ def test_the_audit_lists_what_it_finds() -> None:
 def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
     with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
         audit_task(load, GSM8K, inline(), splits=["validation"])
+
+
+def test_a_reason_that_is_the_same_for_every_split_is_given_once(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere.jsonl"
+    with refused(ConfigError, file, key="task", code="data.missing") as caught:
+        audit_task(lambda split: jsonl(split, path=str(file)), GSM8K, inline())
+    assert str(caught.value).count(str(file)) == 1
 
 
 def test_golds_cannot_be_tried_without_the_rewards_example() -> None:

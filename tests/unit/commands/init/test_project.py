@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -97,6 +98,16 @@ def test_the_reward_passes_the_audit_as_its_file_says(monkeypatch):
     (task, reward) = re.findall(r"winnow audit (\S+) --reward (\S+)\n", project.reward.read_text())[0]
     monkeypatch.chdir("audited")
     assert audit_configured(build_config(["task.size=64"], task=task, reward=reward), Path.cwd()).clean
+
+
+def test_the_reward_pays_golds_that_are_numbers(here):
+    project = write_project(Path("numbers"))
+    rows = [{"question": f"What is {i} + 10?", "answer": i + 10} for i in range(3)]
+    (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = build_config(["task.train=sums.jsonl"], task="jsonl", reward=f"{project.reward}:reward")
+    found = audit_configured(config, here)
+    assert found.golds == []
+    assert found.gold_reward == 1.0
 
 
 def test_two_folders_have_rewards_that_one_process_can_use():

@@ -263,6 +263,13 @@ def test_weights_that_contradict_the_log_are_refused(run):
         replay(run)
 
 
+def test_settings_may_begin_with_a_byte_order_mark(run):
+    text = (run / "winnow.toml").read_bytes()
+    expected = replay(run)
+    (run / "winnow.toml").write_bytes(b"\xef\xbb\xbf" + text)
+    assert replay(run) == expected
+
+
 def test_a_group_that_is_no_group_is_refused(run):
     weighted(run, "rollouts_per_prompt = 12\n")
     with refused(DataError, 12, key="rollouts_per_prompt", code="data.malformed"):
