@@ -457,13 +457,16 @@ def test_eval_refuses_an_output_that_exists_before_it_starts(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["no/folder/x.json", "taken.json", "link.json"])
-def test_export_and_score_check_their_output_first(run, tmp_path, place):
+def test_export_score_and_plot_check_their_output_first(run, tmp_path, place):
     (tmp_path / "taken.json").write_text("mine")
     (tmp_path / "link.json").symlink_to(tmp_path / "nothing.json")
     (tmp_path / "rows.jsonl").write_text("no row that could be scored")
-    for arguments in (("export", run, "--history"), ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")):
+    score = ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")
+    for arguments in (("export", run, "--history"), score, ("plot", run)):
         result = winnow(*arguments, "-o", tmp_path / place)
-        check_printed_error(result, code="data.unwritable" if "/" in place else "data.exists")
+        named, code = ("no/folder", "data.unwritable") if "/" in place else (place, "data.exists")
+        check_printed_error(result, tmp_path / named, code=code)
+        assert result.stdout == ""
     assert (tmp_path / "taken.json").read_text() == "mine"
     assert not (tmp_path / "nothing.json").exists()
 
