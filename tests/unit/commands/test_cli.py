@@ -430,6 +430,24 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [("plot",), ("export", "--history"), ("report",), ("profile", "arithmetic", "--plan", "--prompts", "8", "--run")],
+)
+def test_a_run_that_finished_no_step_is_called_empty(tmp_path, arguments):
+    (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))
+    (tmp_path / "checkpoints").mkdir()
+    check_printed_error(winnow(*arguments, tmp_path), tmp_path, code="data.empty")
+
+
+def test_a_run_that_lost_its_log_is_not_called_empty(tmp_path):
+    checkpoint = tmp_path / "checkpoints" / "step-000002"
+    checkpoint.mkdir(parents=True)
+    for folder in (tmp_path, checkpoint):
+        (folder / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))
+        check_printed_error(winnow("plot", folder), folder / "metrics.jsonl", code="data.unreadable")
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
 )
