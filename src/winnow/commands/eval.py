@@ -45,8 +45,8 @@ def evaluate(
         bool | None, typer.Option("--greedy/--no-greedy", help="Also sample each problem once at temperature 0.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    seed: Annotated[int | None, typer.Option()] = None,
-    temperature: Annotated[float | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling. Default: the run's.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the sampled rollouts. Default: the run's.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(metavar="OTHER", help="Another model for the same problems; or the folder of an evaluation."),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
@@ -146,6 +147,13 @@ def test_the_help_of_a_command(monkeypatch):
     shown = CliRunner().invoke(app, ["train", "--help"], env={"NO_COLOR": "1", "TERM": "dumb"})
     assert shown.exit_code == 0
     assert_golden("train_help", shown.output)
+
+
+def test_every_parameter_of_a_command_has_a_description():
+    commands = typer.main.get_command(app).commands
+    parameters = [(name, parameter) for name, command in commands.items() for parameter in command.params]
+    assert len(parameters) > 100
+    assert [(name, parameter.name) for name, parameter in parameters if not parameter.help] == []
 
 
 def test_plot_writes_into_the_run_folder_by_default(run, tmp_path):
