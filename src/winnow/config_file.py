@@ -90,16 +90,22 @@ def _correction(text: str, error: str) -> str:
 
 
 def validate(
-    data: Mapping[str, Any], *, source: str = "the configuration", text: str = "", sets: Sequence[str] = ()
+    data: Mapping[str, Any],
+    *,
+    source: str = "the configuration",
+    text: str = "",
+    sets: Sequence[str] = (),
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Config:
     """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy.
 
     `sets` are the overrides that `data` already contains: for a mistake in one of them, no line of `text` is named.
+    `given` are nested keys that it contains too: for a mistake in one of them, not even the source is named.
     """
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise combine_errors([_explain(e, source, text, sets) for e in error.errors()]) from error
+        raise combine_errors([_explain(e, source, text, sets, given) for e in error.errors()]) from error
 
 
 def override(data: dict[str, Any], assignment: str) -> None:
@@ -194,7 +200,7 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
     return path if is_member or is_file else value
 
 
-def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigError:
+def _explain(error: Any, source: str, text: str, sets: Sequence[str], given: Mapping[str, Any]) -> ConfigError:
     """One mistake from pydantic, as a ConfigError with its place and its remedy."""
     section, form = _keys_and_form(error["loc"])
     refused = error.get("ctx", {}).get("error")
@@ -202,7 +208,9 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigE
     path = [*path, FORM] if error["type"] == "union_tag_invalid" else path
     key = ".".join(path)
     line = _line_of(text, path) or _line_of(text, section)
-    where = _set_of(key, sets) or (f"{source}, line {line}" if line else _set_below(path, sets) or source)
+    here = key in {key_of(place) for place, _ in leaves(given)}
+    other = "" if here else f"{source}, line {line}" if line else _set_below(path, sets) or source
+    where = _set_of(key, sets) or other
     match error["type"]:
         case "extra_forbidden":
             mistake = _of_another_form(path, form) or _unknown(path, error["input"])
@@ -219,7 +227,7 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigE
             expected = f"set it to {EXPECTED[kind]}" if kind in EXPECTED else accepted_value(error["msg"])
             problem = f"{key!r} is {error['input']!r}"
             mistake = ConfigError(problem, remedy=table or expected, key=key, code="config.value")
-    return mistake.within(where)
+    return mistake.within(where) if where else mistake
 
 
 def _missing(key: str) -> ConfigError:

@@ -15,10 +15,10 @@ import numpy as np
 
 from winnow.algos.selectors import Selector, chain
 from winnow.errors import ConfigError
-from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits
+from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits, SelectorTraits
 from winnow.options import Bound, bind
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, PromptStats, Rollout
-from winnow.registry import resolve
+from winnow.registry import Entry, resolve
 
 CORRECT_AT = 1.0  # as for a reward function that returns a bare number
 Use = str | Callable[..., Any] | Mapping[str, Any]  # a name, "file.py:function", a function, or a table with `use`
@@ -96,7 +96,7 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
     A selector with the option `keep_per_prompt` gets `keep`, unless its table sets the option. A file in a name is
     relative to `base`. Raises ConfigError for an unknown member or option, and for an empty list.
     """
-    links: Sequence[Any] = [use] if isinstance(use, (str, Mapping)) or callable(use) else use
+    links = _links(use)
     if not links:
         raise ConfigError(
             "the list of selectors is empty", remedy="name one, such as 'all'", key="select", code="config.value"
@@ -104,12 +104,30 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
     return chain([_bound(link, keep, base) for link in links])
 
 
+def takes_keep(use: Use | Sequence[Use], *, base: Path | None = None) -> bool:
+    """Whether `selector_of` gives its `keep` to any of these selectors."""
+    return any(_takes_keep(*_member(link, base)) for link in _links(use))
+
+
+def _links(use: Use | Sequence[Use]) -> Sequence[Any]:
+    return [use] if isinstance(use, (str, Mapping)) or callable(use) else use
+
+
 def _bound(use: Use, keep: int, base: Path | None) -> Selector:
+    entry, table = _member(use, base)
+    given = {"keep_per_prompt": keep} if _takes_keep(entry, table) else {}
+    return bind(entry, {**given, **table}, key="select")
+
+
+def _takes_keep(entry: Entry[SelectorTraits], table: Mapping[str, Any]) -> bool:
+    return "keep_per_prompt" in entry.options and "keep_per_prompt" not in table
+
+
+def _member(use: Use, base: Path | None) -> tuple[Entry[SelectorTraits], dict[str, Any]]:
+    """A selector and the options that its table sets."""
     table = dict(use) if isinstance(use, Mapping) else {"use": use}
     if "use" not in table:
         raise ConfigError(
             f"select = {table!r} names no selector", remedy="add `use`", key="select.use", code="config.missing_key"
         )
-    entry = resolve(SELECTOR, table.pop("use"), base=base)
-    given = {"keep_per_prompt": keep} if "keep_per_prompt" in entry.options else {}
-    return bind(entry, {**given, **table}, key="select")
+    return resolve(SELECTOR, table.pop("use"), base=base), table

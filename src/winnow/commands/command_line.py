@@ -133,8 +133,7 @@ Unsets = Annotated[
 
 def note_cut_row(run: Path) -> None:
     """Print a note where the last row of a run's metrics is incomplete, and therefore omitted."""
-    from winnow.state.log import ends_cut
-    from winnow.state.logbook import METRICS
+    from winnow.state.log import METRICS, ends_cut
 
     path = run / METRICS if run.is_dir() else run
     if ends_cut(path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from winnow.commands.command_line import Sets, interruptible, print_text
+from winnow.errors import ConfigError
 from winnow.evaluation.progress import EvaluationProgress
 from winnow.recipes import find_config
 from winnow.view.screen import console_on, is_screen
@@ -44,8 +45,8 @@ def evaluate(
         bool | None, typer.Option("--greedy/--no-greedy", help="Also sample each problem once at temperature 0.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    seed: Annotated[int | None, typer.Option()] = None,
-    temperature: Annotated[float | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling. Default: the run's.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the sampled rollouts. Default: the run's.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(metavar="OTHER", help="Another model for the same problems; or the folder of an evaluation."),
@@ -72,7 +73,13 @@ def evaluate(
         raise typer.BadParameter("--resume needs the folder of the evaluation: --output FOLDER")
     if metrics is not None:
         check_new(metrics)
-    with evaluation_progress() as progress, interruptible(lambda: output is not None and is_evaluation(output)):
+    options = {
+        "evaluate.split": ("--split", split),
+        "evaluate.temperature": ("--temperature", temperature),
+        "seed": ("--seed", seed),
+    }
+    begun = interruptible(lambda: output is not None and is_evaluation(output))
+    with evaluation_progress() as progress, begun, named_options(options, sets or ()):
         result = run_evaluation(
             model,
             config,
@@ -104,6 +111,21 @@ def evaluate(
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
         print_text(f"written    {', '.join(written)}")
+
+
+@contextmanager
+def named_options(options: Mapping[str, tuple[str, Any]], sets: Sequence[str]) -> Iterator[None]:
+    """A ConfigError inside names the option that gave the value of its key. `options` is key -> (option, value), the
+    value None for an option that is not given. An override in `sets` names itself.
+    """
+    overridden = {assignment.partition("=")[0].strip() for assignment in sets}
+    try:
+        yield
+    except ConfigError as error:
+        option, value = options.get(error.key or "", ("", None))
+        if value is None or error.key in overridden:
+            raise
+        raise error.within(option) from error
 
 
 EVERY = 0.2  # seconds between two updates of the live line

@@ -12,15 +12,20 @@ from winnow.commands.command_line import RunPath, note_cut_row, print_text
 
 def plot(
     run: RunPath,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: plot.png in the run.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new file; default: plot.png in the run.")
+    ] = None,
     summary_only: Annotated[bool, typer.Option("--summary-only", help="Print the text without drawing.")] = False,
 ) -> None:
     """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
     from winnow.run_view.configuration import changes_in, evaluations, heading
     from winnow.run_view.summary import summary
+    from winnow.state.disk import check_new
     from winnow.state.logbook import read_metrics
     from winnow.state.saved_runs import manifest_of
 
+    if output is not None and not summary_only:
+        check_new(output)
     rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     note_cut_row(run)
     manifest = manifest_of(folder)

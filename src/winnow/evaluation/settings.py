@@ -104,7 +104,7 @@ def settings_from(
     _fill(data, given, declared)
     merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
-    settings = _evaluated(validate(data, source=source.name, text=source.text, sets=sets))
+    settings = _evaluated(validate(data, source=source.name, text=source.text, sets=sets, given=keys))
     # A further task is named by the run and not by the call, although `change` sets it.
     named_here = {name: value for name, value in given.items() if further is None or name != "task"}
     if source.manifest is not None and not trust_run:

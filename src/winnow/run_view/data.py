@@ -16,7 +16,8 @@ from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.run_view.configuration import changes_in, evaluations, heading
 from winnow.state.folder import FOLDER, find, is_checkpoint_path
-from winnow.state.logbook import METRICS, is_logged, read_metrics, read_rows
+from winnow.state.log import METRICS
+from winnow.state.logbook import is_new, read_metrics, read_rows
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import Manifest, describe
 from winnow.state.sweep_folder import SWEEP, read_sweep
@@ -127,8 +128,7 @@ class OpenRun:
 
     def _rows(self) -> list[dict[str, float]]:
         """The rows of the log of metrics; none where the run has neither a log nor a checkpoint yet."""
-        new = not self.checkpoints and not is_logged(self.path)
-        return [] if new else read_metrics(self.path)
+        return [] if is_new(self.path) else read_metrics(self.path)
 
 
 def open_folder(path: Path) -> OpenRun:

@@ -25,7 +25,7 @@ from typing import Any, Self
 from winnow import ranks
 from winnow.errors import RunFolderError, resumable
 from winnow.state.disk import check_kind, draft_of, errors_as, kind, open_file, write_json
-from winnow.state.logbook import METRICS
+from winnow.state.log import METRICS
 from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 

@@ -31,6 +31,7 @@ from winnow.errors import DataError, RunFolderError
 from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, errors_as, opened, write_all
 
+METRICS = "metrics.jsonl"  # of a run folder
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
 

@@ -22,8 +22,10 @@ from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
+from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import open_log
 from winnow.state.log import (
+    METRICS,
     LineLog,
     LoggedGroup,
     Mark,
@@ -35,9 +37,8 @@ from winnow.state.log import (
     refusals,
     rows,
 )
+from winnow.state.manifest import MANIFEST
 from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog
-
-METRICS = "metrics.jsonl"
 
 
 class Logbook:
@@ -156,8 +157,9 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """One dictionary per step, in step order, evaluations merged in; "step" is a key of each.
 
     `path` is the file or its run folder, or that of another trainer. Raises DataError, with the line, for a line that
-    is not a row.
+    is not a row, and for a run that has not finished a step.
     """
+    refuse_new(path)
     log = open_log(path)
     if log is not None:
         return log.rows()
@@ -173,6 +175,22 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 def is_logged(run: Path) -> bool:
     """Whether a folder has metrics: those of winnow, or the log of another trainer."""
     return (run / METRICS).is_file() or open_log(run) is not None
+
+
+def is_new(run: Path) -> bool:
+    """Whether a folder is a run that has no log yet, as it has not finished a step: it runs, or it failed before."""
+    begun = (run / MANIFEST).is_file() and not is_checkpoint_path(run)
+    return begun and not os.path.lexists(run / METRICS) and not has_finished_step(run)
+
+
+def refuse_new(run: Path) -> None:
+    """Raise DataError where `is_new`."""
+    if is_new(run):
+        raise DataError(
+            f"{run} has not finished a step yet, so there is no {METRICS} in it",
+            remedy="wait for its first step, or name another run",
+            code="data.empty",
+        )
 
 
 def log_notes(run: Path) -> list[str]:

@@ -240,7 +240,9 @@ class StepFile:
     def _named(self) -> Iterator[None]:
         wrong = (ValueError, TypeError, KeyError, OverflowError)  # what pyarrow raises, too
         unread = errors_as(DataError, f"cannot read {self.path}", "name a run's rollouts", code="data.unreadable")
-        problem, remedy = f"{self.path}: not rollouts as a run logs them", "put the file back as it was, or remove it"
+        of_run = _step_of(self.path.name) is not None
+        remedy = "put the file back as it was, or remove it" if of_run else "name a run folder or a file of rollouts"
+        problem = f"{self.path}: not rollouts as a run logs them"
         with unread, errors_as(DataError, problem, remedy, code="data.malformed", of=wrong):
             yield
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.installed import is_installed
-from winnow.state.log import row_of
-from winnow.state.logbook import METRICS, read_metrics
+from winnow.state.log import METRICS, row_of
+from winnow.state.logbook import read_metrics
 from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
 from winnow.trackers.interface import ROLLOUT
 from winnow.view.text import encodable, one_line

@@ -28,7 +28,7 @@ from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import RunFolder
-from winnow.state.logbook import METRICS
+from winnow.state.log import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
 from winnow.training.critic import is_pretraining

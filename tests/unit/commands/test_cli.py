@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
@@ -146,6 +147,13 @@ def test_the_help_of_a_command(monkeypatch):
     shown = CliRunner().invoke(app, ["train", "--help"], env={"NO_COLOR": "1", "TERM": "dumb"})
     assert shown.exit_code == 0
     assert_golden("train_help", shown.output)
+
+
+def test_every_parameter_of_a_command_has_a_description():
+    commands = typer.main.get_command(app).commands
+    parameters = [(name, parameter) for name, command in commands.items() for parameter in command.params]
+    assert len(parameters) > 100
+    assert [(name, parameter.name) for name, parameter in parameters if not parameter.help] == []
 
 
 def test_plot_writes_into_the_run_folder_by_default(run, tmp_path):
@@ -430,6 +438,24 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [("plot",), ("export", "--history"), ("report",), ("profile", "arithmetic", "--plan", "--prompts", "8", "--run")],
+)
+def test_a_run_that_finished_no_step_is_called_empty(tmp_path, arguments):
+    (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))
+    (tmp_path / "checkpoints").mkdir()
+    check_printed_error(winnow(*arguments, tmp_path), tmp_path, code="data.empty")
+
+
+def test_a_run_that_lost_its_log_is_not_called_empty(tmp_path):
+    checkpoint = tmp_path / "checkpoints" / "step-000002"
+    checkpoint.mkdir(parents=True)
+    for folder in (tmp_path, checkpoint):
+        (folder / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))
+        check_printed_error(winnow("plot", folder), folder / "metrics.jsonl", code="data.unreadable")
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
 )
@@ -457,13 +483,16 @@ def test_eval_refuses_an_output_that_exists_before_it_starts(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["no/folder/x.json", "taken.json", "link.json"])
-def test_export_and_score_check_their_output_first(run, tmp_path, place):
+def test_export_score_and_plot_check_their_output_first(run, tmp_path, place):
     (tmp_path / "taken.json").write_text("mine")
     (tmp_path / "link.json").symlink_to(tmp_path / "nothing.json")
     (tmp_path / "rows.jsonl").write_text("no row that could be scored")
-    for arguments in (("export", run, "--history"), ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")):
+    score = ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")
+    for arguments in (("export", run, "--history"), score, ("plot", run)):
         result = winnow(*arguments, "-o", tmp_path / place)
-        check_printed_error(result, code="data.unwritable" if "/" in place else "data.exists")
+        named, code = ("no/folder", "data.unwritable") if "/" in place else (place, "data.exists")
+        check_printed_error(result, tmp_path / named, code=code)
+        assert result.stdout == ""
     assert (tmp_path / "taken.json").read_text() == "mine"
     assert not (tmp_path / "nothing.json").exists()
 

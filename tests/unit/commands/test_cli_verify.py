@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from refusals import check_printed_error
@@ -39,6 +40,16 @@ def test_score_takes_options_of_the_reward_and_writes_rows(tmp_path: Path) -> No
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["id"], row["kind"]) for row in rows] == [("r0", "wrong"), ("r1", "correct"), ("r2", "wrong")]
     assert all(row["reason"] for row in rows)
+
+
+@pytest.mark.parametrize(("texts", "exit_code"), [(["x", "y"], 1), (["x", "1"], 0), ([], 0)])
+def test_score_fails_where_every_verification_failed(tmp_path: Path, texts: list[str], exit_code: int) -> None:
+    (tmp_path / "ints.py").write_text("def ints(prompt, rollout):\n    return float(int(rollout.text))\n")
+    lines = (json.dumps({"text": text, "answer": "1"}) + "\n" for text in texts)
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    how = ("--reward", f"{tmp_path}/ints.py:ints", "--workers", 0)
+    assert winnow("score", tmp_path / "rows.jsonl", *how, "-o", tmp_path / "out.jsonl").exit_code == exit_code
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == len(texts)
 
 
 def test_score_refuses_an_unknown_reward_and_a_missing_file(tmp_path: Path) -> None:

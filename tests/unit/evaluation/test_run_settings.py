@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,27 @@ def test_a_checkpoint_is_evaluated_with_its_runs_configuration(run):
 def test_a_link_to_a_checkpoint_is_that_checkpoint(run, tmp_path):
     (tmp_path / "latest").symlink_to(run(TRAINED))
     assert settings_for(str(tmp_path / "latest"))[0].seed == 7
+
+
+@pytest.mark.parametrize(("option", "value"), [("--split", "tst"), ("--temperature", "-1"), ("--seed", str(2**70))])
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_wrong_value_names_its_option_and_not_the_file(run, tmp_path, option, value, from_file):
+    (tmp_path / "mine.toml").write_text("seed = 5\n[evaluate]\nsplit = 'train'\ntemperature = 0.5\n")
+    own = ("bundled", "--config", tmp_path / "mine.toml") if from_file else (run(TRAINED),)
+    result = invoke("eval", *own, option, value)
+    check_printed_error(result, option.lstrip("-"), code="config.value")
+    assert option in result.stderr
+    assert not {"mine.toml", "manifest.json"} & set(re.findall(r"\w+\.\w+", result.stderr))
+
+
+def test_a_wrong_value_of_the_file_or_an_override_does_not_name_an_option(tmp_path):
+    (tmp_path / "mine.toml").write_text("[evaluate]\ntemperature = -1\n")
+    result = invoke("eval", "bundled", "--config", tmp_path / "mine.toml")
+    check_printed_error(result, tmp_path / "mine.toml", "line 2", code="config.value")
+    assert "--temperature" not in result.stderr
+    result = invoke("eval", "bundled", "--task", "arithmetic", "--split", "train", "--set", "evaluate.split=tst")
+    check_printed_error(result, "evaluate.split=tst", code="config.value")
+    assert "--split" not in result.stderr
 
 
 def test_the_default_is_every_problem_of_the_test_split(run, tmp_path):

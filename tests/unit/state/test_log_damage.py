@@ -276,7 +276,7 @@ def test_numbers_that_no_axis_can_show_are_omitted_from_the_plot(run, tmp_path):
     assert winnow("plot", run, "-o", tmp_path / "plot.png").exit_code == 0
     for name in ("eval/accuracy_sampled", "eval/accuracy_sampled_sem"):
         damage(run, "metrics.jsonl", 0, lambda text, name=name: put(text, name, "-1.0"))
-    assert winnow("plot", run, "-o", tmp_path / "plot.png").exit_code == 0
+    assert winnow("plot", run, "-o", tmp_path / "negative.png").exit_code == 0
 
 
 def test_an_evaluation_without_a_verdict_is_exported_as_null(run):

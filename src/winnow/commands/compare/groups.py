@@ -18,7 +18,7 @@ from winnow.commands.compare.inputs import NamedFile, NamedRun, read_curves
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
-from winnow.state.logbook import log_notes, read_metrics
+from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 
 Row = Mapping[str, float]
@@ -175,6 +175,9 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             notes.append(f"{item.path} has not started, and is omitted")
             continue
         manifest = describe(item.path).data
+        if is_new(item.path):
+            notes.append(f"{item.path} has not finished a step yet, and is omitted")
+            continue
         notes += [f"{item.path}: {note}" for note in log_notes(item.path)]
         rows, config = read_metrics(item.path), manifest["config"]
         seconds = None if costs is None else partial(seconds_of, costs=costs, config=config, source=str(item.path))

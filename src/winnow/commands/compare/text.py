@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from winnow.commands.compare.curve import NORMAL, Estimate, heading, title
 from winnow.commands.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
 from winnow.view.text import format_count, format_duration, one_line, sanitize
 
+GAP = 2  # columns between two cells
 STILL_RISING = "still rising"
 NO_DIFFERENCE = "no difference shown"
 
@@ -24,12 +26,10 @@ def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[st
         rows = [row for row in comparison.speed_ups if row.group == label]
         what = f"{label} against {comparison.baseline}: time to {SHARE:.0%} of the baseline's plateau, seed by seed"
         level = _level(comparison, rows[0].ratio)
-        head = f"{'':18}{'baseline':>13}{'group':>13}  {'speed-up':>8} {'[95%]':<37}{f'PODS {PODS_SHARE:.0%}':>8}"
         yield [
             *textwrap.wrap(one_line(what), width),
             *textwrap.wrap(one_line(level), width, initial_indent="  ", subsequent_indent="  "),
-            head,
-            *(_axis(comparison, row) for row in rows),
+            *_axes([_HEAD, *(_axis(comparison, row) for row in rows)], width),
         ]
 
 
@@ -41,12 +41,25 @@ def _level(comparison: GroupComparison, ratio: TimeRatio) -> str:
     return f"level: {title(comparison.measure)} {level} (plateau {value}{rising}); {how}"
 
 
-def _axis(comparison: GroupComparison, row: SpeedUpRow) -> str:
+_HEAD = ("", "baseline", "group", "speed-up [95%]", f"PODS {PODS_SHARE:.0%}")
+
+
+def _axis(comparison: GroupComparison, row: SpeedUpRow) -> tuple[str, str, str, str, str]:
+    """The cells below `_HEAD`."""
     of = row.ratio
     baseline = _time(row.axis, of.baseline, comparison.times[comparison.baseline])
     group = _time(row.axis, of.group, comparison.times[row.group])
-    times = f"  {row.axis.replace('_', ' '):16}{baseline:>13}{group:>13}"
-    return f"{times}  {_ratio(of):<46}{pods_ratio(row.pods):>8}"
+    return f"  {row.axis.replace('_', ' ')}", baseline, group, _ratio(of), pods_ratio(row.pods)
+
+
+def _axes(rows: Sequence[tuple[str, str, str, str, str]], width: int) -> list[str]:
+    """The rows as lines of `width` columns, wider only where the cells need it. Times are as wide as the widest one."""
+    times = max(13, GAP + max(len(time) for row in rows for time in row[1:3]))
+    ratios = max(width - 18 - 2 * times - GAP - 8, *(len(row[3]) for row in rows))
+    return [
+        f"{axis:18}{baseline:>{times}}{group:>{times}}{'':{GAP}}{ratio:<{ratios}}{pods:>8}"
+        for axis, baseline, group, ratio, pods in rows
+    ]
 
 
 def _ratio(of: TimeRatio) -> str:
@@ -100,7 +113,7 @@ def amount(axis: str, x: float) -> str:
 
 
 WIDTH = 100
-LABEL = 23  # columns of a group's name, which continues on further lines
+LABEL = 22  # columns of a group's name, which continues on further lines
 LONGEST = 60  # characters of the costs' source
 
 
@@ -112,36 +125,35 @@ def table(comparison: GroupComparison) -> str:
 
 def _values(comparison: GroupComparison) -> list[str]:
     share = comparison.plateau.share
-    head = _row("group", f"{'seeds':>5}  {'final':<14}{'[95%]':<16}{'best':<14}{'[95%]':<16} at")
     unit = " in percent" * share
     lines = [
         *textwrap.wrap(
             f"{one_line(heading(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
             f"[95% interval of Student's t]",
             WIDTH,
-        ),
-        head,
+        )
     ]
+    rows = [("seeds", "final", "[95%]", "best", "[95%]", "at")]
     for group in comparison.groups:
         axis = comparison.main_axis(group.label)
         curve = comparison.curves[group.label, axis, comparison.measure]
         best = int(curve.mean.argmax())
         seeds = "mean" if group.seeds is None else str(group.seeds)
-        shown = "".join(_value(curve.at(place), share) for place in (len(curve.x) - 1, best))
-        lines += _labelled(group.label, f"{seeds:>5}  {shown} {_at(axis, float(curve.x[best]))}")
-    return lines
+        final, highest = (_value(curve.at(place), share) for place in (len(curve.x) - 1, best))
+        rows.append((f"{seeds:>5}", *final, *highest, _at(axis, float(curve.x[best]))))
+    return [*lines, *_group_table(comparison, rows, (7, 14, 16, 14, 17, 0))]
 
 
 def _costs(comparison: GroupComparison) -> list[str]:
     axes = [axis for axis in comparison.axes if axis != "steps" and any(per_step(g, axis) for g in comparison.groups)]
     if not axes:
         return []
-    names = (f"{axis.replace('_', ' '):<25} " for axis in axes)
-    lines = [*textwrap.wrap(_what_is_counted(comparison), WIDTH), _row("group", "".join(names))]
+    rows = [tuple(axis.replace("_", " ") for axis in axes)]
     for group in comparison.groups:
         cells = (per_step(group, axis) for axis in axes)
-        lines += _labelled(group.label, "".join(f"{'-' if cell is None else _number(cell):<25} " for cell in cells))
-    return lines
+        rows.append(tuple("-" if cell is None else _number(cell) for cell in cells))
+    lines = textwrap.wrap(_what_is_counted(comparison), WIDTH)
+    return [*lines, *_group_table(comparison, rows, (26,) * len(axes))]
 
 
 def _what_is_counted(comparison: GroupComparison) -> str:
@@ -160,23 +172,36 @@ def _notes(comparison: GroupComparison) -> list[str]:
     ]
 
 
+def _group_table(comparison: GroupComparison, rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
+    """A head and a row of cells for each group, below and beside its label. A column has its `least` width, or more
+    where a cell and the gap behind it need it.
+    """
+    widths = [
+        max(width, GAP + max(map(len, column))) for width, column in zip(least, zip(*rows, strict=True), strict=True)
+    ]
+    head, *others = ("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    labels = (group.label for group in comparison.groups)
+    of_groups = (_labelled(label, cells) for label, cells in zip(labels, others, strict=True))
+    return [_row("group", head), *itertools.chain.from_iterable(of_groups)]
+
+
 def _labelled(label: str, cells: str) -> list[str]:
     first, *others = textwrap.wrap(one_line(label), LABEL) or [""]
     return [_row(first, cells), *(f"  {line}" for line in others)]
 
 
 def _row(label: str, cells: str) -> str:
-    return f"{label:<{LABEL}} {cells}".rstrip()
+    return f"{label:<{LABEL}}{'':{GAP}}{cells}".rstrip()
 
 
-def _value(of: Estimate, share: bool) -> str:
-    """ "80.8 ± 1.2     [78.1, 83.5]   ": a share in percent, other measures with three digits of the mean."""
+def _value(of: Estimate, share: bool) -> tuple[str, str]:
+    """ "80.8 ± 1.2", "[78.1, 83.5]": a share in percent, other measures with three digits of the mean."""
     scale, decimals = (100.0, 1) if share else (1.0, _decimals(abs(of.mean)))
     mean, error, low, high = (
         f"{scale * number:.{decimals}f}" for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)
     )
     interval = "" if math.isnan(of.low) else f"[{low}, {high}]"
-    return f"{mean if math.isnan(of.standard_error) else f'{mean} ± {error}':<14}{interval:<16}"
+    return mean if math.isnan(of.standard_error) else f"{mean} ± {error}", interval
 
 
 def _decimals(number: float) -> int:

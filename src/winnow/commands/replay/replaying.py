@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from winnow.algos.advantage import is_flat
-from winnow.algos.plain_groups import CORRECT_AT, Use, allocator_of, plain_stats, selector_of
+from winnow.algos.plain_groups import CORRECT_AT, Use, allocator_of, plain_stats, selector_of, takes_keep
 from winnow.algos.selectors import Selector
 from winnow.errors import ConfigError, DataError
 from winnow.families import AllocatorTraits
@@ -140,6 +140,7 @@ class Replay:
     keep: int
     steps: list[int] = field(default_factory=list)
     groups: int = 0
+    largest: int = 0  # rollouts of the largest group
     flat: int = 0  # groups whose rewards are all equal, so that a baseline over the group leaves no gradient
     not_judged: int = 0  # rollouts without a reward
     sampled: Share = field(default_factory=Share)
@@ -167,7 +168,8 @@ def replay(
     A selector gets the rewards, verdicts, lengths and, of winnow's runs, how rollouts ended; neither tokens nor texts.
     With winnow's own runs it draws the numbers that the run drew. An allocator with statistics of a probe gets those of
     the very step that it allocates, one with a history those of earlier logged steps; gradient norms are not logged,
-    and count as equal. Raises DataError, RunFolderError or ConfigError.
+    and count as equal. Raises DataError, RunFolderError or ConfigError, the last also where `keep` is above
+    the rollouts of every group.
     """
     chosen = selector_of(select, keep=keep, base=Path.cwd())
     names = select if isinstance(select, Sequence) and not isinstance(select, str) else [select]
@@ -194,6 +196,14 @@ def replay(
         _add(result, step, counts, chosen)
     if not result.groups:
         raise DataError(f"{path} has no logged rollouts", remedy="name another run", code="data.empty")
+    if keep > result.largest and takes_keep(select, base=Path.cwd()):
+        raise ConfigError(
+            f"keep = {keep} is above {result.largest}, the most rollouts of a prompt in {path}: nothing would ever be "
+            f"dropped",
+            remedy=f"lower it to at most {result.largest} (on the command line --keep)",
+            key="keep",
+            code="config.combination",
+        )
     return result
 
 
@@ -208,6 +218,7 @@ def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selec
         if len(available):
             keep[available] = select(one.group.take(available), rng)
         result.groups += 1
+        result.largest = max(result.largest, len(rewards))
         result.flat += is_flat(rewards[valid])
         result.not_judged += int((~valid).sum())
         result.sampled.add(rewards, one.tokens, np.ones(len(rewards), dtype=np.bool_))

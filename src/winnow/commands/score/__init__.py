@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.commands.command_line import Sets, interruptible, print_text
+from winnow.commands.command_line import FAILED, Sets, interruptible, print_text
 from winnow.view.screen import console_on
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def score(
         print_text(line)
     if len(rows) < total:
         print_text(f"{total - len(rows):,} rollouts were logged without their text, and are omitted")
+    if rows and all(row.outcome.failed for row in rows):
+        raise typer.Exit(FAILED)
 
 
 def _with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from winnow.metrics import is_step
-from winnow.state.logbook import METRICS
+from winnow.state.log import METRICS
 from winnow.view.screen import console_on, is_screen
 from winnow.view.text import format_duration, one_line, sanitize, shorten
 

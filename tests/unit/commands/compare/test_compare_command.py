@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -49,6 +50,33 @@ def test_the_table_has_values_level_times_and_speed_ups(curves, monkeypatch):
     grpo = math.sqrt((1 + 2 * (0.5225 - 0.39) / 0.15) * (1 + 2 * (0.5225 - 0.41) / 0.15))
     pods = math.sqrt((1.5 + 0.5 * (0.5225 - 0.425) / 0.1675) * (1.5 + 0.5 * (0.5225 - 0.445) / 0.1675))
     assert seconds.split()[1:4] == [format_duration(3600 * grpo), format_duration(3600 * pods), f"{grpo / pods:.2f}x"]
+
+
+def cells_of(result, label):
+    """The cells behind a label in the output; two spaces or more are between two cells."""
+    lines = [re.split(" {2,}", line.strip()) for line in result.output.splitlines()]
+    return next(cells[1:] for cells in lines if cells[0] == label)
+
+
+def test_wide_times_are_columns_of_their_own(tmp_path):
+    rows = ["group,seed,tokens_generated,steps,accuracy"]
+    rows += [f"A,{seed},{x * 1000},{x},{0.1 * x}" for seed in range(12) for x in (1, 2, 3)]
+    rows += [f"B,{seed},{x * 1000},{x},0.6" for seed in range(12) for x in (1, 2, 3)]
+    (tmp_path / "c.csv").write_text("\n".join(rows) + "\n")
+    result = winnow("compare", tmp_path / "c.csv", "--baseline", "B")
+    assert cells_of(result, "tokens generated")[:2] == ["12 of 12 at once", "12 of 12 never"]
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_wide_values_are_columns_of_their_own(tmp_path):
+    for seed, reward in enumerate((-0.0123, -0.0246)):
+        write_run(
+            tmp_path / f"run-{seed}", (0.1, 0.2), seed=seed, step=lambda _, reward=reward: {"reward/mean": reward}
+        )
+    cells = cells_of(winnow("compare", tmp_path, "--measure", "reward/mean"), "run")
+    # mean -0.01845, standard error 0.00615: 1.96 of them, and 12.706 to either side
+    shown = ["-0.0185 ± 0.0121", "[-0.0966, 0.0597]"]
+    assert cells[:5] == ["2", *shown, *shown]
 
 
 @pytest.mark.parametrize(("scale", "words"), [(1.0, True), (3.0, False)])

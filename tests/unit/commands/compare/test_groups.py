@@ -119,6 +119,15 @@ def test_a_run_without_an_evaluation_is_omitted_with_a_note(runs):
     assert noted(result, "one seed")
 
 
+def test_a_run_without_a_step_is_omitted_with_a_note(runs):
+    write_manifest(runs / "grpo-2", seed=2, **GRPO)
+    result = compare(runs)
+    assert {seed for seeds in groups(result).values() for seed in seeds} == {"0", "1"}
+    assert noted(result, "grpo-2")
+    with refused(DataError, "grpo-2", code="data.empty"):
+        compare(runs / "grpo-2")
+
+
 def test_a_folder_without_a_readable_manifest_is_refused(runs):
     (runs / "grpo-0" / "manifest.json").write_text("{}")
     with refused(RunFolderError, runs / "grpo-0" / "manifest.json"):

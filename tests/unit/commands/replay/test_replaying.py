@@ -36,7 +36,7 @@ def sampled(prompt, rewards):
                 index=i, tokens=np.arange(length), logprobs=np.zeros(length), text="t",
                 finish="length" if i == 3 else "stop", version=0,
             )
-            for i, length in enumerate(LENGTHS)
+            for i, length in enumerate(LENGTHS[: len(rewards)])
         ),
     )  # fmt: skip
     return group.fill(outcomes=tuple(outcome(reward) for reward in rewards))
@@ -53,14 +53,14 @@ def select(request):
     return request.param
 
 
-def write(folder, select, *, only_kept=False):
+def write(folder, select, *, only_kept=False, rewards=REWARDS):
     """A run that selected 2 of 4 rollouts by `select`, written as a step of winnow writes it."""
     config = validate({"select": {"use": select, "keep_per_prompt": 2}, "seed": SEED, "advantage": "grpo"})
     members = resolve_members(config, base=folder)
     folder.mkdir(exist_ok=True)
     log = Logbook(folder, seed=SEED, rollouts="kept" if only_kept else "all")
     for step in (0, 1):
-        groups = [sampled(prompt, rewards) for (at, prompt), rewards in REWARDS.items() if at == step]
+        groups = [sampled(prompt, own) for (at, prompt), own in rewards.items() if at == step]
         groups = fill_advantages(members.advantage, [fill_keep(members, group, step) for group in groups])
         log.write(step, {"reward/mean": 0.5}, groups, [])
     return folder
@@ -158,6 +158,21 @@ def test_by_default_four_are_kept_by_their_variance(tmp_path):
     result = CliRunner().invoke(app, ["replay", str(run)])
     assert result.output.splitlines() == "\n".join(lines_of(replay(run))).splitlines()
     assert replay(run).kept.rollouts == 15
+
+
+def test_to_keep_more_than_every_group_has_is_refused(tmp_path):
+    run = write(tmp_path / "run", "max_variance")
+    with refused(ConfigError, "4", "5", key="keep", code="config.combination"):
+        replay(run, keep=5)
+    result = CliRunner().invoke(app, ["replay", str(run), "--select", "finished", "--select", "random", "--keep", "5"])
+    check_printed_error(result, "4", "5", code="config.combination")
+    assert replay(run, select=["finished", "all"], keep=5).kept.rollouts == 11  # these selectors have no such option
+    assert replay(run, select={"use": "random", "keep_per_prompt": 1}, keep=5).kept.rollouts == 4
+
+
+def test_a_smaller_group_is_kept_whole(tmp_path):
+    run = write(tmp_path / "run", "max_variance", rewards={(0, "a"): [0.0, 1.0], (1, "a"): [0.0, 1.0, 1.0, 1.0]})
+    assert replay(run, keep=3).kept.rollouts == 2 + 3
 
 
 def test_unusable_inputs_are_refused(tmp_path):

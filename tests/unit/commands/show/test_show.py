@@ -146,6 +146,16 @@ def valued(*, length=3):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "removes"), [("config.toml", False), ("data.parquet", False), ("step-000000.parquet", True)]
+)
+def test_only_a_damaged_file_of_rollouts_is_to_be_removed(tmp_path, name, removes):
+    (tmp_path / name).write_text("steps = 3\n")
+    with refused(DataError, name, code="data.malformed") as error:
+        list(format_rollouts(tmp_path / name, Choice()))
+    assert ("remove" in error.value.remedy) is removes
+
+
 def test_tokens_have_log_probs_values_returns_and_advantages(tmp_path):
     Logbook(tmp_path, seed=0).write(0, {}, [valued()], [])
     assert_golden("show_tokens", "\n".join(format_rollouts(tmp_path, Choice(tokens=True))))
