@@ -35,7 +35,7 @@ as permitted words and equal lengths.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -99,15 +99,13 @@ class Row(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """An upper bound of the bytes of the row's texts as columns."""
-        outcome = self.outcome
-        own = self.rollout.text, outcome.answer or "", outcome.detail, *(self.rollout.turns or ())
-        return self.prompt_bytes + _most_bytes(own)
+        """An upper bound of the bytes of the row's texts as columns: UTF-8 needs at most 4 per character.
 
-
-def _most_bytes(texts: Iterable[str]) -> int:
-    """An upper bound of the texts' bytes in UTF-8, which needs at most 4 per character."""
-    return sum([len(text) if text.isascii() else 4 * len(text) for text in texts])
+        The prompt's texts are counted more exactly, as only they may be much larger than the tokens.
+        """
+        outcome, turns = self.outcome, self.rollout.turns
+        own = len(self.rollout.text) + len(outcome.answer or "") + len(outcome.detail)
+        return self.prompt_bytes + 4 * (own + sum(map(len, turns)) if turns else own)
 
 
 def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) -> list[Row]:
@@ -123,7 +121,8 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     credits = zip(group.values or nothing, group.returns or nothing, group.advantages, strict=True)
     prompt = group.prompt
     answer, meta = encode(prompt.answer).decode(), encode(prompt.meta).decode()
-    prompt_bytes = _most_bytes((prompt.id, prompt.text, prompt.task, answer, meta))
+    texts = prompt.id, prompt.text, prompt.task, answer, meta
+    prompt_bytes = sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
     of_prompt = prompt, answer, meta, len(group.rollouts)
     return [
         Row(*of_prompt, r, o, keep, replaced, *credit, weights.get((place, r.index)), prompt_bytes)
