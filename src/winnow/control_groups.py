@@ -39,15 +39,17 @@ def cpu_quota(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float | None:
 
 
 def affinity() -> frozenset[int] | None:
-    """The cores that this thread may run on; None where the system does not restrict it (macOS)."""
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-
-
-def usable_cores(root: Path = ROOT, of_process: Path = OF_PROCESS) -> float:
-    """Number of cores whose time this process may use, by its affinity and its control groups.
+    """The cores that this thread may run on; None where the system does not restrict it (macOS).
 
     Read it before torch is imported: OpenMP may then bind this thread to one core (OMP_PROC_BIND).
     """
-    own, quota = affinity(), cpu_quota(root, of_process)
-    cores = (os.cpu_count() or 1) if own is None else len(own)
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def usable_cores(root: Path = ROOT, of_process: Path = OF_PROCESS, *, allowed: frozenset[int] | None = None) -> float:
+    """Number of cores whose time this process may use, by its affinity (`allowed`, or the present one) and its control
+    groups.
+    """
+    allowed, quota = allowed or affinity(), cpu_quota(root, of_process)
+    cores = (os.cpu_count() or 1) if allowed is None else len(allowed)
     return cores if quota is None else min(cores, quota)

@@ -31,10 +31,10 @@ class Demand:
     value_model: TrainedModel | None = None  # trained beside the policy
     chunk_tokens: int  # maximum number of tokens whose logits exist at once
     bucket: int  # maximum number of gradients that replicated learners sum at once
+    judges: int  # worker processes of the reward; 0: the trainer itself
     sums_head_gradient: bool  # norms of gradients take the output layer's gradient, for the longest rollouts
     ranks: int = 1  # of the run
     ranks_here: int = 1  # on this machine
-    judges: int | None = None  # worker processes of the reward, 0 for the trainer itself; None: `verify.workers`
     exact_evaluation: bool = True  # evaluate in the policy's precision, where an engine samples in a lower one
 
     @property

@@ -60,7 +60,7 @@ def _make_plan(
     models = (*policy_parts(demand, needs), *value_model_parts(demand))
     passes = (*value_model_passes(demand), *policy_passes(demand, needs))
     parts = (*models, *passes, *engine_parts(demand))
-    workers = demand.config.verify.workers if demand.judges is None else demand.judges
+    workers = demand.judges
     critic = demand.config.critic
     values = f" and value model ({critic.description})" if critic else ""
     policy = f"policy{values} on {demand.device} in {describe_precision(demand.config, demand.device)}"

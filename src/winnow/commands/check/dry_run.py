@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from winnow import ranks as launched
+from winnow import ranks as this_process
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, DataError
@@ -265,7 +265,7 @@ def check_lines(
     Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
     With `memory`, a missing package is only a note, as the run is for another machine.
     """
-    with launched.assumed(ranks):
+    with this_process.assumed(ranks):
         members = resolve_file(config, sets, unset)
     settings, counts = members.config, budget(members)
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)

@@ -9,7 +9,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from winnow.commands.command_line import FAILED, SAVED, ConfigFile, Sets, Unsets, print_resume_command
-from winnow.control_groups import affinity, usable_cores
+from winnow.control_groups import affinity
 from winnow.errors import resumable
 from winnow.view.screen import Progress
 
@@ -60,7 +60,7 @@ def train(
     restarts: Annotated[int, typer.Option(min=0, help="On Ray: maximum number of restarts after a rank failed.")] = 3,
 ) -> None:
     """Train a policy. Exit code 75 means interrupted and saved."""
-    cores, usable = affinity(), usable_cores()  # before torch is imported
+    allowed = affinity()  # before torch is imported
     from winnow.commands.train.here import TrainingRequest, train_here
     from winnow.state.folder import has_finished_step
 
@@ -87,8 +87,8 @@ def train(
     else:
         from winnow.commands.train.elastic import launch, ranks_for
 
-        count = ranks_for(request, usable) if ranks == AUTO else int(ranks)
-        code = launch(request, count, cores=cores) if count > 1 else train_here(request)
+        count = ranks_for(request, allowed) if ranks == AUTO else int(ranks)
+        code = launch(request, count, allowed=allowed) if count > 1 else train_here(request)
     if code == SAVED or (code == FAILED and has_finished_step(request.members().output)):
         print_resume_command(resumable(typer.Exit(code)), ctx)
     if code:

@@ -31,6 +31,7 @@ from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
 from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
 from winnow.config import Config
+from winnow.control_groups import usable_cores
 from winnow.errors import ConfigError
 from winnow.models.device import planned_device
 from winnow.state.folder import check_free
@@ -43,16 +44,16 @@ POLL_SECONDS = 0.1
 MOST_ON_CPU = 8  # ranks of `auto`: each has some 0.5 GB of libraries, and a small share of the prompts
 
 
-def ranks_for(request: TrainingRequest, cores: float) -> int:
+def ranks_for(request: TrainingRequest, allowed: frozenset[int] | None) -> int:
     """The ranks of `--ranks auto`: the most that suit this machine and that the configuration allows.
 
-    That is one per GPU. On a CPU it is one per core of the usable `cores`, or one per so many cores as a rank has
-    threads by the key `threads` or OMP_NUM_THREADS; at most 8. Each rank gets at least one prompt.
+    That is one per GPU. On a CPU it is one per usable core (of the `allowed` ones), or one per so many cores as a rank
+    has threads by the key `threads` or OMP_NUM_THREADS; at most 8. Each rank gets at least one prompt.
 
     A small model samples faster in several processes of one thread than in one of several (docs/log.md). Raises
     ConfigError for a mistake in the configuration.
     """
-    most = _most_ranks(request.members().config, cores)
+    most = _most_ranks(request.members().config, allowed)
     for count in range(most, 1, -1):
         try:
             with this_process.assumed(count):
@@ -65,19 +66,19 @@ def ranks_for(request: TrainingRequest, cores: float) -> int:
     return 1
 
 
-def _most_ranks(config: Config, cores: float) -> int:
+def _most_ranks(config: Config, allowed: frozenset[int] | None) -> int:
     if planned_device(config.device).type == "cuda":
         count = max(1, torch.cuda.device_count())
     else:
         threads = config.threads or (torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else 1)
-        count = min(MOST_ON_CPU, max(1, math.ceil(cores) // threads))
+        count = min(MOST_ON_CPU, max(1, math.ceil(usable_cores(allowed=allowed)) // threads))
     return min(count, config.rollout.prompts_per_step)
 
 
-def launch(request: TrainingRequest, ranks: int, *, cores: frozenset[int] | None = None) -> int:
+def launch(request: TrainingRequest, ranks: int, *, allowed: frozenset[int] | None = None) -> int:
     """Train with `ranks` processes on this machine, and return the exit code of the run.
 
-    The processes run on these `cores`, as OpenMP may have bound this thread to one of them.
+    The processes run on the `allowed` cores, as OpenMP may have bound this thread to one of them.
 
     Before a rank is started, raises ConfigError for a mistake in the configuration, and RunFolderError for a folder
     that already contains a run.
@@ -96,7 +97,7 @@ def launch(request: TrainingRequest, ranks: int, *, cores: frozenset[int] | None
     os.environ["OMP_PROC_BIND"] = "false"  # else OpenMP binds every rank to the same core
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # else gloo repeats each error of a rank in lines of C++
     with TemporaryDirectory(prefix="winnow-ranks-") as notes, _forwarded(ranks) as signals:
-        agent = _Agent(request, ranks, Path(notes), cores)
+        agent = _Agent(request, ranks, Path(notes), allowed)
         agent.start()
         while agent.is_alive():
             agent.join(POLL_SECONDS)
@@ -139,16 +140,16 @@ def run_rank(request: TrainingRequest) -> int:
 class _Agent(threading.Thread):
     """Torch's launcher of local processes, and its result."""
 
-    def __init__(self, request: TrainingRequest, ranks: int, notes: Path, cores: frozenset[int] | None) -> None:
+    def __init__(self, request: TrainingRequest, ranks: int, notes: Path, allowed: frozenset[int] | None) -> None:
         super().__init__(name="ranks")
         self.codes: Mapping[int, int] = {}
         self.failed: tuple[int, int] | None = None  # the first failed rank, and its exit code
         self.error: BaseException | None = None  # raised by the launcher itself
-        self._request, self._ranks, self._notes, self._cores = request, ranks, notes, cores
+        self._request, self._ranks, self._notes, self._allowed = request, ranks, notes, allowed
 
     def run(self) -> None:
-        if self._cores is not None:
-            os.sched_setaffinity(0, self._cores)  # of this thread, which the ranks inherit
+        if self._allowed is not None:
+            os.sched_setaffinity(0, self._allowed)  # of this thread, which the ranks inherit
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # ranks inherit this mask until `run_rank` unblocks them
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch

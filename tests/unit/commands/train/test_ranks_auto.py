@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from winnow import ranks as this_process
-from winnow.commands import app, train
+from winnow.commands import app
 from winnow.commands.train import elastic
 from winnow.commands.train.here import TrainingRequest
 from winnow.errors import ConfigError
@@ -36,23 +36,25 @@ def request(*sets: str) -> TrainingRequest:
 )
 def test_on_a_cpu_there_is_a_rank_per_core(monkeypatch, cores, prompts, threads, ranks):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(elastic, "usable_cores", lambda *, allowed: cores)
     sets = ("device=cpu", f"threads={threads}", f"rollout.prompts_per_step={prompts}")
 
-    assert elastic.ranks_for(request(*sets), cores) == ranks
+    assert elastic.ranks_for(request(*sets), None) == ranks
 
 
 def test_the_threads_of_a_rank_may_be_those_of_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr("winnow.control_groups.cpu_quota", lambda *_: None)
 
-    assert elastic.ranks_for(request("device=cpu"), 8) == 2
+    assert elastic.ranks_for(request("device=cpu"), frozenset(range(8))) == 2
 
 
 @pytest.mark.parametrize(("devices", "ranks"), [(0, 1), (1, 1), (4, 4)])
 def test_on_gpus_there_is_a_rank_per_gpu(monkeypatch, devices, ranks):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
 
-    assert elastic.ranks_for(request("device=cuda"), 64) == ranks
+    assert elastic.ranks_for(request("device=cuda"), None) == ranks
 
 
 def test_the_gpus_of_engines_have_no_ranks(monkeypatch, capsys):
@@ -60,7 +62,7 @@ def test_the_gpus_of_engines_have_no_ranks(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     engine = 'rollout.engine={use="vllm",process="own",device="cuda:2"}'
 
-    assert elastic.ranks_for(request("device=cuda", engine), 64) == 2
+    assert elastic.ranks_for(request("device=cuda", engine), None) == 2
     assert "cuda:2" in capsys.readouterr().err
 
 
@@ -72,8 +74,9 @@ def test_the_gpus_of_engines_have_no_ranks(monkeypatch, capsys):
     ],
     ids=["dynamic sampling one step ahead", "8-bit moments in shares"],
 )
-def test_what_several_ranks_cannot_do_is_done_by_one(sets, capsys):
-    assert elastic.ranks_for(request("device=cpu", *sets), 2) == 1
+def test_what_several_ranks_cannot_do_is_done_by_one(sets, capsys, monkeypatch):
+    monkeypatch.setattr(elastic, "usable_cores", lambda *, allowed: len(allowed))
+    assert elastic.ranks_for(request("device=cpu", *sets), frozenset((0, 1))) == 1
     assert capsys.readouterr().err
     with this_process.assumed(2), pytest.raises(ConfigError):
         request("device=cpu", *sets).members()
@@ -81,15 +84,15 @@ def test_what_several_ranks_cannot_do_is_done_by_one(sets, capsys):
 
 def test_a_mistake_that_has_nothing_to_do_with_ranks_is_an_error():
     with pytest.raises(ConfigError):
-        elastic.ranks_for(request("device=cpu", "rollout.prompts_per_step=0"), 2)
+        elastic.ranks_for(request("device=cpu", "rollout.prompts_per_step=0"), None)
 
 
 @pytest.mark.parametrize(("cores", "launched"), [(2, [2]), (1, [])])
 def test_auto_launches_several_ranks_and_one_trains_here(tmp_path, monkeypatch, cores, launched):
     called, here = [], []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(train, "usable_cores", lambda: cores)
-    monkeypatch.setattr(elastic, "launch", lambda request, ranks, *, cores: called.append(ranks) or 0)
+    monkeypatch.setattr(elastic, "usable_cores", lambda *, allowed: cores)
+    monkeypatch.setattr(elastic, "launch", lambda request, ranks, *, allowed: called.append(ranks) or 0)
     monkeypatch.setattr("winnow.commands.train.here.train_here", lambda request: here.append(request) or 0)
 
     done = CliRunner().invoke(app, ["train", "arithmetic", "--output", str(tmp_path / "run"), "--ranks", "auto"])
