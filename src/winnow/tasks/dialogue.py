@@ -15,7 +15,7 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.records import IntArray
-from winnow.tasks.templates import conversation_texts
+from winnow.tasks.chat import conversation_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

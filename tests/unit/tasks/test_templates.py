@@ -138,8 +138,8 @@ def test_chat_without_a_chat_template() -> None:
 
 def test_a_chat_template_that_refuses_system_messages() -> None:
     model = qwen()
-    model.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
-    with refused(DataError, "no system", "prompt.system", key="prompt.template", code="data.unfit_model"):
+    model.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[-1].content }}"
+    with refused(DataError, "no system", "prompt.system", key="prompt.system", code="data.unfit_model"):
         render(problems("x"), model, template="chat", system="s", max_prompt_tokens=99)
 
 
@@ -161,9 +161,9 @@ def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
 )
 def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel, after a second of computing, however busy the machine is."""
-    monkeypatch.setattr("winnow.tasks.templates.CPU_SECONDS", 0)
+    monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
     model = qwen()
-    model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}x"
+    model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}{{ messages[0].content }}"
     with refused(DataError, 0, key="prompt.template", code="data.unfit_model") as caught:
         render(problems("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
     assert any(f"prompt {number} " in caught.value.problem for number in (1, 3))

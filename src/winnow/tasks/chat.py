@@ -1,0 +1,281 @@
+"""Chat templates: they render a conversation as text, in which every message is.
+
+A tokenizer's chat template comes with a model and is a program: it may loop for ever, or fill the memory. It is
+compiled and rendered in a child process, whose CPU time and memory the kernel limits; the trainer never runs it. The
+child is a fork, because importing transformers again would take seconds; it uses neither torch nor a device.
+
+Some templates read the content of a message as a text, others as a list of parts, and write nothing for the other
+form. So a short conversation is rendered first, in both forms if necessary, and every prompt is searched for its
+messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import html
+import inspect
+import itertools
+import json
+import os
+import re
+import resource
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from winnow.errors import ConfigError, DataError, near_miss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Replaces the clock of a chat template by a fixed date (Llama 3's default), so that a run that is resumed on another
+# day has the same prompts. The + keeps the white space that follows.
+_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
+
+CPU_SECONDS = 30  # limit per prompt; real templates take less than a thousandth
+MEMORY = 2**30  # limit in bytes, in addition to the trainer's memory
+
+SYSTEM, QUESTION = "winnow system message", "winnow first question"  # the messages of the first conversation
+
+Conversation = Sequence[Mapping[str, str]]  # messages, each with the keys "role" and "content", and those of a tool
+
+# The forms in which templates write a content, besides the text itself: inside quotes in JSON, and escaped for HTML.
+ESCAPES: tuple[Callable[[str], str], ...] = (
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),  # jinja's filter `escape`
+)
+_AS_DATA = re.compile(r"""(['"])type\1: (['"])text\2""")  # a list of parts that is itself in a text
+
+
+def chat_texts(
+    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+) -> list[str]:
+    """The text of every question, with the message `system` before it where one is given; `options` are variables of
+    the template.
+
+    Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
+    (`CPU_SECONDS`, `MEMORY`), or omits or changes a question or `system`. Raises ConfigError for an option that the
+    template does not have.
+    """
+    parts = takes_parts(tokenizer, options, system=system is not None)
+    first = [] if system is None else [{"role": "system", "content": system}]
+    conversations = [[*first, {"role": "user", "content": question}] for question in questions]
+    texts = conversation_texts(conversations, tokenizer, options, parts=parts)
+    for question, text in zip(questions, texts, strict=True):
+        if not is_written(question, text):
+            raise _unfit(f"the tokenizer's chat template omits or changes the question {question[:60]!r}", _INSTEAD)
+        if system is not None and not is_written(system, text):
+            raise _no_system("changes it")
+    return texts
+
+
+def takes_parts(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any], *, system: bool) -> bool:
+    """Whether the template reads a message's content as a list of parts, `[{"type": "text", "text": ...}]`, and writes
+    nothing for a text. With `system`, for a conversation with a system message.
+
+    Raises DataError for a template that writes a message in neither form, and as `conversation_texts`.
+    """
+    contents = {"system": SYSTEM, "user": QUESTION} if system else {"user": QUESTION}
+    conversation = [{"role": role, "content": content} for role, content in contents.items()]
+    refusals = list[str | None]()
+    for parts in (False, True):
+        texts, refusal = _attempt([conversation], tokenizer, options, parts=parts)
+        text = texts[0] if refusal is None else ""
+        if all(is_written(content, text) for content in contents.values()) and not _AS_DATA.search(text):
+            return parts
+        refusals.append(refusal)
+    if system:
+        takes_parts(tokenizer, options, system=False)  # raises where the question is missing too
+        raise _no_system(f"refuses it: {refusals[0]}" if refusals[0] else "omits it")
+    if refusals[0] is not None:
+        raise _refused(refusals[0])
+    raise _unfit("the tokenizer's chat template omits the question, as a text and as a list of parts", _INSTEAD)
+
+
+def is_written(content: str, text: str) -> bool:
+    """Whether a rendered text contains a message's content, with any white space, and possibly escaped (`ESCAPES`)."""
+    content = content.strip()
+    if content in text:
+        return True
+    squeezed = "".join(text.split())
+    return any("".join(form.split()) in squeezed for form in (content, *(escape(content) for escape in ESCAPES)))
+
+
+def conversation_texts(
+    conversations: Sequence[Conversation],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+    *,
+    parts: bool = False,
+) -> list[str]:
+    """The text of every conversation, up to the next message of the assistant; `options` as in `chat_texts`.
+
+    With `parts`, every content is given as a list of one part. Raises DataError where the template is missing, fails or
+    exceeds a limit, and ConfigError as `chat_texts`.
+    """
+    texts, refusal = _attempt(conversations, tokenizer, options, parts=parts)
+    if refusal is not None:
+        raise _refused(refusal)
+    return texts
+
+
+def _attempt(
+    conversations: Sequence[Conversation],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+    *,
+    parts: bool,
+) -> tuple[list[str], str | None]:
+    """The texts, and None; or the texts before a conversation that the template refused, and its message."""
+    if not tokenizer.chat_template:
+        raise _unfit(
+            "prompt.template is 'chat', but the model's tokenizer has no chat template",
+            "set it to r1_zero, question_only or a file",
+        )
+    _check_options(tokenizer, options)
+    texts = _rendered(conversations, tokenizer, options, parts)  # lazy: nothing is compiled in this process
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(reading, writing, texts)
+    os.close(writing)
+    try:
+        with open(reading, "rb") as pipe:
+            replies = [json.loads(line) for line in pipe if line.endswith(b"\n")]
+    finally:
+        status = _end(child)
+    if replies and isinstance(replies[-1], dict):
+        return replies[:-1], str(replies[-1]["error"])
+    if len(replies) != len(conversations):
+        raise _cut_short(len(replies), status)
+    return replies, None
+
+
+def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a variable that the template does not have, or that winnow sets."""
+    names = _names(tokenizer) if options else set()
+    names -= {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
+    for option in options:
+        if option not in names:
+            raise ConfigError(
+                f"prompt.template_options: the tokenizer's chat template has no variable {option!r} to set",
+                remedy=near_miss(option, difflib.get_close_matches(option, names, n=1)) or "remove it",
+                key=f"prompt.template_options.{option}",
+                code="config.unknown_key",
+            )
+
+
+def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The names in a template's code that can be variables. The code is not compiled, as that may take for ever."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    try:
+        lexed = list(Environment().lex(tokenizer.get_chat_template()))
+    except (ValueError, TemplateSyntaxError) as error:  # ValueError: several templates without a default
+        raise _unfit(f"the tokenizer's chat template cannot be read: {error}", "correct it") from error
+    tokens = itertools.pairwise((kind, text) for _, kind, text in lexed if kind != "whitespace")
+    return {text for (_, before), (kind, text) in tokens if kind == "name" and before not in (".", "|")}
+
+
+def _end(child: int) -> int:
+    """Kill the child, in case reading was interrupted, and return its wait status."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has no statuses
+        return os.waitpid(child, 0)[1]
+    return 0
+
+
+_INSTEAD = "set prompt.template to r1_zero, question_only or a file, or correct the template"
+
+
+def _refused(message: str) -> DataError:
+    return _unfit(f"the tokenizer's chat template refused the messages: {message}", _INSTEAD)
+
+
+def _no_system(what: str) -> DataError:
+    return _unfit(
+        f"the tokenizer's chat template has no place for a system message: it {what}",
+        "remove prompt.system; prompt.suffix adds a text to the question",
+        key="prompt.system",
+    )
+
+
+def _cut_short(done: int, status: int) -> DataError:
+    """The error where the child ended after `done` conversations."""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return _unfit(
+            f"the tokenizer's chat template does not end: prompt {done + 1} took more than {CPU_SECONDS} seconds of "
+            f"CPU time",
+            _INSTEAD,
+        )
+    return _unfit(f"the process that renders the tokenizer's chat template exited early ({status=})", _INSTEAD)
+
+
+def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataError:
+    return DataError(problem, remedy=remedy, key=key, code="data.unfit_model")
+
+
+def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
+    """Write a line of JSON per text, and {"error": ...} as the last line after an exception. Never returns."""
+    try:
+        os.close(reading)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
+        with open(writing, "wb") as pipe:
+            _write_texts(pipe, texts)
+    finally:
+        os._exit(0)
+
+
+def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
+    try:
+        _limit(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
+        for text in texts:
+            pipe.write(json.dumps(text).encode() + b"\n")
+            pipe.flush()  # the kernel kills the child at the CPU limit; the message counts the prompts written before
+    except BrokenPipeError:
+        return
+    except MemoryError:
+        _limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        pipe.write(json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB"}).encode() + b"\n")
+    except BaseException as error:  # a template can raise anything
+        pipe.write(json.dumps({"error": f"{error or type(error).__name__}"[:1000]}).encode() + b"\n")
+
+
+def _rendered(
+    conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any], parts: bool
+) -> Iterator[str]:
+    template = tokenizer.get_chat_template()
+    fixed = _CLOCK + template if "strftime_now" in template else template
+    for conversation in conversations:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
+        messages = [
+            {**message, "content": [{"type": "text", "text": message["content"]}] if parts else message["content"]}
+            for message in conversation
+        ]
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
+        )
+        yield str(text)
+
+
+def _limit(what: int, most: int) -> None:
+    """Set the soft limit, as far as the hard one allows."""
+    _, hard = resource.getrlimit(what)
+    soft = hard if most == resource.RLIM_INFINITY or (hard != resource.RLIM_INFINITY and most > hard) else most
+    with contextlib.suppress(ValueError, OSError):  # a system without this limit
+        resource.setrlimit(what, (soft, hard))
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped; without /proc a number so large that the limit never applies."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 2**60
