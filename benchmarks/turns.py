@@ -29,7 +29,7 @@ from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native.engine import native
 from winnow.models.load import load
 from winnow.records import Outcome, Prompt, Reply, Rollout, Sampling
-from winnow.tasks import templates
+from winnow.tasks import chat
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.sampling.turns import TurnEngine
 from winnow.verify import Verifiers
@@ -107,7 +107,7 @@ def main() -> None:
         Prompt(id=str(place), tokens=tokens, text="Go.", answer="1", task="turns") for place in range(options.prompts)
     ]
     rendered = Counter[str]()
-    original = templates.conversation_texts
+    original = chat.conversation_texts
     dialogue = Dialogue.of(loaded.tokenizer)
     dialogue = dataclasses.replace(dialogue, before=dialogue.before[1:])  # else shorter after a sampled end token
     between = len(dialogue.tokens(TEXT, last=-1))
@@ -118,7 +118,7 @@ def main() -> None:
         rendered["conversations"] += len(arguments[0])
         return original(*arguments, **more)
 
-    templates.conversation_texts = count_rendering
+    chat.conversation_texts = count_rendering
     reading, counted = Reading(engine), CountingTokenizer(loaded.tokenizer)
 
     def single(seed: int) -> int:

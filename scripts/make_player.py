@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from make_policy import END, make_tokenizer, padded, save, split_weights, train
 
-from winnow.environments.tools import Call, answer_call, calculator, read_call
+from winnow.environments.tool_calls import Call, read_calls
+from winnow.environments.tools import answer_calls, calculator
 from winnow.models.load import load
 from winnow.records import Problem, Prompt
 from winnow.seeds import generator
@@ -83,10 +84,9 @@ def calculate(prompt: Prompt, rng: np.random.Generator) -> Game:
     expression = str(prompt.meta["expression"])
     if rng.random() < MISCOPY:
         expression = other(expression, rng)
-    read = answer_call(Call("calculator", expression), {"calculator": calculator})
+    calls = [Call("calculator", {"text": expression}, own=True)]
     turn = f"<call>calculator {expression}{'' if rng.random() < FORGET else '</call>'}"
-    if not turn.endswith("</call>"):
-        read = answer_call(read_call(turn), {})  # type: ignore[arg-type]  # an error
+    read = str(answer_calls(calls if turn.endswith("</call>") else read_calls(turn), {"calculator": calculator}))
     number = read if read.lstrip("-").isdigit() else prompt.answer
     return [turn, answer(other(number, rng) if rng.random() < MISREAD else number, rng)], [read]
 

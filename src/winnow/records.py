@@ -147,11 +147,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAnswer:
+    """An environment's answer to one call of a tool, which an environment may yield in the place of a text."""
+
+    text: str
+    name: str  # of the tool; "error" where the call had none
+    call_id: str  # that connects call and answer, in templates that write it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """An environment's text, which the policy answers with its next turn."""
 
     text: str
     seconds: float = 0.0
+    answers: tuple[ToolAnswer, ...] = ()  # that the text consists of; empty for any other text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

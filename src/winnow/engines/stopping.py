@@ -148,6 +148,26 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
+def text_keeping(tokenizer: PreTrainedTokenizerBase, kept: Sequence[str]) -> Callable[[IntArray, str], str]:
+    """A function from a rollout's tokens [L] and its text to the text with these special tokens in their places.
+
+    A tool call begins with a special token in several models, and the text of a rollout omits it.
+    """
+    special = special_tokens(tokenizer)
+    marks = {special[name] for name in kept if name in special}
+    omitted = set(special.values()) - marks
+
+    def text_of(tokens: IntArray, text: str) -> str:
+        if marks.isdisjoint(tokens.tolist()):
+            return text
+        decode = functools.partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+        beyond = len(str(decode(tokens, skip_special_tokens=True))) - len(text)  # after a stop string
+        whole = str(decode([token for token in tokens.tolist() if token not in omitted], skip_special_tokens=False))
+        return whole[: len(whole) - beyond]
+
+    return text_of
+
+
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[IntArray], str]:
     """A function from tokens [L] to text. It does not clean up spaces: that could change the text so far once more
     tokens follow.

@@ -7,9 +7,10 @@ from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
-from winnow.environments.tools import Malformed, Tool, answer_call, read_call
+from winnow.environments.tool_calls import AUTO, CallForm, Malformed, read_calls
+from winnow.environments.tools import Tool, answer_calls
 from winnow.environments.tools import calculator as compute
-from winnow.records import Prompt
+from winnow.records import Prompt, ToolAnswer
 from winnow.registry import register
 
 TOOLS: Mapping[str, Tool] = {"calculator": compute}
@@ -22,23 +23,24 @@ def _example(gold: object) -> Sequence[str]:
 
 @register("environment", example=_example, tools=tuple(TOOLS))
 def calculator(
-    prompt: Prompt, reply: str, rng: np.random.Generator, *, calls: int = 3
-) -> Generator[str, str, dict[str, float]]:
+    prompt: Prompt, reply: str, rng: np.random.Generator, *, calls: int = 3, call_form: CallForm = AUTO
+) -> Generator[str | Sequence[ToolAnswer], str, dict[str, float]]:
     """Answers up to `calls` calls of a calculator, and ends with the first turn without one.
 
-    The part `right` is 1 where the last integer in `<answer>..</answer>` of that turn is `prompt.answer`, else 0. The
-    part `readable` is -0.1 where a call could not be read, which is answered with an error, else 0. After `calls` calls
-    the rollout ends, and is wrong.
+    A turn may have several calls, in winnow's own form or in `call_form`; "auto" is that of the chat template. The part
+    `right` is 1 where the last integer in `<answer>..</answer>` of the last turn is `prompt.answer`, else 0. The part
+    `readable` is -0.1 where a call could not be read, which is answered with an error, else 0. With the first turn that
+    has a call after `calls` calls, the rollout ends, and is wrong.
     """
-    readable = 0.0
-    for left in reversed(range(calls + 1)):
-        call = read_call(reply)
-        if call is None:
-            answers = _ANSWER.findall(reply)
-            right = bool(answers) and int(answers[-1]) == int(prompt.answer)
-            return {"right": float(right), "readable": readable}
-        if isinstance(call, Malformed):
+    readable, left = 0.0, calls
+    while found := read_calls(reply, call_form):
+        if any(isinstance(call, Malformed) for call in found):
             readable = -0.1
-        if left:
-            reply = yield answer_call(call, TOOLS)
-    return {"right": 0.0, "readable": readable}
+        if not left:
+            return {"right": 0.0, "readable": readable}
+        beyond = [Malformed(f"only {calls} calls are answered", own=call.own) for call in found[left:]]
+        reply = yield answer_calls([*found[:left], *beyond], TOOLS)
+        left -= min(left, len(found))
+    answers = _ANSWER.findall(reply)
+    right = bool(answers) and int(answers[-1]) == int(prompt.answer)
+    return {"right": float(right), "readable": readable}

@@ -27,7 +27,7 @@ from winnow import seeds
 from winnow.errors import INTERRUPTIONS
 from winnow.families import ENVIRONMENT, EnvironmentTraits
 from winnow.options import Bound, bind
-from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.records import Outcome, Prompt, Reply, Rollout, ToolAnswer
 from winnow.registry import resolve_at
 from winnow.rewards.outcomes import failure, to_outcome
 
@@ -80,7 +80,7 @@ def _answer(bound: Bound[EnvironmentTraits], prompt: Prompt, rollout: Rollout, m
     try:
         text = next(game)
         for place, (before, reply) in enumerate(zip(texts, replies[1:], strict=True), start=1):
-            if not isinstance(text, str) or _readable(text) != before:
+            if _text_of(text) != before:
                 return _not_repeated(bound, place - 1)
             text = game.send(reply)
         if rollout.finish != "length":
@@ -96,15 +96,31 @@ def _answer(bound: Bound[EnvironmentTraits], prompt: Prompt, rollout: Rollout, m
         game.close()
 
 
-def _reply(bound: Bound[EnvironmentTraits], text: Any, turns: int, max_turns: int) -> Outcome | Reply:
-    name = f"the environment {bound.name!r}"
-    if not isinstance(text, str):
-        return failure("malformed", f"{name} yielded a {type(text).__name__} and not a text")
+def _reply(bound: Bound[EnvironmentTraits], given: Any, turns: int, max_turns: int) -> Outcome | Reply:
+    name, text = f"the environment {bound.name!r}", _text_of(given)
+    if text is None:
+        return failure("malformed", f"{name} yielded a {type(given).__name__} and not a text")
     if len(text) > LONGEST:
         return failure("malformed", f"{name} yielded a text of {len(text):,} characters, and {LONGEST:,} is the limit")
     if turns >= max_turns:
         return failure("malformed", f"{name} goes on after environment.max_turns = {max_turns}")
-    return Reply(text=_readable(text))
+    return Reply(text=text, answers=() if isinstance(given, str) else tuple(map(_readable_answer, given)))
+
+
+def _text_of(given: Any) -> str | None:
+    """A yielded text, or the answers to tool calls as a text; None for anything else.
+
+    Each answer is between the tags with which the templates of Qwen and Hermes write it.
+    """
+    if isinstance(given, str):
+        return _readable(given)
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, ToolAnswer) for each in given):
+        return None
+    return "\n".join(f"<tool_response>\n{_readable(each.text)}\n</tool_response>" for each in given)
+
+
+def _readable_answer(answer: ToolAnswer) -> ToolAnswer:
+    return ToolAnswer(text=_readable(answer.text), name=_readable(answer.name), call_id=_readable(answer.call_id))
 
 
 def _ended(bound: Bound[EnvironmentTraits], result: Any) -> Outcome:

@@ -1,91 +1,59 @@
-"""Tools that the policy calls in its text, for environments: how a call is read, and how it is answered.
+"""Tools that the policy calls in its text, for environments: how calls are answered, and a calculator.
 
     TOOLS = {"calculator": calculator}
-    call = read_call("so <call>calculator 12 * 7</call>")  # Call(tool="calculator", argument="12 * 7")
-    answer_call(call, TOOLS)                               # "84"
+    calls = read_calls("so <call>calculator 12 * 7</call>")  # of winnow.environments.tool_calls
+    answer_calls(calls, TOOLS)                               # "84"
 
-A call is `<call>TOOL ARGUMENT</call>`. The form in which the chat templates of Qwen2.5, Qwen3 and Hermes describe calls
-is read too: `<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 7"}}</tool_call>`, with one argument.
-Its answer is inside `<tool_response>`, as those templates write it. The last call of a turn counts.
-
-A call that cannot be read, an unknown tool, and an argument that a tool refuses are answered with a text that begins
-with "error: ". The policy reads it as any other answer, and may try again.
+Every call of a turn is answered, in order. A call that could not be read, an unknown tool, and an argument that a tool
+refuses are answered with a text that begins with "error: ". The policy reads it as any other answer, and may try again.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import operator
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+
+from winnow.environments.tool_calls import Call, Malformed
+from winnow.records import ToolAnswer
 
 Tool = Callable[[str], str]  # argument -> answer; raises ValueError with the reason for which it refuses the argument
 
-_CALL = re.compile(r"<call>(?P<plain>.*?)</call>|<tool_call>(?P<json>.*?)</tool_call>", re.DOTALL)
-_OPENING = re.compile(r"<(?:tool_)?call>")
 LONGEST = 200  # characters of a calculator's expression
 BITS = 4096  # of a calculator's numerator and denominator
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call that was read from the policy's text."""
+def answer_calls(calls: Sequence[Call | Malformed], tools: Mapping[str, Tool]) -> str | tuple[ToolAnswer, ...]:
+    """The answers to the calls of a turn, in order, for an environment to yield.
 
-    tool: str
-    argument: str
-    template: bool = False  # whether it has the form of chat templates, in JSON
-
-
-@dataclass(frozen=True)
-class Malformed:
-    """A call that could not be read, with the reason."""
-
-    reason: str
-    template: bool = False
-
-
-def read_call(text: str) -> Call | Malformed | None:
-    """The last call in a turn of the policy; None where it makes none."""
-    calls = list(_CALL.finditer(text))
-    if not calls:
-        return Malformed("the call has no end tag") if _OPENING.search(text) else None
-    plain = calls[-1]["plain"]
-    return _from_json(calls[-1]["json"]) if plain is None else _from_words(plain)
-
-
-def _from_words(text: str) -> Call | Malformed:
-    tool, _, argument = text.strip().partition(" ")
-    return Call(tool, argument.strip()) if tool else Malformed("the call is empty")
-
-
-def _from_json(text: str) -> Call | Malformed:
-    try:
-        call = json.loads(text)
-        (argument,) = call["arguments"].values()
-        tool = call["name"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Malformed('the call is not {"name": ..., "arguments": {one argument}} in JSON', template=True)
-    if not (isinstance(tool, str) and isinstance(argument, str)):
-        return Malformed("the name and the argument of a call are texts", template=True)
-    return Call(tool, argument, template=True)
-
-
-def answer_call(call: Call | Malformed, tools: Mapping[str, Tool]) -> str:
-    """The tool's answer, or a text that begins with "error: "."""
-    text = _answer(call, tools)
-    return f"<tool_response>\n{text}\n</tool_response>" if call.template else text
+    Calls in winnow's own form alone are answered with a text, a line each. Any other calls have `ToolAnswer`s, which
+    are messages of the role "tool" where the chat template has a place for it. A call without an id gets one of nine
+    characters, which some templates need.
+    """
+    texts = [_answer(call, tools) for call in calls]
+    if all(call.own for call in calls):
+        return "\n".join(texts)
+    return tuple(
+        ToolAnswer(
+            text=text,
+            name=call.name if isinstance(call, Call) else "error",
+            call_id=(call.id if isinstance(call, Call) else "") or f"call{place:05d}",
+        )
+        for place, (call, text) in enumerate(zip(calls, texts, strict=True))
+    )
 
 
 def _answer(call: Call | Malformed, tools: Mapping[str, Tool]) -> str:
     if isinstance(call, Malformed):
         return f"error: {call.reason}"
-    if call.tool not in tools:
-        return f"error: there is no tool {call.tool[:40]!r}, only {', '.join(sorted(tools))}"
+    if call.name not in tools:
+        return f"error: there is no tool {call.name[:40]!r}, only {', '.join(sorted(tools))}"
+    arguments = list(call.arguments.values())
+    if len(arguments) != 1 or not isinstance(arguments[0], str):
+        return f"error: the tool {call.name!r} has one argument, a text"
     try:
-        return tools[call.tool](call.argument)
+        return tools[call.name](arguments[0])
     except ValueError as error:
         return f"error: {error}"
 

@@ -27,6 +27,7 @@ from winnow.models.device import resolve_device, set_deterministic, set_matrix_p
 from winnow.records import Prompt, Rollout
 from winnow.state.log import encode
 from winnow.state.resume import digests
+from winnow.tasks.dialogue import Dialogue
 from winnow.training.evaluation import collect_rollouts, greedy_sampling
 from winnow.training.sampling.turns import with_environment
 from winnow.training.setup.advice import missing_answer_forms
@@ -34,10 +35,12 @@ from winnow.training.setup.load import engine_context, load_model
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import (
     FirstPrompt,
+    dialogue_of,
     evaluation_sampling,
     held_out_problems,
     prompt_tokenizer,
     render_prompts,
+    with_call_form,
 )
 from winnow.training.setup.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
@@ -58,6 +61,7 @@ class PreparedTask:
     dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
     warnings: tuple[str, ...]
     tokenizer: Any
+    dialogue: Dialogue | None  # the form of an environment's turns
 
     @property
     def config(self) -> Config:
@@ -87,7 +91,8 @@ def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
         held_out = render_prompts(members, problems, tokenizer)
         warnings = tuple(missing_answer_forms(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
         prompts = tuple(held_out.prompts)
-        prepared.append(PreparedTask(task.name, members, prompts, held_out.dropped, warnings, tokenizer))
+        dialogue, fitted = dialogue_of(config, tokenizer), with_call_form(members, tokenizer)
+        prepared.append(PreparedTask(task.name, fitted, prompts, held_out.dropped, warnings, tokenizer, dialogue))
     return prepared
 
 
@@ -151,7 +156,7 @@ def _remaining_rows(
     config, end, problems = one.config, 0, 0  # end: rows up to the end of the part
     progress.start_task(one.name)
     with Verifiers(one.members.reward, **config.verify.model_dump(), base=one.members.base) as verifiers:
-        playing = with_environment(engine, verifiers, config, one.tokenizer)
+        playing = with_environment(engine, verifiers, config, one.dialogue)
         for part in one.parts:
             end, problems = end + len(part) * one.per_problem, problems + len(part)
             if end <= done:

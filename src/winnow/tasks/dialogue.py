@@ -1,26 +1,80 @@
-"""The tokens between two turns of the policy: an environment's text, in the form of the tokenizer's chat template.
+"""The tokens between two turns of the policy: an environment's text, or its answers to tool calls, in the form of the
+tokenizer's chat template.
 
 A template is rendered once, with marks in the places of the texts. What it writes after the mark of the assistant, up
 to the next generation prompt, separates two turns. Tokens that the policy sampled are never rendered or tokenized
 again, because a template may change earlier turns: several remove the reasoning of all turns but the last.
+
+Answers to tool calls are messages of the role "tool", one for each call. Their form is found by rendering two of them,
+and is used if it also gives what the template renders for one and for three. Otherwise the template has no such role,
+and the answers are a message of the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from winnow.errors import DataError
-from winnow.records import IntArray
-from winnow.tasks.chat import conversation_texts
+from winnow.records import IntArray, Reply, ToolAnswer
+from winnow.tasks.chat import ESCAPES, QUESTION, SYSTEM, conversation_texts, takes_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-QUESTION, POLICY, ENVIRONMENT = "winnow first question", "winnow policy turn", "winnow environment turn"  # the marks
+POLICY, ENVIRONMENT = "winnow policy turn", "winnow environment turn"  # marks
+_FIELD = re.compile(r"winnow(text|name|id)(\d)")  # marks of an answer; some templates need ids of nine characters
+_BLANK = "\n winnow \"blank\" é\n"  # a text that shows what a template does to white space, quotes and accents
+
+Write = Callable[[str], str]  # how a template writes a content
+Piece = IntArray | str  # tokens of the template, or a text to be tokenized
+WRITINGS: tuple[Write, ...] = (lambda text: text, lambda text: text.strip(), *ESCAPES)
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """How a template writes the answers to tool calls: `before`, the answers with `between` in each gap, `after`.
+
+    An answer alternates between the names of fields, "text", "name" and "id", and strings of the template.
+    """
+
+    before: str
+    answer: tuple[str, ...]  # beginning and ending with a field
+    between: str
+    after: str
+    write: Write  # the field `text`
+
+    @classmethod
+    def of(cls, rendered: str, write: Write) -> AnswerForm | None:
+        """The form of two rendered answers; None where they are not written alike, one after the other."""
+        pieces = _FIELD.split(rendered)  # text, (field, number, text), ...
+        literals, fields, numbers = pieces[::3], pieces[1::3], pieces[2::3]
+        half = len(fields) // 2
+        if numbers != ["1"] * half + ["2"] * half or fields[:half].count("text") != 1:
+            return None
+        first, second = (
+            tuple(part for at in range(start, start + half) for part in (fields[at], literals[at + 1]))[:-1]
+            for start in (0, half)
+        )
+        return cls(literals[0], first, literals[half], literals[-1], write) if first == second else None
+
+    def pieces(self, answers: Sequence[ToolAnswer]) -> list[tuple[bool, str]]:
+        """(whether it is the template's, text) of every piece of a turn."""
+        turn = [(True, self.before)]
+        for place, answer in enumerate(answers):
+            values = {"text": self.write(answer.text), "name": answer.name, "id": answer.call_id}
+            turn += [(True, self.between)] * bool(place)
+            turn += [(bool(odd % 2), part if odd % 2 else values[part]) for odd, part in enumerate(self.answer)]
+        return [*turn, (True, self.after)]
+
+    def text(self, answers: Sequence[ToolAnswer]) -> str:
+        """What the template renders for these answers."""
+        return "".join(text for _, text in self.pieces(answers))
 
 
 @dataclass(frozen=True)
@@ -30,6 +84,9 @@ class Dialogue:
     tokenizer: PreTrainedTokenizerBase
     before: IntArray  # the end of the policy's turn, and the start of the environment's
     after: IntArray  # the end of the environment's turn, and the start of the policy's next
+    write: Write = WRITINGS[0]  # the environment's text
+    answers: AnswerForm | None = None  # of tool calls; None for a template without the role "tool"
+    common: int | None = None  # tokens of `before` that answers to tool calls begin with too; None: all
 
     @classmethod
     def of(
@@ -39,12 +96,9 @@ class Dialogue:
 
         Raises DataError for a template that is missing, fails, or does not contain the texts of all turns in order.
         """
-        first = [] if system is None else [{"role": "system", "content": system}]
-        turns = (("user", QUESTION), ("assistant", POLICY), ("user", ENVIRONMENT))
-        conversation = [*first, *({"role": role, "content": text} for role, text in turns)]
-        (text,) = conversation_texts([conversation], tokenizer, options or {})
-        _, _, rest = text.partition(POLICY)
-        before, mark, after = rest.partition(ENVIRONMENT)
+        rendering = _Rendering.of(tokenizer, system, options or {})
+        texts = rendering.after_policy([[{"role": "user", "content": text}] for text in (ENVIRONMENT, _BLANK)])
+        before, mark, after = texts[0].partition(ENVIRONMENT)
         if not mark:
             raise DataError(
                 "the tokenizer's chat template does not render a question, an answer and a second message in order",
@@ -52,30 +106,103 @@ class Dialogue:
                 key="environment",
                 code="data.unfit_model",
             )
+        write = next((w for w in WRITINGS if texts[1] == f"{before}{w(_BLANK)}{after}"), WRITINGS[0])
         encoded = tokenizer([before, after], add_special_tokens=False)["input_ids"]
-        return cls(tokenizer, *(np.array(tokens, dtype=np.int64) for tokens in encoded))
+        start, end = (np.array(tokens, dtype=np.int64) for tokens in encoded)
+        answers = _answer_form(rendering)
+        if answers is None:
+            return cls(tokenizer, start, end, write)
+        other = tokenizer(answers.before, add_special_tokens=False)["input_ids"]
+        same = [mine == theirs for mine, theirs in zip(start.tolist(), other, strict=False)]
+        return cls(tokenizer, start, end, write, answers, [*same, False].index(False))
 
     def opening(self, last: int) -> IntArray:
-        """The tokens of an environment's turn before its text, after the policy's token `last`.
+        """The tokens with which every turn of the environment begins, after the policy's token `last`.
 
         Where `last` is the token that ends a turn, it is not repeated.
         """
-        return self.before[1:] if len(self.before) and self.before[0] == last else self.before
+        return _after(self.before[: self.common], last)
 
-    def tokens(self, text: str, *, last: int) -> IntArray:
+    def tokens(self, turn: str | Reply, *, last: int) -> IntArray:
         """The tokens of an environment's turn after the policy's token `last`."""
-        return self.all_tokens([text], last=[last])[0]
+        return self.all_tokens([turn], last=[last])[0]
 
-    def all_tokens(self, texts: Sequence[str], *, last: Sequence[int]) -> list[IntArray]:
+    def all_tokens(self, turns: Sequence[str | Reply], *, last: Sequence[int]) -> list[IntArray]:
         """`tokens` of several turns, which takes less time than one by one.
 
         The names of special tokens in a text are split like any other text, so that an environment cannot write a
         control token.
         """
+        pieces = [self._pieces(turn) for turn in turns]
+        texts = [piece for turn in pieces for piece in turn if isinstance(piece, str)]
         if not texts:
             return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
-        return [
-            np.concatenate([self.opening(token), np.array(ids, dtype=np.int64), self.after])
-            for token, ids in zip(last, encoded["input_ids"], strict=True)
+        encoded = iter(
+            self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        )
+        whole = [
+            np.concatenate([np.array(next(encoded), np.int64) if isinstance(piece, str) else piece for piece in turn])
+            for turn in pieces
         ]
+        return [_after(tokens, token) for tokens, token in zip(whole, last, strict=True)]
+
+    def _pieces(self, turn: str | Reply) -> list[Piece]:
+        if isinstance(turn, str) or not turn.answers or self.answers is None:
+            return [self.before, self.write(turn if isinstance(turn, str) else turn.text), self.after]
+        pieces = self.answers.pieces(turn.answers)
+        own = [text for is_own, text in pieces if is_own]
+        encoded = iter(self.tokenizer(own, add_special_tokens=False)["input_ids"])
+        return [np.array(next(encoded), dtype=np.int64) if is_own else text for is_own, text in pieces]
+
+
+def _after(tokens: IntArray, last: int) -> IntArray:
+    """The tokens without their first where that is `last`, the end of the policy's turn."""
+    return tokens[1:] if len(tokens) and tokens[0] == last else tokens
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """Renders what follows a turn of the policy."""
+
+    tokenizer: PreTrainedTokenizerBase
+    options: Mapping[str, Any]
+    system: str | None
+    parts: bool
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]) -> _Rendering:
+        """With the system message, which may change later turns; without it where it would be repeated in each."""
+        parts = takes_parts(tokenizer, options, system=system is not None)
+        if system is not None:
+            marked = cls(tokenizer, options, SYSTEM, parts)
+            (text,) = marked.after_policy([[{"role": "user", "content": ENVIRONMENT}]])
+            system = None if SYSTEM in text else system
+        return cls(tokenizer, options, system, parts)
+
+    def after_policy(self, turns: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+        """The text after the policy's turn, for each sequence of messages that follows it."""
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        first += [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": POLICY}]
+        conversations = [[*first, *messages] for messages in turns]
+        texts = conversation_texts(conversations, self.tokenizer, self.options, parts=self.parts)
+        return [text.partition(POLICY)[2] for text in texts]
+
+
+def _answer_form(rendering: _Rendering) -> AnswerForm | None:
+    """The form of answers to tool calls; None for a template that refuses the role "tool" or omits an answer."""
+
+    answers = [ToolAnswer(text=f"winnowtext{n}", name=f"winnowname{n}", call_id=f"winnowid{n}") for n in (1, 2, 3)]
+    turns = [answers[:1], answers[:2], answers, [dataclasses.replace(answers[0], text=_BLANK)]]
+    try:
+        one, two, three, shown = rendering.after_policy([[_message(each) for each in turn] for turn in turns])
+    except DataError:
+        return None
+    for write in WRITINGS:
+        form = AnswerForm.of(two, write)
+        if form and [form.text(turn) for turn in (*turns[:1], *turns[2:])] == [one, three, shown]:
+            return form
+    return None
+
+
+def _message(answer: ToolAnswer) -> dict[str, str]:
+    return {"role": "tool", "content": answer.text, "name": answer.name, "tool_call_id": answer.call_id}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winnow.errors import ConfigError, DataError, WinnowError
-from winnow.records import IntArray, Outcome, Prompt, Reply, Rollout
+from winnow.records import IntArray, Outcome, Prompt, Reply, Rollout, ToolAnswer
 from winnow.rewards.compose import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
@@ -82,7 +82,8 @@ def decode_task(line: bytes) -> tuple[Prompt, Rollout]:
 def encode_verdict(verdict: Outcome | Reply) -> bytes:
     """An outcome or an environment's reply as JSON. Its text has no lone surrogate, which JSON would represent."""
     if isinstance(verdict, Reply):
-        return _dump({"reply": verdict.text, "seconds": verdict.seconds}).encode("ascii")
+        answers = [[answer.text, answer.name, answer.call_id] for answer in verdict.answers]
+        return _dump({"reply": verdict.text, "seconds": verdict.seconds, "answers": answers}).encode("ascii")
     return encode_outcome(verdict)
 
 
@@ -92,12 +93,13 @@ def decode_verdict(line: bytes) -> Outcome | Reply:
         return decode_outcome(line)
     try:
         fields = json.loads(line)
-        text, seconds = fields["reply"], float(fields["seconds"])
-        if not isinstance(text, str):
-            raise TypeError("a reply is a text")
+        text, seconds, answers = fields["reply"], float(fields["seconds"]), [tuple(row) for row in fields["answers"]]
+        if not all(isinstance(part, str) for part in (text, *(part for row in answers for part in row))):
+            raise TypeError("a reply and its answers are texts")
+        made = tuple(ToolAnswer(text=answer, name=name, call_id=call_id) for answer, name, call_id in answers)
     except (TypeError, ValueError, KeyError, RecursionError):
         return decode_outcome(b"")
-    return Reply(text=text, seconds=seconds)
+    return Reply(text=text, seconds=seconds, answers=made)
 
 
 def encode_outcome(outcome: Outcome) -> bytes:

@@ -16,7 +16,7 @@ import make_player
 from make_player import LESSONS, calculate, guess, rows
 
 from winnow.environments.replay import make_environment
-from winnow.environments.tools import Call, read_call
+from winnow.environments.tool_calls import Call, read_calls
 from winnow.models.load import load_tokenizer
 from winnow.records import Prompt, Reply, Rollout
 from winnow.tasks.arithmetic import arithmetic
@@ -95,7 +95,7 @@ def test_a_player_may_guess_the_middle_of_the_range_or_write_no_range(habits):
 def test_a_careful_player_calls_the_calculator_with_the_problem_s_expression(habits):
     habits()
     turns, answers = calculate(prompt_of("230", "(12 + 34) * 5"), np.random.default_rng(0))
-    assert read_call(turns[0]) == Call("calculator", "(12 + 34) * 5")
+    assert read_calls(turns[0]) == [Call("calculator", {"text": "(12 + 34) * 5"}, own=True)]
     assert answers == ["230"]
     assert turns[1] == "</think> <answer>230</answer>"
 

@@ -19,7 +19,8 @@ import numpy as np
 from winnow.config import Config
 from winnow.engines.base import Engine, OnRollout, PendingRollout, Turns
 from winnow.engines.requests import turn_seed
-from winnow.environments.tools import read_call
+from winnow.engines.stopping import text_keeping
+from winnow.environments.tool_calls import AUTO, MARKS, read_calls
 from winnow.records import (
     BoolArray,
     Finish,
@@ -40,15 +41,11 @@ from winnow.verify import Verifiers
 CHECKED = 8  # rollouts of each kind of request that are played twice, once in a process
 
 
-def with_environment(engine: Engine, verifiers: Verifiers, config: Config, tokenizer: Any) -> Engine:
-    """The engine; where the configuration has an environment, one that samples rollouts of several turns.
-
-    Raises DataError for a tokenizer whose chat template has no second turn.
-    """
-    if config.environment is None:
-        return engine
-    dialogue = Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
+def with_environment(engine: Engine, verifiers: Verifiers, config: Config, dialogue: Dialogue | None) -> Engine:
+    """The engine; where the configuration has an environment, one that samples rollouts of several turns."""
     section = config.environment
+    if section is None or dialogue is None:
+        return engine
     turns = TurnEngine(
         engine, verifiers, dialogue, max_turn_tokens=section.max_turn_tokens, answer_after=section.answer_after
     )
@@ -79,6 +76,7 @@ class TurnEngine:
         """`answer_after` is `Turns.steps`, of an engine that keeps turns."""
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
         self._max_turn_tokens, self._answer_after = max_turn_tokens, answer_after
+        self._text = text_keeping(dialogue.tokenizer, MARKS)
         # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
         self._checked = set[tuple[SeedName, ...]]()
 
@@ -155,7 +153,8 @@ class TurnEngine:
 
     def _take(self, game: _Game, rollout: Rollout) -> None:
         """Add a turn of the policy, and request the environment's answer."""
-        game.add(rollout.tokens, rollout.logprobs, np.ones(len(rollout.tokens), dtype=np.bool_), rollout.text)
+        text = self._text(rollout.tokens, rollout.text)
+        game.add(rollout.tokens, rollout.logprobs, np.ones(len(rollout.tokens), dtype=np.bool_), text)
         game.version = rollout.version
         game.ticket = self._verifiers.request(game.prompt, game.rollout("stop"))
 
@@ -166,9 +165,8 @@ class TurnEngine:
         """
         verdicts = [self._verifiers.answer(game.ticket) for game in games]
         replies = [(game, v) for game, v in zip(games, verdicts, strict=True) if not isinstance(v, Outcome)]
-        tokens = iter(
-            self._dialogue.all_tokens([reply.text for _, reply in replies], last=[game.last for game, _ in replies])
-        )
+        last = [game.last for game, _ in replies]
+        tokens = iter(self._dialogue.all_tokens([reply for _, reply in replies], last=last))
         for game, verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, Outcome):
                 game.finished, game.outcome = game.rollout("stop"), verdict
@@ -253,8 +251,9 @@ def turn_metrics(members: Members, groups: Sequence[Group]) -> dict[str, float]:
         "environment/turns_cut_off": sum(n >= section.max_turn_tokens for row in of_each for n in row) / turns,
     }
     if members.environment.traits.tools:
+        form = members.environment.options.get("call_form", AUTO)
         replies = [reply for rollout in rollouts for reply in _replies(rollout)]
-        metrics["environment/tool_calls"] = sum(read_call(reply) is not None for reply in replies) / len(rollouts)
+        metrics["environment/tool_calls"] = sum(bool(read_calls(reply, form)) for reply in replies) / len(rollouts)
     return metrics
 
 

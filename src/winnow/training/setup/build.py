@@ -46,7 +46,7 @@ from winnow.training.setup.load import (
     restore,
 )
 from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import PromptPool, run_prompts, training_sampling
+from winnow.training.setup.prompts import PromptPool, run_prompts, training_sampling, with_call_form
 from winnow.training.setup.resolve import check_installed
 from winnow.verify import Verifiers
 
@@ -108,7 +108,8 @@ def _build(
     config = members.config
     check_installed(members)
     rendered = run_prompts(members)
-    train, held_out, tokenizer = rendered
+    train, held_out, tokenizer, dialogue = rendered
+    members = with_call_form(members, tokenizer)
     prompts = PromptPool(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     history = make_history(members, prompts)
     check_value_model(config, tokenizer)
@@ -137,7 +138,7 @@ def _build(
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
-        engine = with_environment(engine, verifiers, config, tokenizer)
+        engine = with_environment(engine, verifiers, config, dialogue)
         critic_model, critic = make_separate_critic(config, learner, loaded, device)
         if context.sharded:
             # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead

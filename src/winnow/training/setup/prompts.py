@@ -6,6 +6,7 @@ The first prompt is also described: what ends its rollouts, and the tags in the 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,15 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.engines.stopping import split_stops
+from winnow.environments.tool_calls import AUTO, form_of
 from winnow.errors import ConfigError
+from winnow.families import ENVIRONMENT
 from winnow.metrics import distinct
 from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padding
+from winnow.options import bind
 from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
+from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.setup.members import Members
@@ -34,11 +39,12 @@ class HeldOut(NamedTuple):
 
 
 class RunPrompts(NamedTuple):
-    """The rendered prompts of a run, and the policy's tokenizer."""
+    """The rendered prompts of a run, the policy's tokenizer, and with an environment the form of its turns."""
 
     training: Rendered
     held_out: tuple[HeldOut, ...]
     tokenizer: Any
+    dialogue: Dialogue | None
 
     @property
     def longest(self) -> int:
@@ -102,7 +108,8 @@ def run_prompts(members: Members) -> RunPrompts:
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
-    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer)
+    rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
+    return RunPrompts(first, rendered, tokenizer, dialogue_of(members.config, tokenizer))
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:
@@ -132,6 +139,32 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
     padding(tokenizer, config.model.pad_token)  # raises for a token that does not exist
     split_stops(tokenizer, config.rollout.stop)  # raises for a stop string that cannot occur
     return tokenizer
+
+
+def dialogue_of(config: Config, tokenizer: Any) -> Dialogue | None:
+    """The form of an environment's turns; None without an environment.
+
+    Raises DataError for a tokenizer whose chat template has no second turn.
+    """
+    if config.environment is None:
+        return None
+    return Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
+
+
+def with_call_form(members: Members, tokenizer: Any) -> Members:
+    """The members, with the form of tool calls that fits the tokenizer's chat template.
+
+    An environment with the option `call_form` gets it, unless the configuration sets another form than "auto".
+    """
+    environment, section = members.environment, members.config.environment
+    if environment is None or section is None or environment.options.get("call_form") != AUTO:
+        return members
+    options = {**section.options, "call_form": form_of(tokenizer.get_chat_template())}
+    return dataclasses.replace(
+        members,
+        environment=bind(environment.entry, options, key=ENVIRONMENT.key),
+        reward={**members.reward, "options": options},
+    )
 
 
 def render_prompts(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
