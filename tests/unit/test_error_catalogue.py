@@ -48,9 +48,9 @@ from winnow.state import checkpoint, disk, resume
 from winnow.state.costs import costs_of_profile, read_costs
 from winnow.state.folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
+from winnow.tasks.chat import chat_texts
 from winnow.tasks.problems import check_only_test, listed
 from winnow.tasks.source import read_hub, read_jsonl
-from winnow.tasks.chat import chat_texts
 from winnow.training.fit import check_skipped
 from winnow.training.setup.resolve import resolve_members
 from winnow.user_code import load_function

@@ -128,7 +128,7 @@ def _read_llama3(text: str, at: int) -> tuple[Calls, int]:
     while isinstance(calls[-1], Call) and len(calls) <= MOST and (more := _NEXT_OBJECT.match(text, end)):
         value, end = _json(text, more.end())
         calls.append(_call(value))
-    return calls, max(end, at)
+    return calls, end + isinstance(calls[-1], Malformed)  # the brace of an object that is not read opens no other call
 
 
 def _read_mistral(text: str, at: int) -> tuple[Calls, int]:
@@ -136,7 +136,8 @@ def _read_mistral(text: str, at: int) -> tuple[Calls, int]:
     named, calls = _NAMED.match(text, at), list[Call | Malformed]()
     if named is None:
         value, end = _json(text, at)
-        return [_call(one) for one in (value if isinstance(value, list) else [value])[: MOST + 1]], end
+        listed = value if isinstance(value, list) and value else [value]
+        return [_call(one) for one in listed[: MOST + 1]], end
     while named is not None and len(calls) <= MOST:
         value, at = _json(text, named.end())
         calls.append(_call(value, named[1], named[2]))

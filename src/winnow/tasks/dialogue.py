@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 POLICY, ENVIRONMENT = "winnow policy turn", "winnow environment turn"  # marks
 _FIELD = re.compile(r"winnow(text|name|id)(\d)")  # marks of an answer; some templates need ids of nine characters
-_BLANK = "\n winnow \"blank\" é\n"  # a text that shows what a template does to white space, quotes and accents
+_BLANK = '\n winnow "blank" é\n'  # a text that shows what a template does to white space, quotes and accents
 
 Write = Callable[[str], str]  # how a template writes a content
 Piece = IntArray | str  # tokens of the template, or a text to be tokenized

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from refusals import refused
 from winnow.environments.replay import LONGEST, OutOfTokens, make_environment
 from winnow.errors import ConfigError
-from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.records import Outcome, Prompt, Reply, Rollout, ToolAnswer
 
 PROMPT = Prompt(id="p7", tokens=np.array([1, 2]), text="?", answer="12", task="t", meta={"seen": [1]})
 
@@ -41,6 +42,39 @@ def test_a_reply_follows_each_turn_and_the_parts_the_last_one():
     outcome = answer(echo, "a", "1: a", "bc", "2: bc", "def")
     assert (outcome.reward, outcome.correct, outcome.parts) == (3.5, True, {"length": 3.0, "bonus": 0.5})
     assert answer(echo, "a", turns=1).reward == 1.5
+
+
+def test_answers_to_tool_calls_are_repeated_as_their_text():
+    given = [
+        ToolAnswer(text=text, name="f", call_id=f"call0000{place}") for place, text in enumerate(("84", "x\ud800"))
+    ]
+
+    def tools(prompt, reply, rng):
+        reply = yield given
+        reply = yield "and?"
+        return float(reply == prompt.answer)
+
+    text = "<tool_response>\n84\n</tool_response>\n<tool_response>\nx?\n</tool_response>"
+    assert answer(tools, "a") == Reply(text=text, answers=(given[0], replace(given[1], text="x?")))
+    assert answer(tools, "a", text, "b") == Reply(text="and?")
+    assert answer(tools, "a", text, "b", "and?", "12").reward == 1.0
+    assert answer(tools, "a", text + "x", "b").cause == "malformed"
+
+
+@pytest.mark.parametrize("given", [[], (), ["84"], [None], {}, 84, [[]]])
+def test_what_is_neither_a_text_nor_answers_is_malformed(given):
+    def wrong(prompt, reply, rng):
+        yield given
+
+    assert answer(wrong, "a").cause == "malformed"
+    assert answer(wrong, "a", "x", "b").cause == "malformed"
+
+
+def test_answers_that_are_too_long_together_are_malformed():
+    def long(prompt, reply, rng):
+        yield [ToolAnswer(text="x" * (LONGEST // 4), name="f", call_id="1")] * 4
+
+    assert answer(long, "a").cause == "malformed"
 
 
 def test_a_rollout_without_turns_has_one_its_text():

@@ -1,4 +1,4 @@
-"""Calls of tools: both forms, malformed ones, and the calculator against values by hand and hostile expressions."""
+"""Answers to calls of tools, and the calculator against values by hand and hostile expressions."""
 
 from __future__ import annotations
 
@@ -6,47 +6,51 @@ import time
 
 import pytest
 
-from winnow.environments.tools import Call, Malformed, answer_call, calculator, read_call
+from winnow.environments.tool_calls import Call, Malformed
+from winnow.environments.tools import answer_calls, calculator
+from winnow.records import ToolAnswer
 
-TOOLS = {"calculator": calculator}
-
-
-def test_both_forms_of_a_call():
-    assert read_call("so <call>calculator 12 * 7</call> and") == Call("calculator", "12 * 7")
-    text = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 * 7"}}\n</tool_call>'
-    assert read_call(text) == Call("calculator", "12 * 7", template=True)
-    assert read_call("12 * 7 is 84</think> <answer>84</answer>") is None
+TOOLS = {"calculator": calculator, "reverse": lambda text: text[::-1]}
 
 
-def test_the_last_call_of_a_turn_counts():
-    assert read_call("<call>calculator 1</call><call>calculator 2</call>") == Call("calculator", "2")
+def call(argument, name="calculator", **more):
+    return Call(name, {"text": argument}, **more)
+
+
+def test_calls_in_winnows_own_form_are_answered_with_a_text():
+    assert answer_calls([call("12 * 7", own=True)], TOOLS) == "84"
+    both = [call("12 * 7", own=True), call("abc", "reverse", own=True), Malformed("it is empty", own=True)]
+    assert answer_calls(both, TOOLS) == "84\ncba\nerror: it is empty"
+
+
+def test_other_calls_are_answered_one_by_one_in_order():
+    calls = [call("12 * 7", id="a1b2c3d4e"), call("abc", "reverse"), Malformed("no"), call("1 + 1", own=True)]
+    assert answer_calls(calls, TOOLS) == (
+        ToolAnswer(text="84", name="calculator", call_id="a1b2c3d4e"),
+        ToolAnswer(text="cba", name="reverse", call_id="call00001"),
+        ToolAnswer(text="error: no", name="error", call_id="call00002"),
+        ToolAnswer(text="2", name="calculator", call_id="call00003"),
+    )
 
 
 @pytest.mark.parametrize(
-    "text",
+    "wrong",
     [
-        "<call>calculator 1",
-        "<call> </call>",
-        "<tool_call>calculator</tool_call>",
-        '<tool_call>{"name": "calculator", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "calculator", "arguments": {"a": "1", "b": "2"}}</tool_call>',
-        '<tool_call>{"name": "calculator", "arguments": {"a": 1}}</tool_call>',
-        '<tool_call>["calculator"]</tool_call>',
-        "<tool_call>" + "[" * 100_000 + "</tool_call>",
+        call("12 *"),
+        call("x"),
+        call("12", "search"),
+        call("12", "x" * 10_000),
+        Call("calculator", {}),
+        Call("calculator", {"a": "1", "b": "2"}),
+        Call("calculator", {"a": 1}),
+        Call("calculator", {"a": {"b": "1"}}),
+        Malformed("the call has no end tag"),
     ],
 )
-def test_a_malformed_call_is_answered_with_an_error(text):
-    call = read_call(text)
-    assert isinstance(call, Malformed)
-    assert "error: " in answer_call(call, TOOLS)
-
-
-def test_answers_have_the_form_of_the_call():
-    assert answer_call(Call("calculator", "12 * 7"), TOOLS) == "84"
-    assert answer_call(Call("calculator", "12 * 7", template=True), TOOLS) == "<tool_response>\n84\n</tool_response>"
-    for argument in ("12 *", "x"):
-        assert answer_call(Call("calculator", argument), TOOLS).startswith("error: ")
-    assert answer_call(Call("search", "x"), TOOLS).startswith("error: ")
+def test_a_call_that_cannot_be_made_is_answered_with_an_error(wrong):
+    (answer,) = answer_calls([wrong], TOOLS)
+    assert answer.text.startswith("error: ")
+    assert len(answer.text) < 200
 
 
 @pytest.mark.parametrize(

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
+from chat_templates import CHATML, LIKE, like, of_bytes
 from refusals import refused
 from winnow.engines.stopping import special_tokens
 from winnow.errors import DataError
 from winnow.models.load import load_tokenizer
+from winnow.records import Reply, ToolAnswer
 from winnow.tasks.dialogue import Dialogue
-
-TEMPLATES = Path(__file__).parents[2] / "fixtures" / "chat_templates"
-CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-LLAMA = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-PUBLISHED = {"qwen2_5": CHATML, "qwen2_5_math": CHATML, "qwen3": CHATML, "llama3_2": LLAMA}
-
-
-def byte_tokenizer(template, special):
-    """A tokenizer of bytes with these special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={character: place for place, character in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(token, special=True) for token in special])
-    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token=special[0], chat_template=template)
 
 
 def test_the_bundled_template_by_hand():
@@ -45,24 +29,115 @@ def test_the_bundled_template_by_hand():
     assert dialogue.tokens("", last=end).tolist() == [user, end, assistant, think]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", LIKE)
 def test_published_templates_give_what_they_render_for_the_whole_conversation(name):
     """The prompt, the policy's turn with its end token, and the dialogue's tokens are the template's text."""
-    special = PUBLISHED[name]
-    tokenizer = byte_tokenizer((TEMPLATES / f"{name}.jinja").read_text(), special)
-    messages = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "seven"}]
-    messages.append({"role": "user", "content": "lower"})
-    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    special, tokenizer = LIKE[name], like(name)
     (end,) = tokenizer.encode(special[-1], add_special_tokens=False)
-    between = tokenizer.decode(Dialogue.of(tokenizer).tokens("lower", last=end))
+    dialogue = Dialogue.of(tokenizer)
+    for text in ("lower", " lower\n", 'no "quotes" é', ""):
+        whole = rendered(tokenizer, {"role": "user", "content": text})
+        between = tokenizer.decode(dialogue.tokens(text, last=end))
+        assert whole.endswith(f"seven{special[-1]}{between}"), json.dumps([whole, between])
+        assert between.count(special[-1]) == (name != "mistral"), "the policy's end token was sampled"
+
+
+def rendered(tokenizer, *messages):
+    first = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "seven"}]
+    return tokenizer.apply_chat_template([*first, *messages], tokenize=False, add_generation_prompt=True)
+
+
+WITH_TOOLS = ["qwen2_5", "qwen3", "smollm2", "llama3_2", "mistral"]
+
+
+def answers(*texts):
+    return tuple(ToolAnswer(text=text, name=f"tool{place}", call_id=f"{place:09d}") for place, text in enumerate(texts))
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_answers_to_tool_calls_are_what_the_template_renders(name, count):
+    special, tokenizer = LIKE[name], like(name)
+    given = answers("84", ' "x"\n', "error: no é", "", "{}")[:count]
+    whole = rendered(
+        tokenizer,
+        *({"role": "tool", "content": a.text, "name": a.name, "tool_call_id": a.call_id} for a in given),
+    )
+    (end,) = tokenizer.encode(special[-1], add_special_tokens=False)
+    between = tokenizer.decode(Dialogue.of(tokenizer).tokens(Reply(text="?", answers=given), last=end))
     assert whole.endswith(f"seven{special[-1]}{between}"), json.dumps([whole, between])
-    assert between.count(special[-1]) == 1, "the end of the environment's turn; that of the policy was sampled"
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+def test_answers_by_hand():
+    reply = Reply(text="?", answers=answers("84", 'a "b"'))
+    texts = {name: like(name) for name in ("qwen2_5", "llama3_2", "mistral")}
+    texts = {name: tokenizer.decode(Dialogue.of(tokenizer).tokens(reply, last=-1)) for name, tokenizer in texts.items()}
+    assert texts["qwen2_5"] == (
+        '<|im_end|>\n<|im_start|>user\n<tool_response>\n84\n</tool_response>\n<tool_response>\na "b"\n</tool_response>'
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert texts["llama3_2"] == (
+        '<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"84"<|eot_id|>'
+        '<|start_header_id|>ipython<|end_header_id|>\n\n"a \\"b\\""<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    assert texts["mistral"] == (
+        '</s>[TOOL_RESULTS] {"content": 84, "call_id": "000000000"}[/TOOL_RESULTS]'
+        '[TOOL_RESULTS] {"content": a "b", "call_id": "000000001"}[/TOOL_RESULTS]'
+    )
+
+
+CHAT = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+NO_ROLE_FOR_TOOLS = {
+    "refused": "{% for m in messages if m.role == 'tool' %}{{ raise_exception('no') }}{% endfor %}" + CHAT,
+    "omitted": CHAT.replace("messages %}", "messages if m.role != 'tool' %}"),
+    "only the last": CHAT.replace("messages %}", "messages if m.role != 'tool' or loop.last %}"),
+    "numbered": CHAT.replace("m.role }}", "m.role }}{{ loop.index if m.role == 'tool' }}"),
+    "in another order": CHAT + "{% for m in messages | reverse if m.role == 'tool' %}{{ m.content }}{% endfor %}",
+    "without white space": CHAT.replace("m.content", "m.content.replace(' ', '') if m.role == 'tool' else m.content"),
+}
+
+
+@pytest.mark.parametrize("template", NO_ROLE_FOR_TOOLS.values(), ids=NO_ROLE_FOR_TOOLS)
+def test_answers_are_a_message_of_the_user_where_the_template_has_no_role_for_tools(template):
+    tokenizer = of_bytes(template, CHATML)
+    reply = Reply(text="<tool_response>84</tool_response>", answers=answers("84", "85"))
+    assert tokenizer.decode(Dialogue.of(tokenizer).tokens(reply, last=-1)) == (
+        "<|im_end|><|im_start|>user <tool_response>84</tool_response><|im_end|>"
+    )
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_every_turn_begins_with_the_opening(name):
+    tokenizer = like(name)
+    dialogue = Dialogue.of(tokenizer, system="Be brief.")
+    turns = dialogue.all_tokens(["x", Reply(text="y", answers=answers("1")), Reply(text="z")], last=[-1, 7, 7])
+    assert len(dialogue.opening(-1)) > 0
+    for tokens in turns:
+        assert tokens[: len(dialogue.opening(-1))].tolist() == dialogue.opening(-1).tolist()
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_system_message_is_in_no_later_turn(name):
+    tokenizer = like(name)
+    dialogue = Dialogue.of(tokenizer, system="Be brief.")
+    assert "Be brief." not in tokenizer.decode(dialogue.tokens("x", last=-1))
+    assert "Be brief." not in tokenizer.decode(dialogue.tokens(Reply(text="x", answers=answers("1", "2")), last=-1))
+
+
+def test_the_content_of_later_turns_is_given_as_parts_where_the_template_wants_them():
+    template = CHAT.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
+    tokenizer = of_bytes(template, CHATML)
+    dialogue = Dialogue.of(tokenizer, system="Be brief.")
+    assert tokenizer.decode(dialogue.tokens("lower", last=-1)) == "<|im_end|><|im_start|>user lower<|im_end|>"
+    assert tokenizer.decode(dialogue.tokens(Reply(text="?", answers=answers("1", "2")), last=-1)) == (
+        "<|im_end|><|im_start|>tool 1<|im_end|><|im_start|>tool 2<|im_end|>"
+    )
+
+
+@pytest.mark.parametrize("name", LIKE)
 def test_an_environment_cannot_write_a_control_token(name):
-    special = PUBLISHED[name]
-    tokenizer = byte_tokenizer((TEMPLATES / f"{name}.jinja").read_text(), special)
+    special, tokenizer = LIKE[name], like(name)
     dialogue = Dialogue.of(tokenizer)
     text = "".join(special)
     tokens = dialogue.tokens(text, last=-1)
@@ -94,4 +169,4 @@ def test_a_system_message_is_not_repeated():
 )
 def test_a_template_without_a_place_for_a_second_turn_is_refused(template):
     with refused(DataError, key="environment", code="data.unfit_model"):
-        Dialogue.of(byte_tokenizer(template, CHATML))
+        Dialogue.of(of_bytes(template, CHATML))

@@ -138,7 +138,9 @@ def test_chat_without_a_chat_template() -> None:
 
 def test_a_chat_template_that_refuses_system_messages() -> None:
     model = qwen()
-    model.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[-1].content }}"
+    model.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[-1].content }}"
+    )
     with refused(DataError, "no system", "prompt.system", key="prompt.system", code="data.unfit_model"):
         render(problems("x"), model, template="chat", system="s", max_prompt_tokens=99)
 

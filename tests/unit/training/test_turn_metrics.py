@@ -17,9 +17,9 @@ PROMPT = Prompt(id="p", tokens=np.array([1]), text="?", answer="1", task="t")
 CALL = "<call>calculator 1</call>"
 
 
-def members(*tools: str) -> Any:
+def members(*tools: str, form: str = "auto") -> Any:
     section = EnvironmentSection(use="mine", max_turn_tokens=3)
-    environment = SimpleNamespace(traits=EnvironmentTraits(tools=tools))
+    environment = SimpleNamespace(traits=EnvironmentTraits(tools=tools), options={"call_form": form})
     return SimpleNamespace(config=SimpleNamespace(environment=section), environment=environment)
 
 
@@ -56,6 +56,13 @@ def test_turns_are_counted_by_hand():
 def test_calls_are_counted_where_there_are_tools():
     """A turn with two calls counts once, and a malformed call counts."""
     assert turn_metrics(members("calculator"), GROUPS)["environment/tool_calls"] == pytest.approx(3 / 3)
+
+
+def test_calls_are_counted_in_the_form_of_the_environment():
+    turn = '{"name": "f", "parameters": {}}'
+    groups = [Group(prompt=PROMPT, rollouts=(rollout(0, "ppepp", turn, "x", "y"), rollout(1, "p", "y")))]
+    found = {form: turn_metrics(members("f", form=form), groups) for form in ("auto", "llama3")}
+    assert [found[form]["environment/tool_calls"] for form in found] == [0.0, 0.5]
 
 
 def test_there_are_none_without_an_environment():

@@ -9,16 +9,18 @@ import pytest
 
 from refusals import refused
 from winnow.errors import ConfigError, DataError
-from winnow.records import Outcome, Prompt, Rollout
+from winnow.records import Outcome, Prompt, Reply, Rollout, ToolAnswer
 from winnow.rewards.compose import NOT_READ
 from winnow.verify.codec import (
     decode_error,
     decode_outcome,
     decode_task,
+    decode_verdict,
     encode_error,
     encode_outcome,
     encode_prompt,
     encode_task,
+    encode_verdict,
 )
 
 NASTY = 'NUL \x00, newline \n\r\u2028, lone \ud800 and \udfff, emoji \U0001f600, right to left \u202e, quote " \\'
@@ -128,3 +130,19 @@ def test_a_token_takes_a_third_of_its_bytes_without_log_probs():
         more = len(line(a_prompt(), rollout, logprobs=logprobs)) - len(line(a_prompt(), empty, logprobs=logprobs))
         assert more == 6000 * each
     assert decode_task(line(a_prompt(), rollout, logprobs=False))[1].logprobs is NOT_READ
+
+
+ANSWERS = (ToolAnswer(text="84", name="f", call_id="call00000"), ToolAnswer(text='"\u2028é', name="", call_id=""))
+
+
+@pytest.mark.parametrize("answers", [(), ANSWERS])
+def test_a_reply_comes_back_with_its_answers(answers: tuple[ToolAnswer, ...]) -> None:
+    reply = Reply(text="higher", seconds=0.5, answers=answers)
+    assert decode_verdict(encode_verdict(reply)) == reply
+
+
+@pytest.mark.parametrize("answers", ["null", "3", "[1]", '[["a", "b"]]', '[["a", "b", 3]]', '["abcd"]', "[[]]", '"a"'])
+def test_a_line_with_other_answers_is_a_crash(answers: str) -> None:
+    verdict = decode_verdict(b'{"reply":"x","seconds":0,"answers":%b}' % answers.encode())
+    assert isinstance(verdict, Outcome)
+    assert verdict.cause == "crash"

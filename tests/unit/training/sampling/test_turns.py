@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from chat_templates import like
 from refusals import refused
 from winnow import seeds
 from winnow.algos.objective import Objective
@@ -16,9 +17,10 @@ from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
 from winnow.engines.native.memory import KVCacheSpec
 from winnow.engines.scripted import scripted
+from winnow.engines.stopping import StopRule, last_of
 from winnow.errors import VerifierError
 from winnow.learner.policy import Policy
-from winnow.records import Prompt, Sampling, TrainingSequence
+from winnow.records import Group, Prompt, Rollout, Sampling, ToolAnswer, TrainingSequence
 from winnow.registry import resolve
 from winnow.tasks.dialogue import Dialogue
 from winnow.testing import tiny
@@ -51,6 +53,12 @@ def context_of(loaded):
 def prompts_of(tokenizer, *names):
     tokens = np.array(tokenizer.encode("<|user|>Go.<|endoftext|><|assistant|><think>", add_special_tokens=False))
     return [Prompt(id=name, tokens=tokens, text="Go.", answer="1", task="t") for name in names]
+
+
+WITH_TOOLS = (  # answers to tool calls are turns of <|system|>
+    "{% for m in messages %}<|{{ 'system' if m.role == 'tool' else m.role }}|>{{ m.content }}<|endoftext|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
 
 
 def turn_engine(engine, environment, tokenizer, *, max_turn_tokens, **options):
@@ -175,6 +183,62 @@ def test_turns_text_mask_and_finish_by_hand():
     assert rollout.length == rollout.sampled.sum() == len(tokenizer.encode(own, add_special_tokens=False))
 
 
+def test_answers_to_tool_calls_are_messages_by_hand():
+    def tools(prompt, reply, rng):
+        reply = yield [ToolAnswer(text=text, name="f", call_id="c") for text in ("84", "error: no <|user|>")]
+        yield "and?"
+        return 1.0
+
+    loaded = tiny()
+    loaded.tokenizer.chat_template = WITH_TOOLS
+    made = turn_engine(scripted(context_of(loaded), script=script), tools, loaded.tokenizer, max_turn_tokens=8)
+    (group,) = made.generate(prompts_of(loaded.tokenizer, "a"), [1], Sampling(max_new_tokens=200), seed=SEED)
+    (rollout,) = group.rollouts
+    answers = "<tool_response>\n84\n</tool_response>\n<tool_response>\nerror: no <|user|>\n</tool_response>"
+    assert rollout.turns == ("one", answers, "two", "and?", "two")
+    assert loaded.tokenizer.decode(rollout.tokens) == (
+        "one<|endoftext|><|system|>84<|endoftext|><|system|>error: no <|user|><|endoftext|><|assistant|><think>"
+        "two<|endoftext|><|user|>and?<|endoftext|><|assistant|><think>two<|endoftext|>"
+    )
+    assert (
+        loaded.tokenizer.decode(rollout.tokens[rollout.sampled]) == "one<|endoftext|>two<|endoftext|>two<|endoftext|>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        ((), 'a[TOOL_CALLS]f[ARGS]{"x": 1}b</think>'),
+        (("}",), 'a[TOOL_CALLS]f[ARGS]{"x": 1}'),
+        (("f",), "a[TOOL_CALLS]f"),
+        (("[ARGS]",), "a[TOOL_CALLS]f[ARGS]"),
+    ],
+)
+def test_an_environment_reads_the_special_tokens_of_a_call_and_no_others(stop, text):
+    """The engine's text omits them all."""
+    tokenizer = like("mistral")
+    sampled = 'a[TOOL_CALLS]f[ARGS]{"x": 1}b</think>[/TOOL_RESULTS]</s>'
+    rule = StopRule(tokenizer, (tokenizer.eos_token_id,), len(tokenizer), stop)
+    tokens = np.array(tokenizer.encode(sampled, add_special_tokens=False))
+    length = next(n for n in range(1, len(tokens) + 1) if rule.ends(n, last_of(tokens[:n])))
+    plain, _ = rule.read(tokens[:length])
+    rollout = Rollout(index=0, tokens=tokens[:length], logprobs=np.zeros(length), text=plain, finish="stop", version=0)
+
+    class Fixed:
+        keeps_turns = False
+
+        def generate(self, prompts, counts, sampling, *, seed, on_rollout=None):
+            on_rollout(prompts[0], rollout)
+            return [Group(prompt=prompts[0], rollouts=(rollout,))]
+
+    made = turn_engine(Fixed(), lambda prompt, reply, rng: 1.0, tokenizer, max_turn_tokens=100)
+    prompt = Prompt(id="a", tokens=np.array([1]), text="?", answer="1", task="t")
+    (group,) = made.generate([prompt], [1], Sampling(max_new_tokens=200, stop=stop), seed=SEED)
+    assert group.rollouts[0].text == text
+    assert group.rollouts[0].tokens.tolist() == tokens[:length].tolist()
+    assert "[" not in plain
+
+
 def test_the_outcome_is_that_of_the_environment():
     made, group, _ = played(echo, most=100, max_turn_tokens=8, turns=3)
     (judged,) = made._verifiers.collect([group])
@@ -286,14 +350,19 @@ class InRounds:
         self.generate = engine.generate
 
 
-def ask_again(prompt, reply, rng, *, turns=5, early=3, long=0):
-    """Ends after `turns` turns, or at a reply whose length `early` divides; the second text has `long` more words."""
+def ask_again(prompt, reply, rng, *, turns=5, early=3, long=0, tools=False):
+    """Ends after `turns` turns, or at a reply whose length `early` divides; the second text has `long` more words.
+
+    With `tools`, every second text is the answers to one or two calls.
+    """
     total = 0
     for turn in range(turns):
         total += len(reply)
         if turn == turns - 1 or len(reply) % early == 0:
             return {"long": float(total)}
-        reply = yield f"{rng.integers(100)} {'more ' * long if turn == 1 else ''}{len(reply)}"
+        text = f"{rng.integers(100)} {'more ' * long if turn == 1 else ''}{len(reply)}"
+        answers = [ToolAnswer(text=text, name="f", call_id="c")] * (1 + len(reply) % 2)
+        reply = yield answers if tools and turn % 2 == 0 else text
 
 
 CASES = {
@@ -301,6 +370,7 @@ CASES = {
     "the last token is decoded again": {"answer_after": 7},
     "a long text is read": {"long": 80},
     "rows are refilled": {"rows": 2},
+    "answers to tool calls": {"tools": True},
     "memory for two rollouts": {"memory": 480, "turns": 8, "early": 40},
 }
 
@@ -310,6 +380,7 @@ def test_kept_turns_are_those_of_rounds(case):
     options = dict(CASES[case])
     rows, memory, after = options.pop("rows", 8), options.pop("memory", None), options.pop("answer_after", 2)
     loaded = tiny()
+    loaded.tokenizer.chat_template = WITH_TOOLS
     context = dataclasses.replace(
         context_of(loaded),
         max_rollouts_at_once=rows,
