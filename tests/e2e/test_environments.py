@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import winnow
 from forked import python
 from refusals import refused
 from winnow.commands.show import Choice, format_rollouts
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
+from winnow.models.load import load_tokenizer
 from winnow.state.logbook import read_rows
 
 REPOSITORY = Path(__file__).parents[2]
@@ -92,6 +94,46 @@ def test_a_resumed_run_has_the_same_bits(smallest, tmp_path):
     winnow.resume(tmp_path / "parts", steps=4, trust_run=True, progress=False)
     assert digests(tmp_path / "parts", 4)["model.safetensors"] == digests(tmp_path / "whole", 4)["model.safetensors"]
     assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+
+
+WITH_TOOLS = (  # answers to tool calls are turns of <|system|>
+    "{# [TOOL_CALLS] #}{% for m in messages %}<|{{ 'system' if m.role == 'tool' else m.role }}|>{{ m.content }}"
+    "<|endoftext|>{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
+
+
+def test_answers_to_tool_calls_in_the_form_of_the_chat_template(smallest, tmp_path):
+    """In training with a worker, after a resume, and in an evaluation."""
+    config = configuration(smallest, tmp_path, task={"levels": [1, 2]})
+    folder = shutil.copytree(config["model"]["path"], tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(WITH_TOOLS, encoding="utf-8")
+    config |= {"model": {"path": str(folder)}, "rollout": {**config["rollout"], "max_new_tokens": 300}}
+    config["environment"] = {"use": f"{Path(__file__).with_name('tool_game.py')}:ask", "max_turn_tokens": 6}
+    result = train(config, tmp_path / "whole", steps=2)
+    train(config, tmp_path / "parts", steps=1)
+    winnow.resume(tmp_path / "parts", steps=2, trust_run=True, progress=False)
+    assert digests(tmp_path / "parts", 2)["model.safetensors"] == digests(tmp_path / "whole", 2)["model.safetensors"]
+    assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+    rows = list(read_rows(tmp_path / "whole" / "rollouts"))
+    assert {row["parts"]["mistral"] for row in rows} == {1.0}
+    tokenizer = load_tokenizer(str(folder))
+    for row in rows:
+        first = f"<tool_response>\n{len(row['turns'][0])}\n</tool_response>\n<tool_response>\nerror: "
+        assert row["turns"][1].startswith(first)
+        given = tokenizer.decode(row["tokens"][~row["trainable"]])
+        assert given.count("<|system|>") == 4, "two answers in each of two turns"
+        assert f"<|system|>{len(row['turns'][0])}<|endoftext|><|system|>error: there is no tool 'lenght'" in given
+    one = winnow.evaluate(str(result.model), problems=2, rollouts_per_prompt=2, trust_run=True, progress=False)
+    assert {row["parts"]["mistral"] for row in one.rows} == {1.0}
+
+
+def test_a_template_without_a_second_turn_is_refused_before_a_model_is_loaded(smallest, tmp_path):
+    config = configuration(smallest, tmp_path)
+    folder = shutil.copytree(config["model"]["path"], tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ messages[-1].content }}", encoding="utf-8")
+    (folder / "model.safetensors").write_bytes(b"")
+    with refused(DataError, key="environment", code="data.unfit_model"):
+        train({**config, "model": {"path": str(folder)}}, tmp_path / "run")
 
 
 def test_an_evaluation_plays_the_environment(smallest, tmp_path):

@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator
 
@@ -71,20 +71,15 @@ _NAMED = re.compile(r"\s*([\w.:-]{1,100})(?:\[CALL_ID\](\w{1,64}))?(?:\[ARGS\])?
 
 
 def _json(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at a place, and its end; a Malformed where there is none, and the same place."""
-    start = _after(_SPACE, text, at)
+    """The JSON value at a place after white space, and its end; a Malformed where there is none, and its start."""
+    start = cast(re.Match[str], _SPACE.match(text, at)).end()
     try:
         return _JSON.raw_decode(text, start)
     except RecursionError:
-        return Malformed("the call is nested too deeply"), at
+        return Malformed("the call is nested too deeply"), start
     except ValueError as error:  # JSONDecodeError, and an integer of too many digits
         place = error.pos - start if isinstance(error, json.JSONDecodeError) else 0
-        return Malformed(f"the call is not JSON, or not complete, at its character {place}"), at
-
-
-def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return at if match is None else match.end()
+        return Malformed(f"the call is not JSON, or not complete, at its character {place}"), start
 
 
 def _call(value: Any, name: str | None = None, call_id: str | None = None) -> Call | Malformed:
@@ -122,13 +117,17 @@ def _closed(text: str, at: int, opening: str, closing: str) -> tuple[bool, int]:
 
 
 def _read_llama3(text: str, at: int) -> tuple[Calls, int]:
-    """Objects, one after another; the first is there or missing."""
-    value, end = _json(text, at)
-    calls = [_call(value)]
-    while isinstance(calls[-1], Call) and len(calls) <= MOST and (more := _NEXT_OBJECT.match(text, end)):
-        value, end = _json(text, more.end())
+    """Objects, one after another."""
+    calls = list[Call | Malformed]()
+    while True:
+        value, end = _json(text, at)
         calls.append(_call(value))
-    return calls, end + isinstance(calls[-1], Malformed)  # the brace of an object that is not read opens no other call
+        if isinstance(value, Malformed):
+            return calls, end + 1  # else its brace would open another call
+        more = _NEXT_OBJECT.match(text, end)
+        if more is None or len(calls) > MOST:
+            return calls, end
+        at = more.end()
 
 
 def _read_mistral(text: str, at: int) -> tuple[Calls, int]:

@@ -37,7 +37,7 @@ def answer_calls(calls: Sequence[Call | Malformed], tools: Mapping[str, Tool]) -
     return tuple(
         ToolAnswer(
             text=text,
-            name=call.name if isinstance(call, Call) else "error",
+            name=call.name[:100] if isinstance(call, Call) else "error",
             call_id=(call.id if isinstance(call, Call) else "") or f"call{place:05d}",
         )
         for place, (call, text) in enumerate(zip(calls, texts, strict=True))

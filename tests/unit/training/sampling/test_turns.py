@@ -185,7 +185,7 @@ def test_turns_text_mask_and_finish_by_hand():
 
 def test_answers_to_tool_calls_are_messages_by_hand():
     def tools(prompt, reply, rng):
-        reply = yield [ToolAnswer(text=text, name="f", call_id="c") for text in ("84", "error: no <|user|>")]
+        yield [ToolAnswer(text=text, name="f", call_id="c") for text in ("84", "error: no <|user|>")]
         yield "and?"
         return 1.0
 
