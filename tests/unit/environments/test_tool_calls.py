@@ -92,7 +92,7 @@ NOT_READ = {  # form, text: None for every call that is not read
     ("llama3", f"{of(ONE)}; {of(TWO)[:-1]}"): [ONE, None],
     ("llama3", '{"name": "f", "parameters": "x"}'): [None],
     ("llama3", f"<|python_tag|> 1; {{}}; {of(ONE)}"): [None, None, ONE],
-    ("llama3", f'<|python_tag|> {{"name": "f", "parameters": {{x}}}}'): [None],
+    ("llama3", '<|python_tag|> {"name": "f", "parameters": {x}}'): [None],
     ("llama3", '{"function": "f", "parameters": {}}'): [None],
     ("llama3", f"<think>{of(ONE)}</think>{of(TWO)}"): [None, TWO],
     ("mistral", "[TOOL_CALLS]"): [None],
