@@ -57,7 +57,7 @@ PYTHON = {
     },
     "docs/environments.md": {
         "# game.py": "tests/e2e/test_environments.py",
-        "from winnow.environments.tools import answer_calls": "test_the_tools_of_the_page_answer_calls",
+        "# reverse.py": "test_the_tools_of_the_page_answer_calls",
     },
     "docs/extending.md": {
         "# mine.py": "tests/e2e/test_extending.py",
@@ -236,7 +236,7 @@ def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):
 
 def test_the_tools_of_the_page_answer_calls():
     names: dict[str, object] = {}
-    exec(python("docs/environments.md", "from winnow.environments.tools import answer_calls"), names)
+    exec(python("docs/environments.md", "# reverse.py"), names)
     prompt = SimpleNamespace(answer="42")
     turns = names["with_tools"](prompt, "<call>reverse 24</call>", np.random.default_rng(0))
     assert next(turns) == "42"
