@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import apart, brackets, spelling, split_top
+from winnow.rewards.math_equivalence.signs import ANGLE, named, settled
 from winnow.rewards.math_equivalence.units import compound, units_of, without_units
 
 Verdict = bool | None
@@ -24,7 +25,7 @@ MAX_UNDECIDED = 4_000  # characters sent to computer algebra
 _BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
 _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
-_NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?'?")
+_NAME = re.compile(rf"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?|{ANGLE}")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
@@ -62,13 +63,14 @@ class _Work:
 
 def compare(answer: str, gold: str, single: Decide) -> Verdict:
     """Compare two tidy texts. `single` compares elements without brackets or commas that the rules do not decide."""
+    texts = named(answer, gold)
     try:
-        return _compare(answer, gold, _Work(single))
+        return texts is not None and _compare(*texts, _Work(single), whole=True)
     except _TooMuch:
         return False
 
 
-def _compare(answer: str, gold: str, work: _Work) -> Verdict:
+def _compare(answer: str, gold: str, work: _Work, *, whole: bool = False) -> Verdict:
     work.count()
     if spelling(answer) == spelling(gold):
         return bool(spelling(gold))
@@ -76,6 +78,10 @@ def _compare(answer: str, gold: str, work: _Work) -> Verdict:
         verdict = rule(answer, gold)
         if verdict is not None:
             return verdict
+    texts = settled(answer, gold, whole=whole)
+    if texts is None:
+        return False
+    answer, gold = texts
     verdict = _equations(without_units(answer), without_units(gold), work)
     if verdict is not None:
         return verdict
@@ -90,7 +96,7 @@ def _compare(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def units(answer: str, gold: str) -> Verdict:
-    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added."""
+    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added to a number."""
     mine, theirs = units_of(answer), units_of(gold)
     added_percent = "percent" in mine and "percent" not in theirs
     return False if added_percent or (mine and theirs and mine != theirs) else None
