@@ -16,8 +16,14 @@ rules only.
 
 from __future__ import annotations
 
-from winnow.rewards.math_equivalence import algebra, exact
+import re
+
+from winnow.rewards.math_equivalence import algebra, dressings, exact, notations, options, times
 from winnow.rewards.math_equivalence.latex import tidied
+from winnow.rewards.math_equivalence.names import other_word, without_tuples_of_names
+from winnow.rewards.math_equivalence.sets import as_intervals
+
+_DRESSED = re.compile(r"[a-zA-Z*=:]")  # a text of digits and signs is compared as it is
 
 
 def equal(answer: str, gold: str) -> bool:
@@ -26,4 +32,30 @@ def equal(answer: str, gold: str) -> bool:
     The exact rules take milliseconds, and the input of computer algebra is bounded. Raises MemoryError.
     """
     texts = tidied(answer, gold)
-    return texts is not None and exact.compare(*texts, algebra.equal) is True
+    if texts is None or other_word(answer, gold):
+        return False
+    if not any(map(_DRESSED.search, texts)):
+        return _same(*texts)
+    verdict = options.compare(*texts, answer)
+    if verdict is None:
+        verdict = times.compare(*texts)
+    return _undressed(*texts) if verdict is None else verdict
+
+
+def _undressed(answer: str, gold: str) -> bool:
+    """True when the texts are equal in one notation, without what may be written around a value."""
+    texts = without_tuples_of_names(*notations.common(answer, dressings.with_noun(gold, answer)))
+    if texts is None:
+        return False
+    answer, gold = map(as_intervals, texts)
+    mine, theirs = dressings.readings(answer, _same), dressings.readings(gold, _same)
+    pairs = [(a, g) for g in theirs for a in mine]
+    if all(map(dressings.is_named, (answer, gold))):
+        pairs = [pair for pair in pairs if all("=" in text for text in pair)]  # `a+b=5` is not `c+d=5`
+    else:
+        pairs += [(dressings.value(answer, _same), g) for g in theirs if "=" not in g]
+    return any(_same(*pair) for pair in dict.fromkeys(pairs))
+
+
+def _same(answer: str, gold: str) -> bool:
+    return exact.compare(answer, gold, algebra.equal) is True

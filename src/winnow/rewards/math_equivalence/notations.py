@@ -1,0 +1,154 @@
+r"""Notations in one spelling: the syntax of sympy, binomials as `C_n^k`, and vectors in i, j, k.
+
+`common` rewrites both texts. A vector in i, j, k is written as a tuple if the other side is a tuple or a column.
+"""
+
+from __future__ import annotations
+
+import re
+
+from winnow.rewards.math_equivalence.latex import brackets, split_top
+
+_BINOMIAL = re.compile(
+    r"(?<![a-zA-Z\\])C\s*(?:_\s*\{?\s*(\d{1,4})\s*\}?\s*\^\s*\{?\s*(\d{1,4})\s*\}?"
+    r"|\^\s*\{?\s*(\d{1,4})\s*\}?\s*_\s*\{?\s*(\d{1,4})\s*\}?)(?![\d.])"
+    r"|(?:\{\s*\}\s*)?(?:(?<=[\s{}+*/(=-])|^)[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*C\s*_\s*\{?\s*(\d{1,4})\s*\}?(?![\d.])"
+)
+_SYMPY = re.compile(r"\*|(?<![a-zA-Z\\])oo(?![a-zA-Z])")
+_WORDS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<![a-zA-Z\\])oo(?![a-zA-Z])", r"\\infty "),
+        (r"(?<![a-zA-Z\\])I(?![a-zA-Z_(])", "i"),
+        (r"\\?(?<![a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
+        (r"(?<![a-zA-Z\\])Rational\((-?\d+), ?(\d+)\)", r"\\frac{\1}{\2}"),
+        (r"(?<![a-zA-Z\\])binomial\((\w+), ?(\w+)\)", r"\\binom{\1}{\2}"),
+    )
+)
+_PI = re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])")
+_ROOT = re.compile(r"\\?(?<![a-zA-Z])sqrt\s*\(")
+_POWER = re.compile(r"\*\*\s*")
+_EXPONENT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\\?[a-zA-Z]+)")
+
+_TUPLE = re.compile(r"\\begin\{pmatrix\}(?P<rows>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\\end\{pmatrix\}")
+_ACCENT = re.compile(
+    r"\\(?:hat|vec|boldsymbol|bm|bar|overrightarrow|widehat|textbf)\s*\{?\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}?"
+)
+_TERM = re.compile(r"(?P<sign>[-+]?)(?P<factor>[^ijk]*)(?P<axis>[ijk])(?P<below>/\d+)?")
+
+
+def common(answer: str, gold: str) -> tuple[str, str]:
+    """Both tidy texts in the notations that the other rules read."""
+    return _vectors(_plain(answer), _plain(gold))
+
+
+def _plain(text: str) -> str:
+    if "C" in text and ("_" in text or "^" in text):
+        text = _BINOMIAL.sub(_binomial, text)
+    if "binom" in text:
+        text = re.sub(r"\\[dt]binom(?![a-zA-Z])", r"\\binom", text)
+    if _SYMPY.search(text):
+        text = _from_sympy(text)
+    if "sqrt" in text and _ROOT.search(text):
+        text = _roots(text)
+    return _PI.sub(r"\\pi ", text) if "pi" in text else text
+
+
+def _binomial(match: re.Match[str]) -> str:
+    """`C_n^k` for integers n of at least k; smaller n is a letter with an index and an exponent."""
+    below, above, first, second, n, k = match.groups()
+    top, bottom = (below, above) if below else (second, first) if first else (n, k)
+    return rf"\binom{{{top}}}{{{bottom}}}" if int(top) >= int(bottom) else match[0]
+
+
+def _from_sympy(text: str) -> str:
+    for pattern, replacement in _WORDS:
+        text = pattern.sub(replacement, text)
+    for power in reversed(list(_POWER.finditer(text))):  # the last first, so that an exponent is already rewritten
+        start, end = power.span()
+        close = _closing(text, end)
+        plain = _EXPONENT.match(text, end)
+        if close:
+            exponent, end = text[end + 1 : close - 1], close
+        elif plain:
+            close = _closing(text, plain.end())  # 2**sin(x)
+            end = close if close and plain[0][-1:].isalpha() and len(plain[0]) > 1 else plain.end()
+            exponent = text[power.end() : end]
+        else:
+            continue
+        text = f"{text[:start]}^{{{exponent}}}{text[end:]}"
+    return re.sub(r"\^\{(\w)\}(?=\W|$)", r"^\1", text)
+
+
+def _roots(text: str) -> str:
+    for root in reversed(list(_ROOT.finditer(text))):
+        close = _closing(text, root.end() - 1)
+        if close:
+            text = rf"{text[: root.start()]}\sqrt{{{text[root.end() : close - 1]}}}{text[close:]}"
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    """The place after the bracket that closes the one at `start`; 0 without one."""
+    if text[start : start + 1] != "(":
+        return 0
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return place + 1
+    return 0
+
+
+def _vectors(answer: str, gold: str) -> tuple[str, str]:
+    """Both as tuples if one is a vector in i, j, k and the other a tuple, a row or a column of two or three."""
+    if not any("j" in text or "k" in text for text in (answer, gold)):
+        return answer, gold
+    mine, theirs = _components(answer), _components(gold)
+    if (mine is None) == (theirs is None):
+        return answer, gold
+    entries = _entries(gold if theirs is None else answer)
+    vector = mine if theirs is None else theirs
+    if vector is None or len(entries) not in (2, 3) or (len(entries) == 2 and vector[2] != "0"):
+        return answer, gold
+    both = [f"({','.join(parts)})" for parts in (vector[: len(entries)], entries)]
+    return (both[0], both[1]) if theirs is None else (both[1], both[0])
+
+
+def _components(text: str) -> list[str] | None:
+    r"""The coefficients of `2\hat{i} - \hat{j} + 3\hat{k}`, absent ones as 0; None for another text."""
+    text = "".join(_ACCENT.sub(r"\1", text).split())
+    found: dict[str, str] = {}
+    for term in _terms(text):
+        match = _TERM.fullmatch(term)
+        if match is None or match["axis"] in found:
+            return None
+        factor = match["factor"].removesuffix("*").removesuffix(r"\cdot")
+        found[match["axis"]] = match["sign"] + (factor or "1") + (match["below"] or "")
+    return [found.get(axis, "0") for axis in "ijk"] if len(found) > 1 or "j" in found or "k" in found else None
+
+
+def _terms(text: str) -> list[str]:
+    """The terms of a sum, each with its sign; signs inside brackets do not separate."""
+    terms, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character in "+-" and depth == 0 and place > start:
+            terms.append(text[start:place])
+            start = place
+    return [*terms, text[start:]]
+
+
+def _entries(text: str) -> list[str]:
+    r"""The entries of `(1,2)`, `\langle 1, 2 \rangle`, a row or a column."""
+    column = _TUPLE.fullmatch(text.strip())
+    if column:
+        rows = [row.strip() for row in column["rows"].strip().removesuffix(r"\\").split(r"\\")]
+        return (
+            [entry.strip() for entry in rows[0].split("&")] if len(rows) == 1 else [] if "&" in "".join(rows) else rows
+        )
+    angle = re.fullmatch(r"\\langle(?![a-zA-Z])(.*)\\rangle", text.strip())
+    opening, inside, closing = brackets(text.strip())
+    if angle is None and (opening, closing) != ("(", ")"):
+        return []
+    return split_top(angle[1] if angle else inside)
