@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from winnow.rewards.math_equivalence.latex import spelling, split_top
+from winnow.rewards.math_equivalence.latex import brackets, spelling, split_top
 from winnow.rewards.math_equivalence.names import NAME
 from winnow.rewards.math_equivalence.signs import ANGLE
 
@@ -73,7 +73,8 @@ def _sides(text: str) -> list[str]:
     if "=" not in text or _NOT_AN_EQUATION.search(text) or len(split_top(text)) > 1:
         return [text]
     sides = split_top(text, "=")
-    return sides if all(sides) and len(sides) <= _CHAIN else [text]
+    is_tuple = brackets(sides[0])[0] and len(split_top(brackets(sides[0])[1])) > 1
+    return sides if all(sides) and len(sides) <= _CHAIN and not is_tuple else [text]
 
 
 def _is_left(side: str, right: str, same: Same) -> bool:
@@ -102,4 +103,4 @@ def _stated_once(text: str, same: Same) -> str:
 
 
 def _is_noun(words: str) -> bool:
-    return all(len(word) > 1 for word in words.split()) and bool(re.search(r"[aeiouy]", words)) and len(words) > 2
+    return all(len(word) > 1 for word in words.split()) and bool(re.search(r"[aeiou]", words)) and len(words) > 2

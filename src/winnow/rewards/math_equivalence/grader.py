@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 
-from winnow.rewards.math_equivalence import algebra, dressings, exact, notations, options, times
+from winnow.rewards.math_equivalence import algebra, choices, dressings, exact, notations, times
 from winnow.rewards.math_equivalence.latex import tidied
-from winnow.rewards.math_equivalence.names import other_word, without_tuples_of_names
+from winnow.rewards.math_equivalence.names import same_word, without_tuples_of_names
 from winnow.rewards.math_equivalence.sets import as_intervals
 
 _DRESSED = re.compile(r"[a-zA-Z*=:]")  # a text of digits and signs is compared as it is
@@ -32,13 +32,12 @@ def equal(answer: str, gold: str) -> bool:
     The exact rules take milliseconds, and the input of computer algebra is bounded. Raises MemoryError.
     """
     texts = tidied(answer, gold)
-    if texts is None or other_word(answer, gold):
+    if texts is None:
         return False
     if not any(map(_DRESSED.search, texts)):
         return _same(*texts)
-    verdict = options.compare(*texts, answer)
-    if verdict is None:
-        verdict = times.compare(*texts)
+    whole = (same_word(answer, gold), choices.compare(*texts, answer), times.compare(*texts))
+    verdict = next((known for known in whole if known is not None), None)
     return _undressed(*texts) if verdict is None else verdict
 
 

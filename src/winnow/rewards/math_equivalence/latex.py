@@ -38,6 +38,8 @@ _UNICODE = str.maketrans(
         "’": "'",
         "´": "'",
         "∈": r"\in ",
+        "ℝ": r"\mathbb{R}",
+        "ℤ": r"\mathbb{Z}",
         "⁄": "/",
     }
 )

@@ -27,13 +27,17 @@ def capitals(answer: str, gold: str) -> bool | None:
     return "".join(answer.split()) == "".join(gold.split())
 
 
-def other_word(answer: str, gold: str) -> bool:
-    r"""Whether two raw texts are words, one of them in `\text`, and not the same: `\text{no}` is not `on`."""
+def same_word(answer: str, gold: str) -> bool | None:
+    r"""Whether two raw texts, one of them in `\text`, are one word: `\text{no}` is not `on`. None without words."""
     mine, theirs = _IN_TEXT.fullmatch(answer), _IN_TEXT.fullmatch(gold)
     if not (mine or theirs):
-        return False
+        return None
     mine, theirs = mine or _LETTERS.fullmatch(answer), theirs or _LETTERS.fullmatch(gold)
-    return bool(mine and theirs and mine[1].lower() != theirs[1].lower())
+    if not (mine and theirs) or mine[1] == theirs[1]:
+        return None
+    if mine[1].lower() != theirs[1].lower():
+        return False
+    return True if mine[1][1:] == theirs[1][1:] and mine[1][1:].islower() else None
 
 
 def in_order(mine: Sequence[str], theirs: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ _BINOMIAL = re.compile(
     r"|\^\s*\{?\s*(\d{1,4})\s*\}?\s*_\s*\{?\s*(\d{1,4})\s*\}?)(?![\d.])"
     r"|(?:\{\s*\}\s*)?(?:(?<=[\s{}+*/(=-])|^)[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*C\s*_\s*\{?\s*(\d{1,4})\s*\}?(?![\d.])"
 )
-_SYMPY = re.compile(r"\*|(?<![a-zA-Z\\])oo(?![a-zA-Z])")
+_SYMPY = re.compile(r"\*|(?<![a-zA-Z\\])(?:oo(?![a-zA-Z])|(?:a(?:sin|cos|tan)|Rational|binomial)\()")
 _WORDS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -25,6 +25,9 @@ _WORDS = tuple(
         (r"(?<![a-zA-Z\\])binomial\((\w+), ?(\w+)\)", r"\\binom{\1}{\2}"),
     )
 )
+_LOG = re.compile(r"\\log(?=\s*\()")  # natural in sympy, and of an unknown base elsewhere
+_JOINED = re.compile(r"\s*\\(lor|vee|land|wedge)(?![a-zA-Z])\s*")
+_RELATION = re.compile(r"[<>=]|\\[lgn]e(?![a-zA-Z])")
 _PI = re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])")
 _ROOT = re.compile(r"\\?(?<![a-zA-Z])sqrt\s*\(")
 _POWER = re.compile(r"\*\*\s*")
@@ -32,14 +35,20 @@ _EXPONENT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\\?[a-zA-Z]+)")
 
 _TUPLE = re.compile(r"\\begin\{pmatrix\}(?P<rows>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\\end\{pmatrix\}")
 _ACCENT = re.compile(
-    r"\\(?:hat|vec|boldsymbol|bm|bar|overrightarrow|widehat|textbf)\s*\{?\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}?"
+    r"\\(?:hat|vec|boldsymbol|bm|bar|overrightarrow|widehat|mathbf|mathrm)\s*\{?\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}?"
 )
 _TERM = re.compile(r"(?P<sign>[-+]?)(?P<factor>[^ijk]*)(?P<axis>[ijk])(?P<below>/\d+)?")
 
 
 def common(answer: str, gold: str) -> tuple[str, str]:
     """Both tidy texts in the notations that the other rules read."""
-    return _vectors(_plain(answer), _plain(gold))
+    mine, theirs = _SYMPY.search(answer), _SYMPY.search(gold)
+    answer, gold = _plain(answer), _plain(gold)
+    if mine and r"\ln" in gold:
+        answer = _LOG.sub(r"\\ln", answer)
+    if theirs and r"\ln" in answer:
+        gold = _LOG.sub(r"\\ln", gold)
+    return _vectors(answer, gold)
 
 
 def _plain(text: str) -> str:
@@ -51,6 +60,8 @@ def _plain(text: str) -> str:
         text = _from_sympy(text)
     if "sqrt" in text and _ROOT.search(text):
         text = _roots(text)
+    if _RELATION.search(text):
+        text = _JOINED.sub(lambda sign: " or " if sign[1] in ("lor", "vee") else " and ", text)
     return _PI.sub(r"\\pi ", text) if "pi" in text else text
 
 

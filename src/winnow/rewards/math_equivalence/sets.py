@@ -15,8 +15,7 @@ from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import brackets, split_top
 
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>]")
-_JOINED = re.compile(r"\s(or|and)\s|\\(lor|vee|land|wedge)(?![a-zA-Z])")
-_OR = frozenset({"or", "lor", "vee"})
+_JOINED = re.compile(r"\s(or|and)\s")
 _SIDES = re.compile(r"(\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>=])")
 _BUILDER = re.compile(r"(?P<left>[^|:]*?)(?:\||\\mid(?![a-zA-Z])|\\colon(?![a-zA-Z])|:)(?P<conditions>[^|:]*)")
 _BLACKBOARD = r"\\mathbb\s*\{?\s*R\s*\}?|\\R(?![a-zA-Z])"
@@ -50,7 +49,7 @@ def joined_otherwise(answer: str, gold: str) -> bool:
 
 
 def _connectives(text: str) -> set[str]:
-    return {"or" if (word or macro) in _OR else "and" for word, macro in _JOINED.findall(text)}
+    return set(_JOINED.findall(text))
 
 
 def _is_conditions(text: str) -> bool:
@@ -83,7 +82,7 @@ def _built(left: str, conditions: str) -> str | None:
     if letter is None:
         return None
     over_reals = letter["domain"] is not None
-    parts = split_top(re.sub(r"\sand\s|\\(?:land|wedge)(?![a-zA-Z])", ",", conditions))
+    parts = split_top(re.sub(r"\sand\s", ",", conditions))
     domains = [part for part in parts if (match := _IN_REALS.fullmatch(part)) and letter[1] in (match[1], match[2])]
     parts = [part for part in parts if part not in domains and part.strip()]
     if letter[1] in _INTEGERS and not (over_reals or domains):
@@ -92,7 +91,7 @@ def _built(left: str, conditions: str) -> str | None:
         return r"(-\infty,\infty)" if domains else None
     if len(parts) > 1:
         return _intersection([_interval(part, letter[1]) for part in parts])
-    alternatives = re.split(r"\sor\s|\\(?:lor|vee)(?![a-zA-Z])", parts[0])
+    alternatives = re.split(r"\sor\s", parts[0])
     intervals = [_interval(part, letter[1]) for part in alternatives]
     return None if None in intervals else r" \cup ".join(map(str, intervals))
 

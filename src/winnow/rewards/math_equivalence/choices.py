@@ -15,11 +15,10 @@ _CHOICE = re.compile(
     r"(?P<mark>\s*\)\s*[.:]?|\s*[.:])?(?P<rest>(?:\s|(?<=\))\d).*)?",
     re.DOTALL,
 )
-_FURTHER = re.compile(
-    r"\s*(?:and|or|nor|is|are|not)(?![a-zA-Z])|\s*[-+*/&,;=^_!<>|)]"  # (A) and ..., (E) is wrong, E: = 5
-    r"|(?<![a-zA-Z\\])[A-J]\s*[).:]"  # another option
-    r"|(?:^|(?<![a-zA-Z])(?:and|or)|[,;&/])\s*\(?\s*[A-J]\s*\)?\s*$"
+_CONTINUED = re.compile(  # (A) and ..., (E) is wrong, E: = 5
+    r"(?:and|or|nor|is|are|not)(?![a-zA-Z])|[-+*/&,;=^_!<>|)]|\(?[A-J]\)?$"
 )
+_ANOTHER = re.compile(r"(?<![a-zA-Z\\])[A-J]\s*[).:]|(?:(?<![a-zA-Z])(?:and|or)|[,;&/])\s*\(?[A-J]\)?$")
 _FACTOR = re.compile(r"\s*(?:[a-zA-Z](?![a-zA-Z])(?!\s+[a-zA-Z]{2})|\(|\\|\{)")
 _IN_TEXT = re.compile(r"\s*\$?\s*\\(?:text|mbox|mathrm|mathbf)")
 
@@ -38,7 +37,7 @@ def compare(answer: str, gold: str, raw: str) -> bool | None:
     rest = (chosen["rest"] or "").strip()
     if chosen["round"] and ")" not in (chosen["mark"] or ""):
         return None
-    if rest and (not chosen["mark"] or _FURTHER.match(rest) or _FURTHER.search(rest)):
+    if rest and (not chosen["mark"] or _CONTINUED.match(rest) or _ANOTHER.search(rest)):
         return None
     if rest and _FACTOR.match(rest) and not _IN_TEXT.match(raw):
         return None
