@@ -13,6 +13,7 @@ from collections.abc import Callable
 from winnow.rewards.math_equivalence.latex import brackets, spelling, split_top
 from winnow.rewards.math_equivalence.names import NAME
 from winnow.rewards.math_equivalence.signs import ANGLE
+from winnow.rewards.math_equivalence.units import units_of
 
 Same = Callable[[str, str], bool]
 
@@ -59,7 +60,8 @@ def with_noun(gold: str, answer: str) -> str:
     noun = _NOUN.fullmatch(gold.strip())
     if noun is None or not _is_noun(noun[2]) or answer == gold:
         return gold
-    return f"{noun[1]} {noun[2]}" if _WORD.search(answer) else noun[1]
+    in_words = _WORD.search(answer) or units_of(answer)
+    return f"{noun[1]} {noun[2]}" if in_words else noun[1]
 
 
 def is_named(text: str) -> bool:

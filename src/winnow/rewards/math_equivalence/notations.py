@@ -5,16 +5,21 @@ r"""Notations in one spelling: the syntax of sympy, binomials as `C_n^k`, and ve
 
 from __future__ import annotations
 
+import math
 import re
 
 from winnow.rewards.math_equivalence.latex import brackets, split_top
 
+_INTEGER = r"\s*(?:\{\s*(\d{1,4})\s*\}|(\d{1,4}))\s*"
 _BINOMIAL = re.compile(
-    r"(?<![a-zA-Z\\])C\s*(?:_\s*\{?\s*(\d{1,4})\s*\}?\s*\^\s*\{?\s*(\d{1,4})\s*\}?"
-    r"|\^\s*\{?\s*(\d{1,4})\s*\}?\s*_\s*\{?\s*(\d{1,4})\s*\}?)(?![\d.])"
-    r"|(?:\{\s*\}\s*)?(?:(?<=[\s{}+*/(=-])|^)[_^]\s*\{?\s*(\d{1,4})\s*\}?\s*C\s*_\s*\{?\s*(\d{1,4})\s*\}?(?![\d.])"
+    rf"(?<![a-zA-Z\\])C\s*(?:_{_INTEGER}\^{_INTEGER}|\^{_INTEGER}_{_INTEGER})(?![\d.])"
+    rf"|(?:\{{\s*\}}\s*|(?<![\w)}}]))[_^]{_INTEGER}C\s*_{_INTEGER}(?![\d.])"
 )
-_SYMPY = re.compile(r"\*|(?<![a-zA-Z\\])(?:oo(?![a-zA-Z])|(?:a(?:sin|cos|tan)|Rational|binomial)\()")
+_CHOOSE = re.compile(
+    r"(?P<letter>(?<![\\a-zA-Z_^{])[a-zA-Z]\s?)?\\binom\s*\{\s*(?P<top>\d{1,4})\s*\}\s*\{\s*(?P<bottom>\d{1,4})\s*\}"
+)
+MAX_BINOMIAL = 1_000  # 300 digits
+_SYMPY = re.compile(r"\*|(?<![a-zA-Z\\])(?:oo(?![a-zA-Z])|(?:a(?:sin|cos|tan)|Rational|binomial|Abs)\()")
 _WORDS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -22,6 +27,7 @@ _WORDS = tuple(
         (r"(?<![a-zA-Z\\])I(?![a-zA-Z_(])", "i"),
         (r"\\?(?<![a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
         (r"(?<![a-zA-Z\\])Rational\((-?\d+), ?(\d+)\)", r"\\frac{\1}{\2}"),
+        (r"(?<![a-zA-Z\\])Abs\(([^()]*)\)", r"|\1|"),
         (r"(?<![a-zA-Z\\])binomial\((\w+), ?(\w+)\)", r"\\binom{\1}{\2}"),
     )
 )
@@ -55,7 +61,7 @@ def _plain(text: str) -> str:
     if "C" in text and ("_" in text or "^" in text):
         text = _BINOMIAL.sub(_binomial, text)
     if "binom" in text:
-        text = re.sub(r"\\[dt]binom(?![a-zA-Z])", r"\\binom", text)
+        text = _CHOOSE.sub(_chosen, re.sub(r"\\[dt]binom(?![a-zA-Z])", r"\\binom", text))
     if _SYMPY.search(text):
         text = _from_sympy(text)
     if "sqrt" in text and _ROOT.search(text):
@@ -66,10 +72,19 @@ def _plain(text: str) -> str:
 
 
 def _binomial(match: re.Match[str]) -> str:
-    """`C_n^k` for integers n of at least k; smaller n is a letter with an index and an exponent."""
-    below, above, first, second, n, k = match.groups()
-    top, bottom = (below, above) if below else (second, first) if first else (n, k)
+    """`C_n^k` as a binomial for integers n of at least k; smaller n is a letter with an index and an exponent."""
+    top, bottom = (number for number in match.groups() if number)
+    if match[0].startswith("C") and match[0].index("^") < match[0].index("_"):
+        top, bottom = bottom, top
     return rf"\binom{{{top}}}{{{bottom}}}" if int(top) >= int(bottom) else match[0]
+
+
+def _chosen(match: re.Match[str]) -> str:
+    """The number of a binomial of two integers, because math-verify reads a factor before it as a summand."""
+    top, bottom = int(match["top"]), int(match["bottom"])
+    if top > MAX_BINOMIAL:
+        return match[0]
+    return ("\\cdot " if match["letter"] else "").join((match["letter"] or "", f"({math.comb(top, bottom)})"))
 
 
 def _from_sympy(text: str) -> str:

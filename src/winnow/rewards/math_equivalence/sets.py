@@ -24,7 +24,7 @@ _LETTER = re.compile(rf"\s*([a-zA-Z])\s*(?:\\in\s*(?P<domain>{_REALS}))?\s*")
 _IN_REALS = re.compile(rf"([a-zA-Z])\s*\\in\s*{_REALS}|([a-zA-Z]) is (?:a )?real(?: number)?|\s*")
 _ALL_REALS = re.compile(
     rf"(?:[a-zA-Z]\s*\\in\s*{_REALS}|(?:[a-zA-Z]\s*(?:\\in|=|is|can be)\s*)?(?:(?:the )?set of )?"
-    rf"(?:{_BLACKBOARD}|all (?:the )?(?:real numbers|reals|real values)(?: (?:of )?[a-zA-Z])?))"
+    rf"(?:{_BLACKBOARD}|all (?:the )?(?:real numbers|reals|real values)(?: (?:of )?[a-zA-Z])?|all real [a-zA-Z]))"
     r"(?:\s*(?:\\setminus|\\backslash|-|except(?: for)?|other than)\s*(?P<hole>\S.*))?",
     re.IGNORECASE,
 )

@@ -32,10 +32,13 @@ _BARE = re.compile(rf"\s*{_LEFT}(?:[-+]|\\pm|\\mp)?\s*(?:{_NUMBER})\s*(?P<sign>{
 _IN_BRACKETS = re.compile(rf"\(\s*((?:[-+]\s*)?(?:{_NUMBER}))\s*\)\s*(?=\^\s*\\circ|\\%)")
 _PIECES = re.compile(r"[,()\[\]]|\\[{}]|\\cup(?![a-zA-Z])|\s(?:or|and)\s")
 
+_ORDER = r"(?:\^\s*(?:\d|\{\s*\d\s*\}))?"
+_UPPER = rf"d\s*{_ORDER}\s*(?:\\[a-zA-Z]+|[a-zA-Z])?\s*(?:_\w|_\{{\w+\}})?"
+_LOWER = rf"d\s*(?:\\[a-zA-Z]+|[a-zA-Z])\s*{_ORDER}"
 _DERIVATIVE = re.compile(
-    r"\\frac\s*\{\s*d\s*(?:\^\s*(?:\d|\{\s*\d\s*\}))?\s*(?:\\[a-zA-Z]+|[a-zA-Z])?\s*(?:_\w|_\{\w+\})?\s*\}"
-    r"\s*\{\s*d\s*(?:\\[a-zA-Z]+|[a-zA-Z])\s*(?:\^\s*(?:\d|\{\s*\d\s*\}))?\s*\}"
+    rf"\\frac\s*\{{\s*{_UPPER}\s*\}}\s*\{{\s*{_LOWER}\s*\}}|(?<![a-zA-Z\\]){_UPPER}\s?/\s?{_LOWER}(?![a-zA-Z])"
 )
+_MAY_DERIVE = re.compile(r"/\s?d|\{\s?d")
 _GREEK = (
     r"\\(?:var)?(?:alpha|beta|[gG]amma|[dD]elta|epsilon|zeta|eta|[tT]heta|kappa|[lL]ambda|mu|nu|xi|rho|[sS]igma|tau"
     r"|[pP]hi|chi|[pP]si|[oO]mega)(?![a-zA-Z])"
@@ -120,13 +123,13 @@ def computed(text: str) -> str | None:
 
 def named(answer: str, gold: str) -> tuple[str, str] | None:
     """Both texts with an unused letter in place of each letter with a prime, and each derivative; None without one."""
-    if not any("'" in text or "{d" in text or "{ d" in text for text in (answer, gold)):
+    if not any("'" in text or _MAY_DERIVE.search(text) for text in (answer, gold)):
         return answer, gold
     free = [letter for letter in _FREE if letter not in answer and letter not in gold]
     letters: dict[str, str] = {}
 
     def replaced(match: re.Match[str]) -> str:
-        name = "".join(match[0].split()).replace("{", "").replace("}", "")
+        name = re.sub(r"\\frac|[\s{}/]", "", match[0])
         if name not in letters:
             letters[name] = free.pop(0)
         return f" {letters[name]} "
