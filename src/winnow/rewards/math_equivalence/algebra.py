@@ -54,7 +54,7 @@ def warm() -> None:
 def equal(answer: str, gold: str) -> bool:
     """True when math-verify judges the two equal and every check of its answer passes. Raises MemoryError."""
     texts = [computed(text) for text in (answer, gold) if _suitable(text)]
-    if len(texts) < 2 or None in texts or _differ_in_case(answer, gold):
+    if len(texts) < 2 or not all(text and within(text) for text in texts) or _differ_in_case(answer, gold):
         return False
     try:
         return _verified(*_without_capitals(*map(str, texts)))

@@ -47,6 +47,7 @@ _INDEX = r"(?:_\w|_\{\w+\})?"
 _PRIMED = re.compile(rf"(?<![a-zA-Z]{{2}})(?:{_GREEK}|(?<!\\)(?<!\\[a-zA-Z])[a-zA-Z])\s?{_INDEX}'+{_INDEX}(?!')")
 _FREE = "pqrstuvwzabcjkmnlxyPQRUVWXYZ"  # letters that are neither constants nor usual names of functions
 
+MAX_SIGNS = 8  # in one text for computer algebra
 _CLOSING = {")": "(", "}": "{", "]": "["}
 
 
@@ -110,14 +111,20 @@ def settled(answer: str, gold: str, *, whole: bool) -> tuple[str, str] | None:
 
 
 def computed(text: str) -> str | None:
-    r"""`\sin 18^\circ` as `\sin (18\cdot\frac{\pi}{180})`, for computer algebra; None if a sign follows no value."""
+    r"""`\sin 18^\circ` as `\sin \frac{18\pi}{180}`, for computer algebra; None if a sign follows no value.
+
+    None too for more than MAX_SIGNS of them.
+    """
+    if len(SIGN.findall(text)) > MAX_SIGNS:
+        return None
     while match := SIGN.search(text):
         start = _operand(text[: match.start()])
-        if match["celsius"] or start is None:
+        rest = text[match.end() :]
+        if match["celsius"] or start is None or rest.lstrip().startswith("^"):
             return None
-        factor = r"\frac{\pi}{180}" if "circ" in match[0] else r"\frac{1}{100}"
         operand = text[start : match.start()].strip()
-        text = rf"{text[:start]}({operand}\cdot{factor}){text[match.end() :]}"
+        value = rf"\frac{{{operand}\pi}}{{180}}" if "circ" in match[0] else rf"\frac{{{operand}}}{{100}}"
+        text = text[:start] + value + rest
     return None if has_sign(text) else text
 
 

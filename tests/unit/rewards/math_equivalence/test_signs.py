@@ -94,12 +94,14 @@ def test_one_spelling(text: str, spelled: str) -> None:
 @pytest.mark.parametrize(
     ("text", "computed"),
     [
-        (r"\sin 18^\circ", r"\sin (18\cdot\frac{\pi}{180})"),
-        (r"\sin\frac{x}{2}^\circ", r"\sin(\frac{x}{2}\cdot\frac{\pi}{180})"),
-        (r"x(1-20\%)", r"x(1-(20\cdot\frac{1}{100}))"),
-        (r"\sin(x+30)^\circ", r"\sin((x+30)\cdot\frac{\pi}{180})"),
+        (r"\sin 18^\circ", r"\sin \frac{18\pi}{180}"),
+        (r"\sin\frac{x}{2}^\circ", r"\sin\frac{\frac{x}{2}\pi}{180}"),
+        (r"x(1-20\%)", r"x(1-\frac{20}{100})"),
+        (r"\sin(x+30)^\circ", r"\sin\frac{(x+30)\pi}{180}"),
         (r"\sin x^2^\circ", None),
         (r"\sin^\circ", None),
+        (r"5\%^2", None),
+        (r"5\%" * 9, None),
         ("y'", None),
         (r"\sin x", r"\sin x"),
     ],
