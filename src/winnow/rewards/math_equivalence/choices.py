@@ -16,10 +16,10 @@ _CHOICE = re.compile(
     re.DOTALL,
 )
 _CONTINUED = re.compile(  # (A) and ..., (E) is wrong, E: = 5
-    r"(?:and|or|nor|is|are|not)(?![a-zA-Z])|[-+*/&,;=^_!<>|)]|\(?[A-J]\)?$"
+    r"(?:and|or|nor|is|are|not)(?![a-zA-Z])|[*/&,;=^_!<>|)]|\(?[A-J]\)?$"
 )
 _ANOTHER = re.compile(r"(?<![a-zA-Z\\])[A-J]\s*[).:]|(?:(?<![a-zA-Z])(?:and|or)|[,;&/])\s*\(?[A-J]\)?$")
-_FACTOR = re.compile(r"\s*(?:[a-zA-Z](?![a-zA-Z])(?!\s+[a-zA-Z]{2})|\(|\\|\{)")
+_FACTOR = re.compile(r"\s*(?:[a-zA-Z](?![a-zA-Z])(?!\s+[a-zA-Z]{2})|[-+(\\{])")
 _IN_TEXT = re.compile(r"\s*\$?\s*\\(?:text|mbox|mathrm|mathbf)")
 
 

@@ -1,12 +1,14 @@
 r"""The `math` grader: mathematical equality, decided exactly where possible and by computer algebra elsewhere.
 
-readable and not empty -> spelling, units, words, bases -> elements -> exact evaluation -> math-verify, checked
+readable and not empty -> options, times of day -> notations, dressings -> for each reading of a text:
+    spelling, units, words, bases, signs -> elements -> exact evaluation -> math-verify, checked
 
 Some decisions are debatable; test_math_classes.py has a case of each. Accepted are fractions in any terms, exact
 decimals, functions as programs write them (`exp(16)`), `3.8e5`, and `2I` for `2i`. So are a name on the left of a
 value, an omitted unit, and both signs of `\pm` as a list in any order. Refused are rounded values (without a
 tolerance), another or a converted unit, an added percent sign, letters in another case, and a bare `\log` for a log
-with a base. So are other brackets (but a set for a bare list is accepted), a condition for a set, and prose.
+with a base. So are other brackets (but a set for a bare list is accepted), a condition for a set, and prose. The files
+signs.py, names.py, sets.py, notations.py, dressings.py, choices.py and times.py have the bounds of what else is read.
 
 Numbers side by side are separate: `7 8` is not 78, `-5 -3` is not -8, `5 hours 30 minutes` is not 530. Blanks inside a
 number separate groups of three digits. A ratio is not a fraction, and two ratios are compared part by part: `1:2` may

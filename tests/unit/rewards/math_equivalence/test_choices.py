@@ -20,7 +20,7 @@ EQUAL = [
     ("E", r"\textbf{(E)}\ \frac{1}{2}"), ("E", r"\text{(E)}"), ("(E)", "E"), (r"\text{(E)}", "E) 12"),
     (r"\textbf{(E)}", r"\text{Option E}"), ("A", r"\text{A: An ellipse}"), ("A", r"A) 5 \text{ and } 6"), ("J", "J)"),
     ("C", r"\text{(C) I and II}"), ("D", r"\text{D) All of the above}"), ("B", r"(B)\ 2\sqrt{3}"),
-    ("B", r"\text{B: } 3:4"),
+    ("B", r"\text{B: } 3:4"), ("B", r"\textbf{(B) } -2"), ("B", r"\textbf{(B)}\ {-\frac{1}{2}}"),
 ]  # fmt: skip
 
 DIFFERENT = [
