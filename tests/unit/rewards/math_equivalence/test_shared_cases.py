@@ -1,4 +1,4 @@
-"""Labelled pairs beside the folder of problem sets, through the reward `boxed`; the tables of this folder repeat them."""
+"""Labelled pairs beside the folder of problem sets, through the reward `boxed`; other tables here repeat them."""
 
 from __future__ import annotations
 
