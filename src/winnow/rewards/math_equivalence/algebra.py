@@ -19,9 +19,11 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.installed import is_installed
+from winnow.rewards.math_equivalence.signs import computed
 
 _UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.")  # math-verify ignores the dots of 0.33\ldots
 _MACRO = re.compile(r"\\[a-zA-Z]+")
+_CAPITAL = re.compile(r"\\(Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega)(?![a-zA-Z])")
 _WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
 _DIGITS = 50
 _POINTS = (1237, 2749)
@@ -51,14 +53,24 @@ def warm() -> None:
 
 def equal(answer: str, gold: str) -> bool:
     """True when math-verify judges the two equal and every check of its answer passes. Raises MemoryError."""
-    if not (_suitable(answer) and _suitable(gold)) or _differ_in_case(answer, gold):
+    texts = [computed(text) for text in (answer, gold) if _suitable(text)]
+    if len(texts) < 2 or not all(text and within(text) for text in texts) or _differ_in_case(answer, gold):
         return False
     try:
-        return _verified(answer, gold)
+        return _verified(*_without_capitals(*map(str, texts)))
     except MemoryError:
         raise  # a limit of the worker, not a verdict
     except Exception:
         return False
+
+
+def _without_capitals(answer: str, gold: str) -> tuple[str, str]:
+    r"""Both texts with an unused letter for each capital Greek letter, because math-verify reads `\Delta` as delta."""
+    free = (letter for letter in "PQRUVWXYZ" if letter not in answer and letter not in gold)
+    for name in sorted(set(_CAPITAL.findall(answer + gold))):
+        letter = next(free)
+        answer, gold = (re.sub(rf"\\{name}(?![a-zA-Z])", f" {letter} ", text) for text in (answer, gold))
+    return answer, gold
 
 
 def _suitable(text: str) -> bool:

@@ -13,6 +13,9 @@ from fractions import Fraction
 
 from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import apart, brackets, spelling, split_top
+from winnow.rewards.math_equivalence.names import NAME, capitals, in_order
+from winnow.rewards.math_equivalence.sets import joined_otherwise
+from winnow.rewards.math_equivalence.signs import named, settled
 from winnow.rewards.math_equivalence.units import compound, units_of, without_units
 
 Verdict = bool | None
@@ -24,7 +27,6 @@ MAX_UNDECIDED = 4_000  # characters sent to computer algebra
 _BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
 _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
-_NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?'?")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
@@ -62,13 +64,14 @@ class _Work:
 
 def compare(answer: str, gold: str, single: Decide) -> Verdict:
     """Compare two tidy texts. `single` compares elements without brackets or commas that the rules do not decide."""
+    texts = named(answer, gold)
     try:
-        return _compare(answer, gold, _Work(single))
+        return texts is not None and _compare(*texts, _Work(single), whole=True)
     except _TooMuch:
         return False
 
 
-def _compare(answer: str, gold: str, work: _Work) -> Verdict:
+def _compare(answer: str, gold: str, work: _Work, *, whole: bool = False) -> Verdict:
     work.count()
     if spelling(answer) == spelling(gold):
         return bool(spelling(gold))
@@ -76,12 +79,18 @@ def _compare(answer: str, gold: str, work: _Work) -> Verdict:
         verdict = rule(answer, gold)
         if verdict is not None:
             return verdict
+    texts = settled(answer, gold, whole=whole)
+    if texts is None or joined_otherwise(answer, gold):
+        return False
+    answer, gold = texts
     verdict = _equations(without_units(answer), without_units(gold), work)
     if verdict is not None:
         return verdict
     mine, theirs = value(answer), value(gold)
     if spelling(mine) == spelling(theirs):
         return bool(spelling(theirs))
+    if capitals(mine, gold) is False:
+        return False
     for structural in (_matrices, _elements, _apart, _ratios, _not_values, _relations, _identity):
         verdict = structural(mine, theirs, work)
         if verdict is not None:
@@ -90,7 +99,7 @@ def _compare(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def units(answer: str, gold: str) -> Verdict:
-    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added."""
+    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added to a number."""
     mine, theirs = units_of(answer), units_of(gold)
     added_percent = "percent" in mine and "percent" not in theirs
     return False if added_percent or (mine and theirs and mine != theirs) else None
@@ -121,7 +130,7 @@ def value(text: str) -> str:
     left, equals, right = text.partition("=")
     if not equals:
         left, equals, right = text.partition(r"\in ")
-    named = equals and "=" not in right and "," not in left and _NAME.fullmatch(left.strip())
+    named = equals and "=" not in right and "," not in left and NAME.fullmatch(left.strip())
     return right.strip() if named else text
 
 
@@ -153,7 +162,7 @@ def _equations(answer: str, gold: str, work: _Work) -> Verdict:
     mine, theirs = split_top(answer, "="), split_top(gold, "=")
     if not (len(mine) == len(theirs) == 2) or "," in mine[0] + theirs[0] or len(split_top(answer)) > 1:
         return None
-    if ")" in mine[0] + theirs[0] and _NAME.fullmatch(mine[0]) and _NAME.fullmatch(theirs[0]):
+    if ")" in mine[0] + theirs[0] and NAME.fullmatch(mine[0]) and NAME.fullmatch(theirs[0]):
         return None
     factor = _one_equation(mine, theirs)
     if factor is not None:
@@ -231,7 +240,7 @@ def _elements(answer: str, gold: str, work: _Work) -> Verdict:
     elif len(mine) == len(theirs) == 1:
         return None
     else:
-        ordered = False
+        ordered = in_order(mine, theirs)
     return _matched(mine, theirs, ordered, work)
 
 
@@ -273,7 +282,7 @@ def _both_signs(text: str) -> list[str]:
 def _function(text: str) -> str:
     """The name of the function that a text defines, such as `f` in `f(x) = 2x`; empty without one."""
     left, equals, _ = text.partition("=")
-    return left.partition("(")[0].strip() if equals and _NAME.fullmatch(left.strip()) and "(" in left else ""
+    return left.partition("(")[0].strip() if equals and NAME.fullmatch(left.strip()) and "(" in left else ""
 
 
 def _is_builder(inside: str) -> bool:

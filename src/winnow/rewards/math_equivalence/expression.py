@@ -3,7 +3,7 @@ r"""A small language of exact expressions, which are parsed without executing an
     sum      := product (("+" | "-") product)*
     product  := signed (("*" | "/" | \cdot | \times | \div | nothing) signed)*      nothing: not before a number
     signed   := ("+" | "-")* power
-    power    := atom ("^" (digits | letter | "{" sum "}" | "(" sum ")"))?            no towers
+    power    := atom ("^" (digits | letter | "{" sum "}" | "(" sum ")"))? ("^\circ" | "\%")?     no towers
     atom     := number | number \overline{digits} | number \frac{digits}{digits} | letter | \pi | \frac{sum}{sum}
               | \sqrt[sum]{sum} | "(" sum ")" | "{" sum "}"
 
@@ -35,11 +35,14 @@ _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
 # To 85 digits. Both sides are evaluated with the same number, so it acts like a letter with this value.
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
-_GREEK = "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
+_GREEK = (
+    "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
+    " Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
+)
 _APPLIED = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)")  # I(0) is not I times 0
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<word>\\[a-zA-Z]+|sqrt|pi(?![a-zA-Z]))|(?P<letter>[a-zA-Z])"
-    r"|(?P<sign>[-+*/^(){}\[\]]))",
+    r"|(?P<sign>[-+*/^(){}\[\]]|\\%))",
     re.ASCII,
 )
 
@@ -64,6 +67,9 @@ class Node:
         if self.operands:
             return frozenset().union(*(operand.letters() for operand in self.operands))
         return frozenset({self.operation} if isinstance(self.operation, str) and self.operation != "pi" else ())
+
+
+_DEGREE = Node("/", (Node("pi"), Node(Fraction(180))))
 
 
 def read(text: str) -> Node:
@@ -187,8 +193,21 @@ class _Reader:
 
     def power(self, depth: int) -> Node:
         base = self.atom(depth)
-        if self.here != "^":
-            return base
+        if self.here == "^" and self.tokens[self.position + 1] != r"\circ":
+            base = self._raised(base, depth)
+        return self._with_sign(base)
+
+    def _with_sign(self, base: Node) -> Node:
+        """The base times the number that a percent or degree sign means."""
+        if self.here == "^" and self.tokens[self.position + 1] == r"\circ":
+            self.position += 2
+            return Node("*", (base, _DEGREE))
+        if self.here == r"\%":
+            self.take()
+            return Node("*", (base, Node(Fraction(1, 100))))
+        return base
+
+    def _raised(self, base: Node, depth: int) -> Node:
         self.take()
         if self.here in ("{", "("):
             exponent = self.atom(depth)

@@ -6,15 +6,42 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from winnow.rewards.math_equivalence.signs import spelled
+
 MAX_CHARACTERS = 4096
 MAX_DIGITS = 400
 MAX_DEPTH = 40
 
 _UNICODE = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt "}
-    | {"°": r"^\circ ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"}
+    | {
+        "°": r"^\circ ",
+        "º": r"^\circ ",
+        "˚": r"^\circ ",
+        "℃": r"^\circ C",
+        "℉": r"^\circ F",
+        "²": "^{2}",
+        "³": "^{3}",
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+    }
     | {"\0": " ", "\1": " ", "∅": r"\emptyset "}
-    | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "′": "'", "∈": r"\in ", "⁄": "/"}
+    | {
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "∪": r"\cup ",
+        "±": r"\pm ",
+        "′": "'",
+        "″": "''",
+        "‴": "'''",
+        "’": "'",
+        "´": "'",
+        "∈": r"\in ",
+        "ℝ": r"\mathbb{R}",
+        "ℤ": r"\mathbb{Z}",
+        "⁄": "/",
+    }
 )
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|exp|ln|log"
 _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
@@ -36,7 +63,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r",\s*\\!\s*", _NARROW),
         (r"\{,\}", _BRACED),
         (r"(?<!\\)\\[,;:!\s]|\\q?quad(?![a-zA-Z])|~|&nbsp;", " "),
-        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])\s*\.?", ""),
+        (r"\\(?:left|right|middle|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])\s*\.?", ""),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
@@ -54,7 +81,6 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             r"[(\[]\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?((?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{array\}\s*[)\]]",
             r"\\begin{pmatrix}\1\\end{pmatrix}",
         ),
-        (r"\^\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?", "'"),
         (r"\\[()\[\]]|(?<!\\)\$", " "),  # math delimiters
         (rf"\\frac{_ONE}{_ONE}", r"\\frac{\1}{\2}"),
         (rf"\\frac{_ONE}\s*\{{", r"\\frac{\1}{"),
@@ -92,6 +118,8 @@ _APART = re.compile(
     r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
 )
 
+_FUNCTION_POWER = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|ln|log)\s?\^\s?\d (?=\d)")  # \sin^2 15
+
 
 def readable(text: str) -> bool:
     """Small enough to compare: at most 4,096 characters, 400 digits in a row, 40 nested brackets; not empty."""
@@ -115,6 +143,7 @@ def tidy(text: str) -> str:
         text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
+    text = spelled(text)
     text = _with_plain_commas(text.strip().removesuffix(".").rstrip("\\ "))
     return text if "," in text else text.replace(";", ",")  # a list whose numbers have a decimal comma
 
@@ -129,7 +158,7 @@ def apart(text: str) -> bool:
 
     Such a text has no value, and equals only itself.
     """
-    return _APART.search(" ".join(text.split())) is not None
+    return _APART.search(_FUNCTION_POWER.sub("", " ".join(text.split()))) is not None
 
 
 def _in_ascii(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from winnow.rewards.math_equivalence import signs
+
 _LENGTH = "millimeter centimeter meter kilometer mile inch inche foot feet yard mm cm km ft yd"
 _TIME = "second minute hour day week month year sec min hr"
 _MONEY = "cent dollar usd euro rupee"
@@ -21,7 +23,7 @@ _WORD_UNIT = re.compile(
     rf"{_POWER}(?!\s*\.?\d)",
     re.IGNORECASE,
 )
-_SIGN_UNIT = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?P<celsius>[CF](?![a-zA-Z]))?|\\degrees?(?![a-zA-Z])|\\?%|\\\$")
+_CURRENCY = re.compile(r"\\\$")
 _QUANTITY = re.compile(
     rf"(\d+(?:\.\d+)?) ?(?:({_WORDS})s?(?![a-zA-Z])|"
     r"(\^\s*\{?\s*\\circ\s*\}?|'{1,2}|\"|(?:in|[hmsgl])(?![a-zA-Z])))",
@@ -33,14 +35,14 @@ _SCALED = re.compile(rf"(\d+)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", 
 
 
 def without_units(text: str) -> str:
-    """Tidy text without units, percent, currency and degree signs, and with `5 million` written in digits.
+    """Tidy text without units, currency and the signs of bare numbers, and with `5 million` written in digits.
 
     `5 hours 30 minutes` keeps its units: without them it is two numbers.
     """
     text = _SCALED.sub(_in_digits, text)
     if _is_only_a_unit(text) or compound(text):
         return text
-    return " ".join(_SIGN_UNIT.sub(" ", _WORD_UNIT.sub(" ", text)).split())
+    return " ".join(_CURRENCY.sub(" ", _WORD_UNIT.sub(" ", signs.without(text))).split())
 
 
 def units_of(text: str) -> frozenset[str]:
@@ -48,7 +50,7 @@ def units_of(text: str) -> frozenset[str]:
     if _is_only_a_unit(text):
         return frozenset()
     names = {_name(match) for match in _WORD_UNIT.finditer(text)}
-    return frozenset(names | {_sign(match) for match in _SIGN_UNIT.finditer(text)})
+    return frozenset(names | ({"dollar"} if _CURRENCY.search(text) else set()) | signs.names(text))
 
 
 def compound(text: str) -> list[tuple[str, str]] | None:
@@ -73,14 +75,8 @@ def _name(match: re.Match[str]) -> str:
     return _CANONICAL.get(word, word) + (f"^{exponent}" if exponent else "")
 
 
-def _sign(match: re.Match[str]) -> str:
-    if "%" in match[0]:
-        return "percent"
-    return "dollar" if "$" in match[0] else "degree" + (match["celsius"] or "")
-
-
 def _is_only_a_unit(text: str) -> bool:
-    return not any(c.isalnum() for c in _SIGN_UNIT.sub("", _WORD_UNIT.sub("", " " + text)))
+    return not any(c.isalnum() for c in signs.SIGN.sub("", _WORD_UNIT.sub("", " " + text)))
 
 
 def _in_digits(match: re.Match[str]) -> str:

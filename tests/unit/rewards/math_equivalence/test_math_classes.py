@@ -43,6 +43,20 @@ REFUSED = {
     ("2:4", "1:2"): "ratios are compared part by part, for 2:30 and 1:15 are different times",
     ("5.5 hours", r"5 \text{ hours } 30 \text{ minutes}"): "units are not converted",
     ("1 m", "100 cm"): "units are not converted",
+    ("0.2", r"20\%"): "a percentage is not converted",
+    (r"\frac{\pi}{2}", r"90^\circ"): "degrees are converted only inside an expression",
+    ("12", "12'"): "minutes of arc are not omitted",
+    ("y'", r"\frac{dy}{dx}"): "a prime may mean a derivative or another name",
+    ("BA", "AB"): "capitals that are the whole answer may be a word, a segment or a product of matrices",
+    ("3, 2", "m=2, n=3"): "without names, the order says which value is which",
+    ("x=2, y=3", "(2,3)"): "a list is no tuple; `(x,y)=(2,3)` is",
+    ("5", "x+y=5"): "a gold with letters on its left may be the equation of a line",
+    ("2x=70", "70"): "an equation for one letter is not solved",
+    ("5:15", r"5:15 \text{ p.m.}"): "a time without a.m. or p.m. is on the clock of 24 hours",
+    ("x>1, x<3", r"x>1 \text{ or } x<3"): "a comma between conditions means and, if both can hold",
+    (r"\{n : 1 < n < 4\}", "(1,4)"): "n may be an integer",
+    ("A", r"\text{(A) and (B)}"): "two options are no option",
+    ("C(9,2)", r"\binom{9}{2}"): "C(9,2) may be a point",
 }
 
 ONCE_PAID = [
