@@ -83,8 +83,9 @@ _TEXT = re.compile(
     r"\s*\{(?P<inside>(?:[^{}]|\^\s*\{[^{}]*\})*)\}"
 )
 _AFTER_VALUE = re.compile(r"[0-9A-Za-z)}\].*/](?:\\[,;:!\s]|[\s~])*(?:\\frac\s*)?\{?\s*$")
-_SHORT = re.compile(r"(?<![A-Za-zµμ\\])[A-Za-zµμ]{1,2}Ω?(?![A-Za-zΩ])|Ω")
-_NO_UNIT = re.compile(r"^\s*[(\[]|(?<!\\)[,;:.=]|\\(?!cdot|[,;:!\s])")
+_NUMBER = re.compile(r"\s*[-+]?[\d.,/]*\d\s*")
+_SHORT = re.compile(r"(?<![A-Za-zµμ\\])(?!(?:sq|cu)(?![A-Za-z]))[A-Za-zµμ]{1,2}Ω?(?![A-Za-zΩ])|Ω")
+_NO_UNIT = re.compile(r"^\s*[(\[]|(?<!\\)[,;:=]|(?<!sq)(?<!cu)\.|\\(?!cdot|[,;:!\s])")
 _THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0\1]\d{3})+(?!\d|,\d)")
 _TYPESET_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:[\0\1]\d{3})+(?!\d)")
 _BRACKET = re.compile(r"(?P<open>[(\[]|\\\{)|(?P<close>[)\]]|\\\})")
@@ -130,17 +131,19 @@ def tidy(text: str) -> str:
 
 
 def _plain(text: re.Match[str]) -> str:
-    """What a macro such as \\text contains. After a value, short names of units are marked."""
+    r"""What a macro such as \text contains. Short names of units are marked, if only units follow a value there."""
     micro, inside = text["micro"] or "", text["inside"]
-    if not text["upright"] or not _AFTER_VALUE.search(text.string, max(0, text.start() - 16), text.start()):
-        return f"{micro} {inside} "
-    unit = (micro and "μ") + re.sub(
-        r"\\Omega(?![a-zA-Z])", "Ω", re.sub(r"\\mu(?![a-zA-Z])\s*", "μ", inside).lstrip("~ ")
-    )
+    plain = f"{micro} {inside} "
+    value = _NUMBER.match(inside)
+    if not text["upright"] or not (value or _AFTER_VALUE.search(text.string[max(0, text.start() - 16) : text.start()])):
+        return plain
+    unit = (micro and "μ") + inside[value.end() if value else 0 :].lstrip("~ ")
+    unit = unit.replace(r"\mu ", "μ").replace(r"\mu", "μ").replace(r"\Omega", "Ω")
     names = _SHORT.findall(unit)
     if _NO_UNIT.search(unit) or not names or not all(lookup(name, upright=True) for name in names):
-        return f"{micro} {inside} "
-    return f" {_SHORT.sub(lambda name: name[0] if name[0] in BARE else UPRIGHT + name[0], unit)} "
+        return plain
+    marked = _SHORT.sub(lambda name: name[0] if name[0] in BARE else UPRIGHT + name[0], unit)
+    return f" {value[0] if value else ''} {marked} "
 
 
 def spelling(text: str) -> str:

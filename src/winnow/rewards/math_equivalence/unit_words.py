@@ -38,6 +38,7 @@ revolution: rev turn
 decibel: dB
 bit
 byte
+person: persons
 kilobyte: kB KB
 megabyte: MB
 gigabyte: GB
@@ -87,22 +88,22 @@ NOUNS = """
 accident adult album animal answer apartment apple arrangement arrow attempt baby bag ball balloon banana basket bead
 bean bear bed bee bike bird block blueberry boat book bottle bouquet bowl box boy bracelet branch brick brother bucket
 bug building bulb bus bush bushel button cake calorie camper candle candy car card carrot case cat cell chair chapter
-cherry chicken chocolate choice circle city class classroom clip coin color colour column combination container cookie
-corner cousin cow crate crayon cupcake customer deer desk dice die digit dime doctor dog doll donut door dot dress
-drink driver duck edge egg element employee envelope episode error event face factor family fan farmer feature fish
-floor flower fork friend frog function game garden gift girl glass goal goat grade grandchild grape graph group guest
-guitar handshake hat head hen hit home horse hotdog house image individual integer invitation item jar job joke juror
-kid kitten knight lamp language lap lawn leaf leg lego lemon lesson letter line lion loaf lollipop machine magazine
-man marble mark match meal member mention message mistake model monkey mouse move muffin mug necklace neighbor nickel
-note notebook number object onion orange orbit order outcome outfit page painting pair parent part participant
-passenger path patient peach peanut pear pen pencil permutation person phone photo piano picture pie piece pig pill
-pizza place plane plant plate player plum point polygon possibility post potato present prisoner prize problem puppy
-puzzle question rabbit rectangle ribbon ring road robot rock roll room root rope rose row sandwich scarf school scoop
-seat section seed segment sheep shelf shell shirt shoe side sister slice sock solution song spoon square stamp star
-step stick sticker stone story straw strawberry street student subset suit swap sweater sweet symbol table tank task
-teacher team term test ticket tie tile time tire toy train trapezoid tray tree triangle tricycle trip truck tulip
-turtle valley value vase vehicle vertex video vote voter walk wall watch watermelon way wheel window winner woman word
-worker worm zebra zero
+cherry chicken child chocolate choice circle city class classroom clip coin color colour column combination container
+cookie corner cousin cow crate crayon cupcake customer deer desk dice die digit dime doctor dog doll donut door dot
+dress drink driver duck edge egg element employee envelope episode error event face factor family fan farmer feature
+fish floor flower fork friend frog function game garden gift girl glass goal goat grade grandchild grape graph group
+guest guitar handshake hat head hen hit home horse hotdog house image individual integer invitation item jar job joke
+juror kid kitten knight lamp language lap lawn leaf leg lego lemon lesson letter line lion loaf lollipop machine
+magazine man marble mark match meal member mention message mistake model monkey mouse move muffin mug necklace
+neighbor nickel note notebook number object onion orange orbit order outcome outfit page painting parent part
+participant passenger path patient peach peanut pear pen pencil permutation person phone photo piano picture pie piece
+pig pill pizza place plane plant plate player plum point polygon possibility post potato present prisoner prize
+problem puppy puzzle question rabbit rectangle ribbon ring road robot rock roll room root rope rose row sandwich scarf
+school scoop seat section seed segment sheep shelf shell shirt shoe side sister slice sock solution song spoon square
+stamp star step stick sticker stone story straw strawberry street student subset suit swap sweater sweet symbol table
+tank task teacher team term test ticket tie tile time tire toy train trapezoid tray tree triangle tricycle trip truck
+tulip turtle valley value vase vehicle vertex video vote voter walk wall watch watermelon way wheel window winner
+woman word worker worm zebra zero
 """
 _PLURALS = {"person": "people", "child": "children", "grandchild": "grandchildren", "man": "men", "woman": "women"} | {
     **{"mouse": "mice", "vertex": "vertices", "die": "dice", "leaf": "leaves", "loaf": "loaves", "shelf": "shelves"},

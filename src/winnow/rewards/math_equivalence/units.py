@@ -33,7 +33,8 @@ _MACROS = {
 _MACRO = "|".join(re.escape(macro) + "(?![a-zA-Z])" for macro in _MACROS)
 _NAME = rf"{UPRIGHT}?[A-Za-zÅµμΩ]+|[{_SYMBOLS}]|{_MACRO}"
 _START = re.compile(
-    rf"(?<![A-Za-z\\{UPRIGHT}])(?:/(?=\s*(?:{UPRIGHT}|[A-Za-z]{{3}}))|\\frac\s*\{{(?=\s*[A-Za-z{UPRIGHT}])|{_NAME})"
+    rf"(?<![A-Za-z\\{UPRIGHT}])(?:{_NAME})|[{_SYMBOLS}]|{_MACRO}"
+    rf"|/(?=\s*(?:{UPRIGHT}|[A-Za-z]{{3}}))|\\frac\s*\{{(?=\s*[A-Za-z{UPRIGHT}])"
 )
 _FACTOR = re.compile(
     rf"(?:(?P<by>square|cubic|sq|cu)\.?\s+)?(?P<name>{_NAME})"
@@ -51,7 +52,8 @@ _AFTER = re.compile(
     r"|(?:or|and)(?![a-zA-Z]))"
 )
 _MONEY = re.compile(
-    rf"(?<![^\s(\[,=+-])(?:([{_SYMBOLS}]|{_MACRO}|[A-Z]{{3}}|Rs)|(US|HK|NZ|AU?|CA?|S)\s*\\\$)\.?\s*(?=\.?\d)"
+    rf"(?<![^\s(\[,=+-])(?:(?P<sign>[{_SYMBOLS}]|{_MACRO})\s*(?=[^\s,;])"
+    rf"|(?:(?P<name>[A-Z]{{3}}|Rs)\.?|(?P<country>US|HK|NZ|AU?|CA?|S)\s*\\\$)\s*(?=[-+]?(?:\.?\d|\\frac|\\sqrt)))"
 )
 _DOLLARS = {"US": "USD", "HK": "HKD", "NZ": "NZD", "A": "AUD", "AU": "AUD", "C": "CAD", "CA": "CAD", "S": "SGD"}
 _QUANTITY = re.compile(rf"(\d+(?:\.\d+)?) ?(?:({_NAME})(?![a-zA-Z])|(\^\s*\{{?\s*\\circ\s*\}}?|'{{1,2}}|\"))")
@@ -147,7 +149,7 @@ def _units(text: str) -> tuple[_Unit, ...]:
             continue
         found.append(unit)
     for match in _MONEY.finditer(text):
-        powers = _named(_DOLLARS[match[2]] if match[2] else match[1], upright=True)
+        powers = _named(match["sign"] or match["name"] or _DOLLARS[match["country"]], upright=True)
         if powers is not None and set(powers) <= MONEY_NAMES:
             found.append(_Unit(match.start(), match.end(), powers, text[match.end() :].partition(",")[0].strip()))
     return tuple(sorted(found, key=lambda unit: unit.start))
