@@ -26,6 +26,11 @@ def test_the_file_is_made_from_the_pinned_pint() -> None:
     assert Path(str(unit_names.__file__)).read_text(encoding="utf-8") == script.text(pinned[1], pint.UnitRegistry())
 
 
+def test_the_page_prints_the_list() -> None:
+    page = (ROOT / "docs" / "verifiers.md").read_text(encoding="utf-8")
+    assert script.page(page) == page
+
+
 def test_constants_numbers_and_small_words_are_no_units() -> None:
     words = unit_words.words()
     assert [
