@@ -111,6 +111,7 @@ _PLURALS = {"person": "people", "child": "children", "grandchild": "grandchildre
 }
 
 
+COUNTED = frozenset(NOUNS.split())
 MONEY_NAMES = frozenset(line.partition(":")[0] for line in MONEY.split("\n"))
 _TIMES = frozenset(("am", "pm"))  # of day
 # hg, hl and dg are in use, dV and hA are not.

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from winnow.rewards.math_equivalence.latex import UPRIGHT
-from winnow.rewards.math_equivalence.unit_words import MONEY_NAMES, Powers, lookup
+from winnow.rewards.math_equivalence.unit_words import COUNTED, MONEY_NAMES, Powers, lookup
 
 _SIGN_UNIT = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?P<celsius>[CF](?![a-zA-Z]))?|\\degrees?(?![a-zA-Z])|\\?%|\\\$")
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -45,7 +45,9 @@ _OVER = re.compile(r"\s*/\s*|\s*per\s+")
 _TIMES = re.compile(r"-|\s*(?:\\cdot(?![a-zA-Z])|\*)\s*|\s+")
 _FRACTION, _MIDDLE, _END = (re.compile(part) for part in (r"\\frac\s*\{\s*", r"\s*\}\s*\{\s*", r"\s*\}"))
 _EXPONENTS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_VALUE = re.compile(r"(?:[\d)}\]]|\d\.|(?<![a-zA-Z\\])[a-zA-Z]|\\(?:pi|infty|alpha|beta|theta|phi|omega|lambda))\s*$")
+_VALUE = re.compile(
+    r"(?:[\d)}\]]|\d\.|(?P<letter>(?<![a-zA-Z\\])[b-zB-HJ-Z])|\\(?:pi|infty|alpha|beta|theta|phi|omega|lambda))\s*$"
+)
 _IN_BRACKETS = re.compile(r"(?<=\d) ?\(\s*$")
 _AFTER = re.compile(
     r"(?:\s|[)\]](?!\s*\^)|\\\})*(?:$|[,;:=<>&+-]|\\(?:le|ge|ne|lt|gt|cup|in|pm|end)(?![a-zA-Z])|\\\\"
@@ -158,9 +160,12 @@ def _units(text: str) -> tuple[_Unit, ...]:
 def _unit_at(text: str, start: int) -> _Unit | None:
     before = text[max(0, start - 12) : start]
     bracketed = _IN_BRACKETS.search(before)
-    if not (bracketed or _VALUE.search(before)):
+    value = bracketed or _VALUE.search(before)
+    if value is None:
         return None
     end, powers = _read(text, start)
+    if value.re is _VALUE and value["letter"] and COUNTED & powers.keys():
+        return None  # x cm, but not the option of "B polygons"
     if bracketed:  # 9 (apples)
         start -= len(bracketed[0])
         end = end + 1 if powers and text[end : end + 1] == ")" else start

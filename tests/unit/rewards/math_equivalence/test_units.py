@@ -98,6 +98,7 @@ NO_UNITS = [
 ]  # fmt: skip
 
 DIFFERENT = [
+    ("A", "A polygon"), ("A", "A mile"), ("B", "B students"), ("I", "I minutes"),
     (r"1 \text{ km}", r"1000 \text{ m}"), ("120 minutes", "2 hours"), (r"60 \text{ rpm}", "1 Hz"),
     (r"60 \text{ rpm}", r"6.28 \text{ Hz}"), (r"12 \text{ N m}", r"12 \text{ J}"), ("100 cents", "1 dollar"),
     (r"3 \text{ cm}, 4 \text{ m}", r"3 \text{ m}, 4 \text{ cm}"),
