@@ -1,6 +1,7 @@
 """How often the `math` grader is wrong, and how fast it is.
 
     python benchmarks/math_equivalence.py
+    python benchmarks/math_equivalence.py --before ../before   also the seconds per verdict of a former tree, paired
 
 Every pair of math_pairs.py is judged as in a run: by `Verifiers`, one killable worker and the reward `boxed`. The CPU
 seconds are those of trainer, supervisor and worker together, because they depend little on other processes. Writes
@@ -10,6 +11,7 @@ benchmarks/results/<date>_math_equivalence.json.
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import Any
 
 import frame
 import numpy as np
+from math_judge import paired_seconds
 from math_pairs import DATA, KINDS, LABEL_NOISE, Pair, counts, make_pairs
 
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -101,9 +104,10 @@ def _by_kind(pairs: Iterable[Pair]) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = frame.parser(__doc__)
+    parser = frame.parser(__doc__, timed=(300, "pairs of each file that are timed in both trees"), rounds=5)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with the seven files")
     parser.add_argument("--timeout-seconds", type=float, default=5.0)
+    parser.add_argument("--before", type=Path, help="a former tree, whose seconds per verdict are compared")
     parser.add_argument("--show", action="store_true", help="print every wrong verdict, and write no file")
     options = frame.parse(parser)
     pairs = make_pairs(options.data)
@@ -124,7 +128,17 @@ def main() -> None:
         "label_noise": [[*key, reason] for key, reason in LABEL_NOISE.items()],
         "grader": found,
     }
+    if options.before:
+        report["seconds_per_verdict"] = paired_seconds(options.before, _drawn(pairs, options.timed), options.rounds)
+        print(report["seconds_per_verdict"])
     frame.finish("math_equivalence", report, packages=PACKAGES)
+
+
+def _drawn(pairs: Sequence[Pair], of_each: int) -> list[Pair]:
+    """At most `of_each` pairs of each file, drawn by a fixed seed."""
+    order = random.Random(0).sample(pairs, len(pairs))
+    sources = sorted({pair.source for pair in pairs})
+    return [pair for source in sources for pair in [pair for pair in order if pair.source == source][:of_each]]
 
 
 def _print_wrong(verdicts: Iterable[tuple[Pair, Outcome]]) -> None:

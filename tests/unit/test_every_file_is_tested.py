@@ -121,7 +121,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "rewards/math_equivalence/algebra.py": "unit/rewards/math_equivalence/test_grader.py",
     "rewards/math_equivalence/exact.py": "unit/rewards/math_equivalence/test_grader.py",
     "rewards/math_equivalence/latex.py": "unit/rewards/math_equivalence/test_grader.py",
-    "rewards/math_equivalence/units.py": "unit/rewards/math_equivalence/test_grader.py",
+    "rewards/math_equivalence/unit_words.py": "unit/rewards/math_equivalence/test_unit_names.py",
     "run_view/configuration.py": "unit/run_view/test_plot.py",
     "run_view/data.py": "unit/commands/test_python_door.py",
     "run_view/panels.py": "unit/run_view/test_plot.py",

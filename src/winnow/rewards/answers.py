@@ -19,7 +19,7 @@ from winnow.rewards.format import thinking_open
 from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence import exact, expression
 from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
-from winnow.rewards.math_equivalence.units import units_of, without_units
+from winnow.rewards.math_equivalence.units import units_of
 
 
 def _check_boxed(options: Mapping[str, Any]) -> None:
@@ -88,8 +88,9 @@ def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_to
     field `unit` is added to a gold without a unit (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError
     for an `error` that is no number of at least 0.
     """
+    gold = with_unit(prompt.answer, prompt.meta, GRADERS[grader])
     equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
-    return verdict(last_boxed(_conclusion(prompt, rollout)), with_unit(prompt.answer, prompt.meta), equal)
+    return verdict(last_boxed(_conclusion(prompt, rollout)), gold, equal)
 
 
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
@@ -189,10 +190,11 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
     return error
 
 
-def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
-    """The gold, or each of several, followed by `meta["unit"]` if that unit is known and it has none: 8 -> 8 min."""
+def with_unit(gold: Any, meta: Mapping[str, Any], equal: Equal) -> Any:
+    """The gold, or each of several, followed by `meta["unit"]` if it has no unit and may be given without it."""
     unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
-    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # no unit, or an unknown one
+    unit = unit if "\\" in unit or not unit else rf"\text{{ {unit}}}"  # m alone is a letter
+    if not unit or not equal("1", f"1 {unit}"):
         return gold
     several = gold if isinstance(gold, (list, tuple)) else [gold]
     return [str(one) if units_of(tidy(str(one))) else f"{_bare(str(one))} {unit}" for one in several]

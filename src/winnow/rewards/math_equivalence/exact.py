@@ -16,7 +16,7 @@ from winnow.rewards.math_equivalence.latex import apart, brackets, spelling, spl
 from winnow.rewards.math_equivalence.names import NAME, capitals, in_order
 from winnow.rewards.math_equivalence.sets import joined_otherwise
 from winnow.rewards.math_equivalence.signs import named, settled
-from winnow.rewards.math_equivalence.units import compound, units_of, without_units
+from winnow.rewards.math_equivalence.units import compound, exchanged, units_of, without_units
 
 Verdict = bool | None
 Decide = Callable[[str, str], Verdict]
@@ -99,14 +99,13 @@ def _compare(answer: str, gold: str, work: _Work, *, whole: bool = False) -> Ver
 
 
 def units(answer: str, gold: str) -> Verdict:
-    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added to a number."""
-    mine, theirs = units_of(answer), units_of(gold)
-    added_percent = "percent" in mine and "percent" not in theirs
-    return False if added_percent or (mine and theirs and mine != theirs) else None
+    """Units may be omitted, but not exchanged; a percent sign changes the value, so it may not be added to a number."""
+    added_percent = "percent" in units_of(answer) - units_of(gold)
+    return False if added_percent or exchanged(answer, gold) else None
 
 
 def words(answer: str, gold: str) -> Verdict:
-    """Words belong to an answer: `42 apples` is not 42, `north` is not `south`, `A or B` is not `A and B` in words."""
+    """Words belong to an answer: `I have 42` is not 42, `north` is not `south`, `A or B` is not `A and B` in words."""
     mine, theirs = _words(answer), _words(gold)
     if mine != theirs:
         return False

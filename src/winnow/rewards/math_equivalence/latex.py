@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable
 
 from winnow.rewards.math_equivalence.signs import spelled
+from winnow.rewards.math_equivalence.unit_words import BARE, lookup
 
 MAX_CHARACTERS = 4096
 MAX_DIGITS = 400
@@ -26,7 +27,7 @@ _UNICODE = str.maketrans(
         "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}",
     }
-    | {"\0": " ", "\1": " ", "∅": r"\emptyset "}
+    | {"\0": " ", "\1": " ", "\2": " ", "∅": r"\emptyset "}
     | {
         "≤": r"\le ",
         "≥": r"\ge ",
@@ -48,6 +49,8 @@ _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 
 # Placeholders for two ways to typeset a comma in a number; _with_plain_commas decides whether it separates thousands.
 _NARROW, _BRACED = "\0", "\1"
+# It stays in a tidy text, before a short name of a unit that \text or \mathrm sets: 12 \text{ m} is no product.
+UPRIGHT = "\2"
 
 
 def _mixed_number(match: re.Match[str]) -> str:
@@ -100,7 +103,14 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"(?<![\w.,^])(?<!\d )[1-9]\d{0,2}(?: \d{3})+(?! ?\d)", lambda number: number[0].replace(" ", "")),
     )
 )
-_TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
+_TEXT = re.compile(
+    r"(?P<micro>\\mu\s*)?\\(?:(?P<upright>text|mbox|textrm|mathrm|operatorname|rm)|textbf|textit|mathbf|mathit)"
+    r"\s*\{(?P<inside>(?:[^{}]|\^\s*\{[^{}]*\})*)\}"
+)
+_AFTER_VALUE = re.compile(r"[0-9A-Za-z)}\].*/](?:\\[,;:!\s]|[\s~])*(?:\\frac\s*)?\{?\s*$")
+_NUMBER = re.compile(r"\s*[-+]?[\d.,/]*\d\s*")
+_SHORT = re.compile(r"(?<![A-Za-zµμ\\])(?!(?:sq|cu)(?![A-Za-z]))[A-Za-zµμ]{1,2}Ω?(?![A-Za-zΩ])|Ω")
+_NO_UNIT = re.compile(r"^\s*[(\[]|(?<!\\)[,;:=]|(?<!sq)(?<!cu)\.|\\(?!cdot|[,;:!\s])")
 _THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0\1]\d{3})+(?!\d|,\d)")
 _TYPESET_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:[\0\1]\d{3})+(?!\d)")
 _BRACKET = re.compile(r"(?P<open>[(\[]|\\\{)|(?P<close>[)\]]|\\\})")
@@ -140,7 +150,7 @@ def tidy(text: str) -> str:
     r"""One spelling per meaning: NFKC, `\dfrac12` -> `\frac{1}{2}`, `\text{ cm}` -> ` cm`, `1,000` -> `1000`."""
     text = _in_ascii(text)
     for _ in range(3):  # \text{\textbf{(C)}}
-        text = _TEXT.sub(r" \1 ", text)
+        text = _TEXT.sub(_plain, text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = spelled(text)
@@ -148,9 +158,25 @@ def tidy(text: str) -> str:
     return text if "," in text else text.replace(";", ",")  # a list whose numbers have a decimal comma
 
 
+def _plain(text: re.Match[str]) -> str:
+    r"""What a macro such as \text contains. Short names of units are marked, if only units follow a value there."""
+    micro, inside = text["micro"] or "", text["inside"]
+    plain = f"{micro} {inside} "
+    value = _NUMBER.match(inside)
+    if not text["upright"] or not (value or _AFTER_VALUE.search(text.string[max(0, text.start() - 16) : text.start()])):
+        return plain
+    unit = (micro and "μ") + inside[value.end() if value else 0 :].lstrip("~ ")
+    unit = unit.replace(r"\mu ", "μ").replace(r"\mu", "μ").replace(r"\Omega", "Ω")
+    names = _SHORT.findall(unit)
+    if _NO_UNIT.search(unit) or not names or not all(lookup(name, upright=True) for name in names):
+        return plain
+    marked = _SHORT.sub(lambda name: name[0] if name[0] in BARE else UPRIGHT + name[0], unit)
+    return f" {value[0] if value else ''} {marked} "
+
+
 def spelling(text: str) -> str:
     r"""A tidy text without its blanks, except those between two numbers, and those that end the name of a macro."""
-    return _BLANK.sub(lambda blank: blank[1] or "", " ".join(text.split()))
+    return _BLANK.sub(lambda blank: blank[1] or "", " ".join(text.replace(UPRIGHT, "").split()))
 
 
 def apart(text: str) -> bool:

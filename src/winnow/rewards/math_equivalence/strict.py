@@ -13,10 +13,21 @@ from __future__ import annotations
 import re
 
 from winnow.rewards.math_equivalence import expression
-from winnow.rewards.math_equivalence.latex import brackets, spelling, split_top, tidied, tidy
-from winnow.rewards.math_equivalence.units import without_units
+from winnow.rewards.math_equivalence.latex import UPRIGHT, brackets, spelling, split_top, tidied, tidy
+from winnow.rewards.math_equivalence.units import compound, in_digits, without_signs
 
 MAX_LETTERS = 2
+_LENGTHS = "millimeter|centimeter|meter|kilometer|mile|inche|inch|foot|feet|yard|mm|cm|km|ft|yd"
+_TIMES = "second|minute|hour|day|week|month|year|sec|min|hr"
+_OTHERS = (
+    "cent|dollar|usd|euro|rupee|degree|radian|kilogram|gram|kg|mg|pound|lb|ounce|oz|liter|litre|ml|mph|kph|percent"
+)
+_UNIT = re.compile(
+    rf"(?<=[\d}})\s.])\s*(?:square |cubic |sq\.? )?(?<![a-zA-Z\\])"
+    rf"(?:{_LENGTHS}|{_TIMES}|{_OTHERS}|unit|point|people|way|(?:(?<=[\d}})] )|(?<=[\d}})]))in)s?(?![a-zA-Z{{(=])"
+    r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?(?!\s*\.?\d)",
+    re.IGNORECASE,
+)
 _LEFT_SIDE = re.compile(r"^(?:[a-zA-Z]{1,2}|\\[a-zA-Z]+)(?:\([a-z]\))?\s*(?:=|\\in(?![a-zA-Z]))(?!.*=)")
 _SLASH = re.compile(r"(?<![\w.)}/^])(-?\d+)/(\d+)(?![\w.({/])")
 _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?)(\d+)\}\{(\d+)\})")
@@ -42,12 +53,18 @@ def canonical(text: str) -> str:
 
 def _canonical(text: str) -> str:
     """The canonical form of a tidy text."""
-    text = without_units(text)
-    text = _LEFT_SIDE.sub("", text).strip()
+    text = _LEFT_SIDE.sub("", _without_units(text)).strip()
     text = re.sub(r"\s*,?\s(?:or|and)\s", ",", text)
     text = _SLASH.sub(_as_fraction, text)
     text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
     return spelling(text)
+
+
+def _without_units(text: str) -> str:
+    """Without the units of the textbook, which are fewer than those of `math`, and without signs of units."""
+    text = in_digits(text.replace(UPRIGHT, ""))
+    rest = without_signs(_UNIT.sub(" ", " " + text))
+    return text if compound(text) or not any(c.isalnum() for c in rest) else " ".join(rest.split())
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -88,13 +88,25 @@ def test_a_tolerance_must_be_a_number() -> None:
         (r"8\text{ min}", "min", r"8\text{ min}", "correct"),
         ("4.2", None, r"4.2\%", "wrong"),
         (["7", "8"], "min", "8 min", "correct"),
-        (r"\frac{600}{7}", "km/h", r"\frac{600}{7}", "correct"),  # a unit that the grader does not know
+        (r"\frac{600}{7}", "km/h", r"\frac{600}{7}", "correct"),
+        (r"\frac{600}{7}", "km/h", r"\frac{600}{7} \text{ km/h}", "correct"),
+        (r"\frac{600}{7}", "km/h", r"\frac{600}{7} \text{ m/s}", "wrong"),
+        ("9.8", "m/s^2", r"9.8\,\mathrm{m\,s^{-2}}", "correct"),
+        ("9.8", "m/s^2", r"9.8\,\mathrm{m\,s^{-1}}", "wrong"),
+        ("12", r"\mathrm{~m}", "12", "correct"),
+        ("12", "m", r"12 \text{ s}", "wrong"),
+        ("12", "zorks", "12", "correct"),  # a word that is no unit
     ],
 )
 def test_the_unit_of_the_problem_may_be_written_but_not_exchanged(
     gold: Any, unit: str | None, box: str, expected: str
 ) -> None:
     assert kind(gold, box, meta={"unit": unit}) == expected
+
+
+def test_the_strict_grader_takes_no_unit_that_it_would_not_omit() -> None:
+    assert kind("9.8", "9.8", meta={"unit": "m/s^2"}, grader="strict") == "correct"
+    assert kind("8", r"8\text{ min}", meta={"unit": "min"}, grader="strict") == "correct"
 
 
 @pytest.mark.parametrize(
