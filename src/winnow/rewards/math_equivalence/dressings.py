@@ -1,8 +1,8 @@
 r"""Dressings of an answer: what is written around a value without changing it.
 
 A left side of an answer is omitted if it equals the right side (`50+20 = 70`), or has at least two letters (`m+n = 70`)
-and so is no equation for one unknown. A gold may be a chain of equal values (`x = \frac{10}{2} = 5`), state its value
-twice (`0.5 \text{ or } \frac{1}{2}`), or have a noun (`9 (apples)`).
+and so is no equation for one unknown. A gold may be a chain of equal values (`x = \frac{10}{2} = 5`, `E = mc^2 = 9`),
+state its value twice (`0.5 \text{ or } \frac{1}{2}`), or have a noun (`9 (apples)`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def readings(text: str, same: Same) -> list[str]:
     """The text, and the same value without repetitions: a chain of equal values by its first and its last side."""
     sides = _sides(text)
     first, *rest = sides
-    if len(rest) > 1 and _is_left(first, rest[-1], same) and all(same(side, rest[-1]) for side in rest[:-1]):
+    middle = rest[:-1]
+    if middle and _is_left(first, rest[-1], same) and all(_is_formula(s) or same(s, rest[-1]) for s in middle):
         return [text, f"{first} = {rest[-1]}", rest[-1]]
     if len(rest) == 1 and re.fullmatch(ANGLE, first):
         return [text, rest[0]]
@@ -82,7 +83,12 @@ def _sides(text: str) -> list[str]:
 def _is_left(side: str, right: str, same: Same) -> bool:
     if _is_plain(side) or re.fullmatch(ANGLE, side):
         return True
-    return len(_letters(side)) > 1 or same(side, right)
+    return _is_formula(side) or same(side, right)
+
+
+def _is_formula(side: str) -> bool:
+    """An expression in two letters, such as `mc^2`, which is no equation for one of them."""
+    return len(_letters(side)) > 1
 
 
 def _is_plain(side: str) -> bool:

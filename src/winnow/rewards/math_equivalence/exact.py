@@ -153,7 +153,10 @@ def _apart(answer: str, gold: str, work: _Work) -> Verdict:
 def _ratios(answer: str, gold: str, work: _Work) -> Verdict:
     """Ratios and times part by part: `1:2` is not 1/2, for odds of 1:2 are 1/3; `2:30` is not `1:15`, a time."""
     mine, theirs = split_top(answer, ":"), split_top(gold, ":")
-    return None if len(mine) == len(theirs) == 1 else _matched(mine, theirs, True, work)
+    if len(mine) == len(theirs) == 1:
+        return None
+    minutes = [re.fullmatch(r"0\d", parts[-1]) is not None for parts in (mine, theirs)]  # 3:04 is a time, 3:4 a ratio
+    return minutes[0] == minutes[1] and _matched(mine, theirs, True, work)
 
 
 def _equations(answer: str, gold: str, work: _Work) -> Verdict:

@@ -127,10 +127,15 @@ def _closing(text: str, start: int) -> int:
 
 
 def _vectors(answer: str, gold: str) -> tuple[str, str]:
-    """Both as tuples if one is a vector in i, j, k and the other a tuple, a row or a column of two or three."""
+    """Both as tuples if one is a vector in i, j, k and the other a tuple, a row or a column of two or three.
+
+    So are two vectors, if one has an accent: `\\hat{i}` is `\\mathbf{i}`.
+    """
     if not any("j" in text or "k" in text for text in (answer, gold)):
         return answer, gold
     mine, theirs = _components(answer), _components(gold)
+    if mine and theirs and _ACCENT.search(answer + gold):
+        return f"({','.join(mine)})", f"({','.join(theirs)})"
     if (mine is None) == (theirs is None):
         return answer, gold
     entries = _entries(gold if theirs is None else answer)

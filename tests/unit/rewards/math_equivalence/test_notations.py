@@ -107,7 +107,8 @@ REWRITTEN = [
     (r"\langle 3, 4 \rangle", r"3\hat{\imath}+4\hat{\jmath}"), (r"2\hat{\mathbf{i}}+\hat{\mathbf{j}}", "(2,1)"),
     ("(2t,1,t^2)", r"2t\mathbf{i}+\mathbf{j}+t^2\mathbf{k}"),
     (r"\frac{1}{2}\mathbf{i}+\mathbf{j}", "(0.5, 1)"), ("(0,1,0)", r"\mathbf{j}"),
-    (r"4\mathbf{j}+3\mathbf{i}", "(3,4)"),
+    (r"4\mathbf{j}+3\mathbf{i}", "(3,4)"), (r"\vec{i}-2\vec{k}", r"\mathbf{i}-2\mathbf{k}"),
+    (r"2\hat{i}+3\hat{j}", r"2\hat{\imath}+3\hat{\jmath}"),
     (r"\mathbf{i}+2\mathbf{j}+3\mathbf{k}", r"\begin{bmatrix}1\\2\\3\end{bmatrix}"), ("(3,4)", "3i+4j"),
     (r"(\sqrt{2},1)", r"\sqrt{2}\,\hat{i}+\hat{j}"),
 ]  # fmt: skip
@@ -121,6 +122,7 @@ NOT_REWRITTEN = [
     ("C_1^2", r"\binom{1}{2}"), ("C_9^2", "18"),
     ("C(9,2)", "36"), ("C_n^2", "C_n^3"), ("A_9^2", "36"), ("C_9^2", "C_9^3"),
     ("(3,4)", r"3\mathbf{i}-4\mathbf{j}"), ("(3,4)", r"4\mathbf{i}+3\mathbf{j}"),
+    (r"\vec{i}-2\vec{k}", r"\mathbf{i}-2\mathbf{j}"), (r"2\hat{i}+3\hat{j}", r"2\hat{\imath}-3\hat{\jmath}"),
     ("(3,4,1)", r"3\mathbf{i}+4\mathbf{j}"), ("(3,4)", r"3\mathbf{i}+4\mathbf{j}+\mathbf{k}"),
     ("(3,4)", "3+4i"), ("[3,4]", r"3\mathbf{i}+4\mathbf{j}"),
     (r"3\mathbf{i}+4\mathbf{j}", r"4\mathbf{i}+3\mathbf{j}"), ("(3,4)", r"3\mathbf{i}+\mathbf{i}+4\mathbf{j}"),
