@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from winnow.errors import ConfigError, DataError, near_miss
-from winnow.records import Problem, Prompt
+from winnow.records import Message, Problem, Prompt
+from winnow.tasks.messages import prompt_messages
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,23 +42,30 @@ MEMORY = 2**30  # limit in bytes, in addition to the trainer's memory
 
 
 def chat_texts(
-    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+    questions: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    system: str | None,
+    options: Mapping[str, Any],
+    earlier: Iterable[Sequence[Message]] = itertools.repeat(()),
 ) -> list[str]:
-    """The text of every question, with the message `system` before it where one is given; `options` are variables of
-    the template.
+    """The text of every question, after its `earlier` messages; `options` are variables of the template. The message
+    `system`, where one is given, comes first, in the place of a system message among the earlier ones.
 
     Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
-    (`CPU_SECONDS`, `MEMORY`) or omits `system`. Raises ConfigError for an option that the template does not have.
+    (`CPU_SECONDS`, `MEMORY`) or omits a system message. Raises ConfigError for an option that the template does not
+    have.
     """
-    first = [] if system is None else [{"role": "system", "content": system}]
-    conversations = [[*first, {"role": "user", "content": question}] for question in questions]
+    conversations = [
+        prompt_messages(before, question, system) for question, before in zip(questions, earlier, strict=False)
+    ]
     texts = conversation_texts(conversations, tokenizer, options)
-    if system is not None and not all(system.strip() in text for text in texts):
-        raise _unfit(
-            "the tokenizer's chat template has no place for a system message",
-            "remove prompt.system",
-            key="prompt.system",
-        )
+    for (first, *_), text in zip(conversations, texts, strict=True):
+        if first["role"] == "system" and first["content"].strip() not in text:
+            raise _unfit(
+                "the tokenizer's chat template has no place for a system message",
+                "remove prompt.system" if system else "remove the system messages of the problems",
+                key="prompt.system",
+            )
     return texts
 
 
@@ -250,7 +258,8 @@ def render_each(
     `template` is `chat`, `r1_zero`, `question_only`, or a UTF-8 text file, relative to `base`, with one `{question}`;
     the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
     `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
-    A chat template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
+    A problem's earlier messages come before its question, and `system` takes the place of their system message. A chat
+    template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
     BOS where the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
@@ -262,9 +271,10 @@ def render_each(
     questions = [problem.question for problem in every]
     if template == "chat":
         messages = [f"{question}{suffix or ''}" for question in questions]
-        texts = chat_texts(messages, tokenizer, system, template_options)
+        texts = chat_texts(messages, tokenizer, system, template_options, [problem.earlier for problem in every])
     else:
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
+        _refuse_earlier(template, every)
         texts = list(map(_plain(template, tokenizer, base), questions))
     # Not verbose: transformers would print a warning about a prompt that is longer than the model's context.
     tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
@@ -322,6 +332,19 @@ def _refuse_ignored(template: str, **given: object) -> None:
             )
 
 
+def _refuse_earlier(template: str, problems: Iterable[Problem]) -> None:
+    """Raise ConfigError for messages before a question, which only a chat template renders."""
+    for problem in problems:
+        if problem.earlier:
+            raise ConfigError(
+                f"prompt.template = {template!r} has no place for the {problem.earlier[0][0]} message before the "
+                f"question of {problem.where or problem.id}",
+                remedy="set prompt.template to 'chat'",
+                key="prompt.template",
+                code="config.combination",
+            )
+
+
 def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None) -> Write:
     before, _, after = _text(template, base).partition("{question}")
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
@@ -361,7 +384,8 @@ def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTok
     special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
     pattern = re.compile("|".join(special) or r"(?!)")
     for problem in problems:
-        match = pattern.search(problem.question)
+        texts = (*(text for _, text in problem.earlier), problem.question)
+        match = next(filter(None, map(pattern.search, texts)), None)
         if match:
             raise DataError(
                 f"the question of {problem.id} contains {match[0]!r}, a special token of this tokenizer",
