@@ -23,6 +23,7 @@ from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
+from winnow.training.setup.gold_check import sample_of
 from winnow.training.setup.members import Members
 
 
@@ -39,6 +40,7 @@ class RunPrompts(NamedTuple):
     training: Rendered
     held_out: tuple[HeldOut, ...]
     tokenizer: Any
+    sample: tuple[Problem, ...]  # training problems whose golds are tried before the first step
 
     @property
     def longest(self) -> int:
@@ -102,7 +104,8 @@ def run_prompts(members: Members) -> RunPrompts:
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
-    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer)
+    sample = sample_of(training, members.config.seed)
+    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer, sample)
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:
