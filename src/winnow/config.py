@@ -109,7 +109,7 @@ class PromptSection(Section):
     template: str = "chat"
     """How a problem becomes a prompt: "chat", "r1_zero", "question_only", or a text file with one {question}."""
     system: str | None = None
-    """The system message of a chat template."""
+    """The system message of a chat template, in the place of the one that a problem may have."""
     suffix: str | None = None
     """Text directly after the question, in the user's turn of a chat template: begin it with a space or line break."""
     template_options: dict[str, bool | int | float | str] = {}

@@ -53,6 +53,7 @@ class RewardTraits(Traits):
 
     example: Callable[[Any], str] | None = None  # gold -> a completion that is right
     example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, for golds in meta
+    solution: str | None = None  # the field of meta that the example phrases, where the gold is tests and no answer
     example_options: Mapping[str, Any] = field(default_factory=dict)  # options with which the example is right
     best: float = 1.0  # the reward of the example, and the maximum of any text
     asks: Sequence[Sequence[str]] = ()  # alternative forms, each a list of marks that an answer needs to be read

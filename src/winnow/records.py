@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,13 @@ Cause = Literal["timeout", "memory", "crash", "sandbox", "raised", "malformed"]
 CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", "malformed")
 
 
+class Message(NamedTuple):
+    """One message of a conversation."""
+
+    role: str  # system, user or assistant
+    content: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One item of a task, before it is rendered and tokenized.
@@ -50,6 +57,18 @@ class Problem:
     answer: Any  # the gold, in the form the task's rewards expect: text, a list of texts, or a JSON value
     task: str
     meta: dict[str, Any] = field(default_factory=dict)  # JSON
+    earlier: tuple[Message, ...] = ()  # the messages before the question, such as a system message
+    where: str = field(default="", compare=False)  # its place in the user's file, "train.jsonl:17", for messages
+
+    @property
+    def asked(self) -> str:
+        """All that is asked: the question, after the earlier messages except the system's."""
+        return asked((*self.earlier, Message("user", self.question))) if self.earlier else self.question
+
+
+def asked(messages: Sequence[Message]) -> str:
+    """The texts of a conversation without its system message."""
+    return "\n\n".join(content for role, content in messages if role != "system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -65,7 +65,9 @@ PYTHON = {
         "# test_mine.py": "tests/e2e/test_extending.py",
     },
     "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
-    "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
+    "docs/from-verl.md": {
+        '# winnow: data_source is prompt.meta["data_source"]': "test_the_reward_of_the_page_is_a_reward"
+    },
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
     "docs/off-policy.md": {"import winnow": "test_a_correction_of_your_own_meets_its_contract"},
     "docs/cuts.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},

@@ -50,7 +50,8 @@ from winnow.state.folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
 from winnow.tasks.chat import chat_texts
 from winnow.tasks.problems import check_only_test, listed
-from winnow.tasks.source import read_hub, read_jsonl
+from winnow.tasks.rows import read_rows
+from winnow.tasks.source import read_hub
 from winnow.training.fit import check_skipped
 from winnow.training.setup.resolve import resolve_members
 from winnow.user_code import load_function
@@ -248,9 +249,9 @@ TRIGGERS: dict[str, tuple[Callable[[Place], object], str | None]] = {
     "data.empty": (lambda place: listed([], split="test", source="mine.jsonl"), None),
     "data.exists": (lambda place: disk.check_new(place.file("report.html", "")), None),
     "data.incomplete": (lambda place: costs_of_profile({"points": []}, "profile.json"), None),
-    "data.malformed": (lambda place: read_jsonl(place.file("mine.jsonl", "[1]\n")), None),
+    "data.malformed": (lambda place: list(read_rows(place.file("mine.jsonl", "[1]\n"))), None),
     "data.mismatch": (lambda place: named_inputs([str(place.file("a.csv", "step\n"))] * 2), None),
-    "data.missing": (lambda place: read_jsonl(place.folder / "mine.jsonl"), "task.path"),
+    "data.missing": (lambda place: list(read_rows(place.folder / "mine.jsonl")), "task.path"),
     "data.not_installed": (without_datasets, "task.path"),
     "data.port": (port_in_use, None),
     "data.unfit_model": (

@@ -135,7 +135,6 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "state/rollout_columns.py": "unit/state/test_log_damage.py",
     "state/saved_runs.py": "unit/commands/test_recipe_runs.py",
     "tasks/guess_number.py": "unit/environments/test_guess_number.py",
-    "tasks/jsonl.py": "unit/tasks/test_tasks.py",
     "tasks/problems.py": "unit/tasks/test_tasks.py",
     "tasks/source.py": "unit/tasks/test_tasks.py",
     "tasks/verifiers.py": "unit/tasks/test_verifiers_task.py",

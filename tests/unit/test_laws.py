@@ -227,6 +227,7 @@ SPEAKS_OF_FLAGS = {
     "commands/sweep/process.py",
     "config_file.py",
     "run_view/summary.py",
+    "training/setup/gold_check.py",
     "verify/sandbox/bwrap.py",
 }
 

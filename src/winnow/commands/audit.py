@@ -6,25 +6,36 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from winnow.commands.command_line import BAD_INPUT, FAILED, Sets, print_text
-from winnow.config import Config
+from winnow.config import Config, RewardPart, RewardSection
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.scoring import build_config, reason, verifiers_for
+from winnow.evaluation.scoring import build_config, verifiers_for
 from winnow.families import REWARD, TASK, RewardTraits
 from winnow.options import bind
-from winnow.records import Outcome, Problem, Prompt, Rollout
+from winnow.records import Outcome, Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.answers import to_fraction
 from winnow.rewards.graders import golds
 from winnow.rewards.math_equivalence import strict
 from winnow.verify import Verifiers
+from winnow.verify.golds import (
+    MOST_LATE,
+    Finding,
+    Phrase,
+    failing,
+    failing_golds,
+    is_late,
+    marked_answer,
+    phrasing,
+    remedy,
+    task_of,
+)
 from winnow.view.text import format_percent, sanitize, shorten
 
 
@@ -45,20 +56,8 @@ CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", 
 SPLITS = ("train", "validation", "test")
 TRIED = 500  # about so many problems for each constant answer; see `constants`
 SHOWN = 10  # findings per kind that the report lists
-MOST_LATE = 10  # golds, or constant answers, without a verdict in time; after them no further answer is tried
 
 Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
-Phrase = Callable[[Any], str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One fault of a problem."""
-
-    problem: str  # the id
-    gold: str  # or the constant answer without a verdict in time
-    reason: str
-    late: bool = False  # the verdict took longer than verify.timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +105,8 @@ class Audit:
     duplicates: Sequence[tuple[str, ...]]  # ids of equal questions within a split
     contradictions: Sequence[Contradiction] = ()
     overlap: Sequence[tuple[str, str]]  # id in train, id of the same question in another split
+    broken: Mapping[str, str] = field(default_factory=dict)  # split -> the row that makes it unreadable
+    remedy: str = ""  # of the golds that are rejected
 
     @property
     def clean(self) -> bool:
@@ -114,9 +115,11 @@ class Audit:
 
     @property
     def faults(self) -> bool:
-        """Whether a gold fails, a constant is paid or late, golds of one question differ, or splits overlap."""
+        """Whether a gold fails, a constant is paid or late, golds of one question differ, splits overlap, or a row is
+        malformed.
+        """
         answers = self.golds or self.constants.paid or self.constants.late
-        return bool(answers or self.contradictions or self.overlap)
+        return bool(answers or self.contradictions or self.overlap or self.broken)
 
     @property
     def stopped(self) -> bool:
@@ -132,13 +135,22 @@ def audit_configured(config: Config, base: Path) -> Audit:
     task = resolve(TASK, config.task.use, base=base)
     load = bind(task, config.task.options, key="task")
     assert config.reward is not None, "`build_config` sets it"
-    deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
+    deciding: RewardSection | RewardPart = config.reward if config.reward.use is not None else config.reward.parts[0]
+    assert deciding.use is not None, "a part has a name"
+    entry = resolve(REWARD, deciding.use, base=base)
+    options = bind(entry, deciding.options, key="reward").options
     with verifiers_for(config, base) as verifiers:
-        return audit_task(load, resolve(REWARD, deciding, base=base), verifiers)
+        result = audit_task(load, entry, verifiers, options=options)
+    return replace(result, remedy=remedy(result.golds, task, config.task.options)) if result.golds else result
 
 
 def audit_task(
-    load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS
+    load: Load,
+    entry: Entry[RewardTraits],
+    verifiers: Verifiers,
+    *,
+    splits: Iterable[str] = SPLITS,
+    options: Mapping[str, Any] | None = None,
 ) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
     Without it no answer is tried, and the audit contains only sizes, repetitions and overlap. A problem whose gold gets
@@ -146,16 +158,16 @@ def audit_task(
 
     Raises ConfigError when no split exists at all.
     """
-    by_split, absent = _load(load, splits)
+    by_split, absent, broken = _load(load, splits)
     problems = [problem for of_split in by_split.values() for problem in of_split]
     found = [each for of_split in by_split.values() for each in contradictions(of_split)]
     golds, gold_reward, tried, untried = list[Finding](), math.nan, NO_CONSTANTS, ""
     try:
-        phrase = phrasing(entry)
+        phrase = phrasing(entry, options)
     except ConfigError as error:
         untried = str(error)
     else:
-        golds, gold_reward = failing_golds(problems, phrase, verifiers)
+        golds, gold_reward = failing_golds(problems, phrase, verifiers, entry.traits)
         late = {finding.problem for finding in golds if finding.late}
         if not _too_many_late(golds):
             found = rejected(found, phrase, verifiers)
@@ -170,34 +182,8 @@ def audit_task(
         duplicates=[ids for of_split in by_split.values() for ids in duplicates(of_split)],
         contradictions=found,
         overlap=overlap(by_split),
+        broken=broken,
     )
-
-
-def phrasing(entry: Entry[RewardTraits]) -> Phrase:
-    """The reward's trait `example`: the function that phrases an answer as the reward reads it. ConfigError without."""
-    if entry.traits.example is None:
-        raise ConfigError(
-            f"the reward {entry.name!r} does not declare how an answer is phrased, so no gold can be tried",
-            remedy="register it with example=lambda gold: <a right completion>",
-            key="reward",
-            code="config.registration",
-        )
-    phrase: Phrase = entry.traits.example
-    return phrase
-
-
-def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
-    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
-    tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
-    failing, rewards = [], []
-    for problem, gold, outcome in _judged(tried, phrase, verifiers):
-        if outcome.correct:
-            rewards.append(outcome.reward)
-        else:
-            late = _is_late(outcome)
-            why = _failing(outcome) if late else f"{_failing(outcome)}{_type_of(problem.answer)}"
-            failing.append(Finding(problem=problem.id, gold=gold, reason=why, late=late))
-    return failing, float(np.mean(rewards)) if rewards else math.nan
 
 
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
@@ -208,32 +194,38 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
     paid, late, wrong = [], [], ("", math.nan)
     for problem, constant, outcome in _judged(tried, phrase, verifiers):
         wins[constant] += outcome.correct is True
-        if _is_late(outcome):
-            late.append(Finding(problem=problem.id, gold=constant, reason=_failing(outcome), late=True))
+        if is_late(outcome):
+            late.append(_finding(problem, constant, failing(outcome), late=True))
         if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
             wrong = (constant, outcome.reward)
-        if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
-            gold = ", ".join(golds(problem.answer))
-            paid.append(Finding(problem=problem.id, gold=gold, reason=f"the constant answer {constant!r} is paid"))
+        if outcome.correct and not any(_same(constant, gold) for gold in _read_golds(problem)):
+            paid.append(
+                _finding(problem, ", ".join(golds(problem.answer)), f"the constant answer {constant!r} is paid")
+            )
     best, count = max(wins.items(), key=lambda item: item[1], default=("", 0))
     return Constants(paid=paid, late=late, best=(best, count / max(1, len(problems))), wrong=wrong)
+
+
+def _finding(problem: Problem, gold: str, why: str, *, late: bool = False) -> Finding:
+    return Finding(problem=problem.id, gold=gold, reason=why, late=late, where=problem.where)
+
+
+def _read_golds(problem: Problem) -> list[str]:
+    """The golds; of one that is a worked solution in the form of GSM8K, the answer after its mark."""
+    return [marked_answer(gold) or gold for gold in golds(problem.answer)]
 
 
 def _judged(
     tried: Sequence[tuple[Problem, str]], phrase: Phrase, verifiers: Verifiers
 ) -> Iterator[tuple[Problem, str, Outcome]]:
     """Each answer of a problem with its outcome, up to the one that makes `MOST_LATE` without a verdict in time."""
-    outcomes = verifiers.stream(_task(problem, phrase(answer)) for problem, answer in tried)
+    outcomes = verifiers.stream(task_of(problem, phrase(answer)) for problem, answer in tried)
     late = 0
     for (problem, answer), outcome in zip(tried, outcomes, strict=True):
         yield problem, answer, outcome
-        late += _is_late(outcome)
+        late += is_late(outcome)
         if late == MOST_LATE:
             return
-
-
-def _is_late(outcome: Outcome) -> bool:
-    return outcome.cause == "timeout"
 
 
 def _too_many_late(findings: Iterable[Finding]) -> bool:
@@ -244,7 +236,7 @@ def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
     """Groups of ids with the same question, apart from case, spaces and punctuation."""
     by_question: defaultdict[str, list[str]] = defaultdict(list)
     for problem in problems:
-        by_question[normalised(problem.question)].append(problem.id)
+        by_question[normalised(problem.asked)].append(problem.id)
     return [tuple(ids) for ids in by_question.values() if len(ids) > 1]
 
 
@@ -259,8 +251,8 @@ def contradictions(problems: Sequence[Problem]) -> list[Contradiction]:
     for problem in problems:
         if problem.answer is None:
             continue
-        earlier = first.setdefault(" ".join(problem.question.casefold().split()).rstrip(" .:?"), problem)
-        if not any(a == b or _same(a, b) for a in golds(earlier.answer) for b in golds(problem.answer)):
+        earlier = first.setdefault(" ".join(problem.asked.casefold().split()).rstrip(" .:?"), problem)
+        if not any(a == b or _same(a, b) for a in _read_golds(earlier) for b in _read_golds(problem)):
             found.append(Contradiction(problems=(earlier, problem)))
     return found
 
@@ -276,9 +268,9 @@ def rejected(found: Sequence[Contradiction], phrase: Phrase, verifiers: Verifier
 
 def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
     """Pairs of ids with the same question, one in train and one in another split."""
-    trained = {normalised(problem.question): problem.id for problem in splits.get("train", ())}
+    trained = {normalised(problem.asked): problem.id for problem in splits.get("train", ())}
     held_out = [problem for split, of_split in splits.items() if split != "train" for problem in of_split]
-    return [(trained[key], p.id) for p in held_out if (key := normalised(p.question)) in trained]
+    return [(trained[key], p.id) for p in held_out if (key := normalised(p.asked)) in trained]
 
 
 def normalised(question: str) -> str:
@@ -292,6 +284,8 @@ def describe(result: Audit) -> Iterator[str]:
         yield f"{split:<11}{count:>7,} problems"
     for split, why in result.absent.items():
         yield f"{split:<11}      - {sanitize(why)}"
+    for split, why in result.broken.items():
+        yield f"{split:<11}malformed: {sanitize(why)}"
     if result.untried:
         yield f"golds and constant answers were not tried: {sanitize(result.untried)}"
     else:
@@ -308,6 +302,8 @@ def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
     yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(len(result.golds) / total)})"
     yield from _listed(result.golds)
+    if result.remedy:
+        yield f"  remedy: {sanitize(result.remedy)}"
     constant, share = result.constants.best
     best = f"the best, {constant!r}, is correct for {format_percent(share)} of the problems"
     yield f"constant answers accepted although they are not the gold: {len(result.constants.paid)}; {best}"
@@ -342,7 +338,9 @@ def _reward(value: float) -> str:
 
 def _listed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings[:SHOWN]:
-        yield f"  {sanitize(finding.problem)}: {sanitize(shorten(finding.gold, 60))}: {sanitize(finding.reason)}"
+        gold = shorten(" ".join(finding.gold.split()), 60)
+        where = f" ({sanitize(finding.where)})" if finding.where else ""
+        yield f"  {sanitize(finding.problem)}: {sanitize(gold)}: {sanitize(finding.reason)}{where}"
     yield from _more(findings)
 
 
@@ -351,44 +349,19 @@ def _more(findings: Sequence[object]) -> Iterator[str]:
         yield f"  and {len(findings) - SHOWN} more"
 
 
-def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], dict[str, str]]:
+def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], dict[str, str], dict[str, str]]:
+    """The splits that can be read, why others do not exist, and the malformed rows of others."""
     by_split: dict[str, list[Problem]] = {}
-    absent: dict[str, str] = {}
+    absent, broken = dict[str, str](), dict[str, str]()
     for split in splits:
         try:
             by_split[split] = load(split)
         except (ConfigError, DataError) as error:
-            absent[split] = str(error)
+            (broken if error.code == "data.malformed" else absent)[split] = str(error)
     if not by_split:
-        raise ConfigError(
-            "no split of this task can be read: " + "; ".join(dict.fromkeys(absent.values())),
-            key="task",
-            code="data.missing",
-        )
-    return by_split, absent
-
-
-def _task(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
-    prompt = Prompt(
-        id=problem.id,
-        tokens=np.zeros(0, np.int64),
-        text=problem.question,
-        answer=problem.answer,
-        task=problem.task,
-        meta=problem.meta,
-    )
-    return prompt, Rollout(
-        index=0, tokens=np.zeros(0, np.int64), logprobs=np.zeros(0), text=text, finish="stop", version=0
-    )
-
-
-def _failing(outcome: Outcome) -> str:
-    return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
-
-
-def _type_of(answer: Any) -> str:
-    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
-    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
+        reasons = dict.fromkeys((*absent.values(), *broken.values()))
+        raise ConfigError("no split of this task can be read: " + "; ".join(reasons), key="task", code="data.missing")
+    return by_split, absent, broken
 
 
 def _same(answer: str, gold: str) -> bool:

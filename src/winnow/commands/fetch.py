@@ -16,7 +16,8 @@ from winnow.commands.command_line import print_text
 from winnow.errors import DataError
 from winnow.registry import members
 from winnow.state.disk import new_folder, replace_file
-from winnow.tasks.source import Record, read_hub
+from winnow.tasks.rows import Record
+from winnow.tasks.source import read_hub
 
 
 def fetch(

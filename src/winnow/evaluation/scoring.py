@@ -1,4 +1,4 @@
-"""Verifies saved responses again, from JSON lines with texts and golds, or from a run's rollouts."""
+"""Verifies saved responses again, from JSON lines or Parquet with texts and golds, or from a run's rollouts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from winnow.environments.judging import make_judge
 from winnow.errors import DataError
 from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.rewards.compose import NOT_READ, unsaved_tokens
+from winnow.rewards.outcomes import reason
 from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
+from winnow.tasks.rows import read_rows as read_rows_of
 from winnow.verify import Verifiers
 from winnow.view.text import format_percent, one_line, sanitize, shorten
 
@@ -100,13 +102,13 @@ def verifiers_for(config: Config, base: Path) -> Verifiers:
 def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored]:
     """The verdicts of the rows of a file, or of a run folder's rollouts, in order, without the first `done` rows.
 
-    A row is a rollout of a run's log (rollouts without text are omitted), or a JSON line with two required fields: a
-    response (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). Optional fields
-    are a question, an `id`, a table `meta`, how the response ended (`finish`, default "stop"), its `tokens` or their
-    number (`length`), and its earlier verdict (`kind`, `reward`). All are as in the files of `winnow eval`. JSON lines
-    have no log-probs. A reward that reads tokens of a row without them gives no verdict.
+    A row is a rollout of a run's log (rollouts without text are omitted), or a row of JSON lines or Parquet with two
+    required fields: a response (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or
+    `solution`). Optional fields are a question, an `id`, a table `meta`, how the response ended (`finish`, default
+    "stop"), its `tokens` or their number (`length`), and its earlier verdict (`kind`, `reward`). All are as in the
+    files of `winnow eval`, and have no log-probs. A reward that reads tokens of a row without them gives no verdict.
 
-    Raises DataError with the line for another form, and for JSON lines if the reward reads log-probs.
+    Raises DataError with the row for another form, and for such a file if the reward reads log-probs.
     """
     waiting: deque[_Row] = deque()
 
@@ -121,18 +123,9 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
         yield Scored(line=line, id=name, outcome=outcome, was=was, earned=earned)
 
 
-def reason(outcome: Outcome) -> str:
-    """The reason for a verdict, in one line."""
-    if outcome.failed:
-        return f"{outcome.cause}: {_last_line(outcome.detail)}"
-    if outcome.kind == "unparsable":
-        return "no answer could be read"
-    return _last_line(outcome.detail) or ("the gold" if outcome.correct else "not the gold")
-
-
 def count_rows(path: Path) -> int:
-    """The rollouts of a run, or the lines that are not blank. Raises DataError for a file that cannot be read."""
-    return sum(map(count, files_of(path))) if _is_log(path) else sum(1 for _ in _lines(path))
+    """The rollouts of a run, or the rows of a file. Raises DataError for a file that cannot be read."""
+    return sum(map(count, files_of(path))) if _is_log(path) else sum(1 for _ in _rows(path))
 
 
 def describe(scored: Scored) -> str:
@@ -172,7 +165,18 @@ def _rewards_compared(rows: Iterable[Scored]) -> list[str]:
 
 
 def _is_log(path: Path) -> bool:
-    return path.is_dir() or path.suffix == SUFFIX
+    """Whether the rows are a run's rollouts: those of a folder, or of a Parquet file that is not one of responses."""
+    return path.is_dir() or (path.suffix == SUFFIX and not _has_responses(path))
+
+
+def _has_responses(path: Path) -> bool:
+    try:
+        import pyarrow.parquet as pq
+
+        names = set(pq.read_schema(path).names)
+    except (ImportError, OSError, ValueError):  # reading its rollouts raises with the reason
+        return False
+    return "prompt_id" not in names and bool(names & {*TEXT}) and bool(names & {*GOLD})
 
 
 def _logged(path: Path) -> Iterator[_Task]:
@@ -182,8 +186,7 @@ def _logged(path: Path) -> Iterator[_Task]:
 
 
 def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
+    for number, where, row in _rows(path):
         if "logprobs" in reads:
             raise DataError(
                 f"{where}: there are no 'logprobs', which the reward reads",
@@ -191,16 +194,22 @@ def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
                 "not read them",
                 code="data.incomplete",
             )
-        row = _object(line, where)
         prompt, rollout = _plain(row, number, where)
         yield (number, prompt.id, _kind(row), _earned(row)), (prompt, rollout)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _rows(path: Path) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """The number of each row, from 1, its place, and its fields."""
+    if path.suffix == SUFFIX:
+        yield from ((number, row.where, row.fields) for number, row in enumerate(read_rows_of(path), start=1))
+        return
     with errors_as(DataError, f"cannot read {path}", "name a .jsonl file or a run folder", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         with path.open("rb") as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    yield number, where, _object(line, where)
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
@@ -272,7 +281,3 @@ def _needed(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: st
 
 def _first(row: Mapping[str, Any], names: tuple[str, ...], default: Any = None) -> Any:
     return next((row[name] for name in names if row.get(name) is not None), default)
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2].strip()

@@ -27,6 +27,16 @@ def cut() -> Outcome:
     return Outcome(reward=math.nan, correct=None, kind="cut")
 
 
+def reason(outcome: Outcome) -> str:
+    """The reason for a verdict, in one line."""
+    detail = outcome.detail.strip().rpartition("\n")[2].strip()
+    if outcome.failed:
+        return f"{outcome.cause}: {detail}"
+    if outcome.kind == "unparsable":
+        return "no answer could be read"
+    return detail or ("the gold" if outcome.correct else "not the gold")
+
+
 def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
     """The return value of the reward `name` as an Outcome; never raises.
 

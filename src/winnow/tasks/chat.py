@@ -21,11 +21,13 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from winnow.errors import ConfigError, DataError, near_miss
+from winnow.records import Message
+from winnow.tasks.messages import prompt_messages
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,24 +53,33 @@ _AS_DATA = re.compile(r"""(['"])type\1: (['"])text\2""")  # a list of parts that
 
 
 def chat_texts(
-    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+    questions: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    system: str | None,
+    options: Mapping[str, Any],
+    earlier: Iterable[Sequence[Message]] = itertools.repeat(()),
 ) -> list[str]:
-    """The text of every question, with the message `system` before it where one is given; `options` are variables of
-    the template.
+    """The text of every question, after its `earlier` messages; `options` are variables of the template. The message
+    `system`, if given, comes first, in the place of a system message among the earlier ones.
 
     Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
-    (`CPU_SECONDS`, `MEMORY`), or omits or changes a question or `system`. Raises ConfigError for an option that the
-    template does not have.
+    (`CPU_SECONDS`, `MEMORY`), or omits or changes a message of the user or of the system. Raises ConfigError for an
+    option that the template does not have.
     """
-    parts = takes_parts(tokenizer, options, system=system is not None)
-    first = [] if system is None else [{"role": "system", "content": system}]
-    conversations = [[*first, {"role": "user", "content": question}] for question in questions]
+    conversations = [
+        prompt_messages(before, question, system) for question, before in zip(questions, earlier, strict=False)
+    ]
+    has_system = any(conversation[0]["role"] == "system" for conversation in conversations)
+    parts = takes_parts(tokenizer, options, system=has_system)
     texts = conversation_texts(conversations, tokenizer, options, parts=parts)
-    for question, text in zip(questions, texts, strict=True):
-        if not is_written(question, text):
-            raise _unfit(f"the tokenizer's chat template omits or changes the question {question[:60]!r}", _INSTEAD)
-        if system is not None and not is_written(system, text):
-            raise _no_system("changes it")
+    for conversation, text in zip(conversations, texts, strict=True):
+        for message in conversation:
+            role, content = message["role"], message["content"]
+            if role == "assistant" or is_written(content, text):  # templates leave out the reasoning of a reply
+                continue
+            if role == "system":
+                raise _no_system("changes it")
+            raise _unfit(f"the tokenizer's chat template omits or changes the question {content[:60]!r}", _INSTEAD)
     return texts
 
 
@@ -199,7 +210,7 @@ def _refused(message: str) -> DataError:
 def _no_system(what: str) -> DataError:
     return _unfit(
         f"the tokenizer's chat template has no place for a system message: it {what}",
-        "remove prompt.system; prompt.suffix adds a text to the question",
+        "remove prompt.system, or the system messages of the problems; prompt.suffix adds a text to the question",
         key="prompt.system",
     )
 

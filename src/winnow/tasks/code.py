@@ -19,7 +19,8 @@ from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import generator
 from winnow.tasks.problems import check_split, listed, problem, split_of
-from winnow.tasks.source import Record, read_jsonl
+from winnow.tasks.rows import Record, read_rows
+from winnow.tasks.source import FORMS
 
 Gold = dict[str, Any]
 MOST_DRAWS = 40  # per requested problem; a tenth of the texts is in the test split
@@ -31,11 +32,12 @@ _QUESTION: Mapping[Format, str] = MappingProxyType(
 
 @register("task")
 def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> list[Problem]:
-    """Programming problems with tests, one JSON object per line.
+    """Programming problems with tests, from JSON lines or Parquet.
 
     `path` is a file, which is split by a hash of the question (80% train, 10% validation, 10% test), or a folder
-    with train.jsonl, validation.jsonl and test.jsonl. The fields of a record determine its form: `tests` (with
-    `function` for a function) is winnow's, `input_output` is that of APPS (Hendrycks et al., 2021, arXiv 2105.09938).
+    with train.jsonl, validation.jsonl and test.jsonl (or .parquet). The fields of a record determine its form: `tests`
+    (with `function` for a function) is winnow's, `input_output` is that of APPS (Hendrycks et al., 2021, arXiv
+    2105.09938).
     `public_test_cases` is that of LiveCodeBench (Jain et al., 2024, arXiv 2403.07974), where the option `tests` selects
     whether the private ones count. Starter code follows the question; the fields that identify a problem are in `meta`.
 
@@ -44,7 +46,8 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     """
     wanted, place = check_split(split), Path(path).expanduser()
     problems = []
-    for record in read_jsonl(place / f"{wanted}.jsonl" if place.is_dir() else place):
+    files = [place / f"{wanted}{form}" for form in FORMS] if place.is_dir() else [place]
+    for record in read_rows(next(filter(Path.is_file, files), files[0])):
         question = record.text(_QUESTION[_format(record)])
         if place.is_dir() or split_of(question) == wanted:
             problems.append(_problem(record, question, tests))

@@ -15,7 +15,8 @@ from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import hashes, last_boxed
 from winnow.tasks.problems import check_only_test, listed, problem
-from winnow.tasks.source import Record, read_published, read_train_and_test
+from winnow.tasks.rows import Record
+from winnow.tasks.source import read_published, read_train_and_test
 
 # GVM (Yao et al. 2025, arXiv 2505.02391): competition problems; the answer is in the last box.
 BOXED: Mapping[str, Any] = MappingProxyType(

@@ -12,13 +12,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from winnow.errors import ConfigError, DataError, near_miss
-from winnow.records import Problem, Prompt
+from winnow.records import Message, Problem, Prompt, asked
 from winnow.seeds import derive, uniform
 
 
-def problem(task: str, question: str, answer: Any, meta: dict[str, Any]) -> Problem:
-    """A problem whose id is a hash of its question: stable when other problems are added, removed or reordered."""
-    return Problem(id=f"{task}-{derive(question):032x}", question=question, answer=answer, task=task, meta=meta)
+def problem(
+    task: str,
+    question: str,
+    answer: Any,
+    meta: dict[str, Any],
+    *,
+    earlier: tuple[Message, ...] = (),
+    where: str = "",
+) -> Problem:
+    """A problem whose id is a hash of all that is asked: stable when others are added, removed or reordered."""
+    text = asked((*earlier, Message("user", question))) if earlier else question
+    name = f"{task}-{derive(text):032x}"
+    return Problem(id=name, question=question, answer=answer, task=task, meta=meta, earlier=earlier, where=where)
 
 
 def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Problem]:

@@ -61,7 +61,8 @@ def render_each(
     `template` is `chat`, `r1_zero`, `question_only`, or a UTF-8 text file, relative to `base`, with one `{question}`;
     the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
     `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
-    A chat template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
+    A problem's earlier messages come before its question, and `system` takes the place of their system message. A chat
+    template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
     BOS where the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
@@ -73,9 +74,10 @@ def render_each(
     questions = [problem.question for problem in every]
     if template == "chat":
         messages = [f"{question}{suffix or ''}" for question in questions]
-        texts = chat_texts(messages, tokenizer, system, template_options)
+        texts = chat_texts(messages, tokenizer, system, template_options, [problem.earlier for problem in every])
     else:
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
+        _refuse_earlier(template, every)
         texts = list(map(_plain(template, tokenizer, base), questions))
     # Not verbose: transformers would print a warning about a prompt that is longer than the model's context.
     tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
@@ -133,6 +135,19 @@ def _refuse_ignored(template: str, **given: object) -> None:
             )
 
 
+def _refuse_earlier(template: str, problems: Iterable[Problem]) -> None:
+    """Raise ConfigError for messages before a question, which only a chat template renders."""
+    for problem in problems:
+        if problem.earlier:
+            raise ConfigError(
+                f"prompt.template = {template!r} has no place for the {problem.earlier[0][0]} message before the "
+                f"question of {problem.where or problem.id}",
+                remedy="set prompt.template to 'chat'",
+                key="prompt.template",
+                code="config.combination",
+            )
+
+
 def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None) -> Write:
     before, _, after = _text(template, base).partition("{question}")
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
@@ -172,7 +187,8 @@ def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTok
     special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
     pattern = re.compile("|".join(special) or r"(?!)")
     for problem in problems:
-        match = pattern.search(problem.question)
+        texts = (*(text for _, text in problem.earlier), problem.question)
+        match = next(filter(None, map(pattern.search, texts)), None)
         if match:
             raise DataError(
                 f"the question of {problem.id} contains {match[0]!r}, a special token of this tokenizer",

@@ -128,6 +128,8 @@ def _check(options: Mapping[str, Any]) -> None:
 @register(
     "reward",
     example=lambda program: f"like this:</think>\n```python\n{program}\n```",
+    example_options={"program": "fence"},
+    solution="solution",
     check=_check,
     own_limit="total_seconds",
 )

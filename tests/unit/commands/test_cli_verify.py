@@ -109,3 +109,19 @@ def test_audit_of_a_question_with_two_golds_fails(tmp_path: Path) -> None:
     )
     assert done.exit_code == 1, done.output
     assert [line for line in done.stdout.splitlines() if "106" in line and "107" in line]
+
+
+def test_score_reads_responses_from_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"response": f"#### {i}", "solution": ["1", "2"], "id": f"r{i}"} for i in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "saved.parquet")
+    done = winnow("score", tmp_path / "saved.parquet", "--reward", "gsm8k", "-o", tmp_path / "out.jsonl")
+    assert done.exit_code == 0, done.output
+    scored = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["line"], row["id"], row["kind"]) for row in scored] == [
+        (1, "r0", "wrong"), (2, "r1", "correct"), (3, "r2", "correct"), (4, "r3", "wrong"),
+    ]  # fmt: skip
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
+    check_printed_error(winnow("score", tmp_path / "other.parquet", "--reward", "gsm8k"), code="data.malformed")

@@ -27,7 +27,7 @@ from winnow.recipes import recipe_paths
 from winnow.state.disk import write_output, write_output_folder
 from winnow.state.folder import RunFolder
 from winnow.state.sweep_folder import SweepFolder
-from winnow.tasks.source import Record
+from winnow.tasks.rows import Record
 from winnow.view.drawing import new_figure, save_figure
 
 CONFIG = recipe_paths()["arithmetic"]

@@ -17,7 +17,7 @@ from winnow.registry import members
 from winnow.tasks.jsonl import jsonl
 from winnow.tasks.mathematics import gsm8k, math, math500
 from winnow.tasks.problems import SPLITS, split_of, train_or_validation
-from winnow.tasks.source import read_jsonl
+from winnow.tasks.rows import read_rows
 
 REPOSITORY = Path(__file__).parents[3]
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -262,7 +262,7 @@ def test_jsonl_maps_fields_and_keeps_the_rest(tmp_path: Path) -> None:
             ["boxed"],
         ),
         ({"problem": "1 + 1?", "solution": r"so \boxed{2}", "answer": "2"}, {}, ['"problem"'], ['"solution"', "boxed"]),
-        ({"problem": "1 + 1?", "solution": r"so \boxed{2}"}, {}, ['"problem"', '"solution"', "task.boxed"], []),
+        ({"problem": "1 + 1?", "solution": r"so \boxed{2}"}, {}, ['"problem"', '"solution"', "task.extract"], []),
         ({"problem": "1?", "solution": "1"}, {"question": "problem"}, ['task.answer = "solution"'], ["task.question"]),
         ({"frage": "1?", "antwort": "1"}, {}, ["frage", "antwort", "task.question"], []),
         ({}, {}, ["task.question"], []),
@@ -293,10 +293,10 @@ def test_ids_follow_the_question_not_the_place(tmp_path: Path) -> None:
 
 def test_jsonl_can_take_the_gold_from_a_box(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [{"question": "x", "answer": r"hence \boxed{a^{b}}"}])
-    assert jsonl("test", test=path, boxed=True)[0].answer == "a^{b}"
+    assert jsonl("test", test=path, extract="boxed")[0].answer == "a^{b}"
     path = write(tmp_path / "u.jsonl", [{"question": "x", "answer": r"hence \boxed{a"}])
-    with refused(DataError, f"{path}:1", "'answer'", key="task.boxed", code="data.malformed"):
-        jsonl("test", test=path, boxed=True)
+    with refused(DataError, f"{path}:1", "'answer'", key="task.extract", code="data.malformed"):
+        jsonl("test", test=path, extract="boxed")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_field_that_other_lines_have_is_the_fault_of_the_line(tmp_path: Path, 
 def test_lines_end_at_line_breaks_of_the_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "u.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + '{"question": "a\u2028b \u0085😀"}\r\n\n{"question": "c"}'.encode())
-    read = [(record.fields["question"], record.where) for record in read_jsonl(file)]
+    read = [(record.fields["question"], record.where) for record in read_rows(file)]
     assert read == [("a\u2028b \u0085😀", f"{file}:1"), ("c", f"{file}:3")]
 
 
@@ -388,7 +388,7 @@ def test_jsonl_wants_one_way_of_naming_files(tmp_path: Path) -> None:
     [
         ("aime24", 30, {"id": "id"}),
         ("amc23", 40, {"id": "id"}),
-        ("minerva_math", 272, {"boxed": True}),
+        ("minerva_math", 272, {"extract": "boxed"}),
         ("olympiad_bench", 675, {"id": "id"}),
     ],
 )

@@ -211,7 +211,7 @@ def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "y", "answer": "1", "id": "t"}\n')
     task = {"use": "jsonl", "train": str(file), "test": str(tmp_path / "test.jsonl"), "id": "id"}
     keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"split": "test"}, "rollout": {"prompts_per_step": 4}}
-    (about,) = dry_run(members(task=task, **keys)).dropped
+    (about,) = dry_run(members(task=task, **keys)).warnings
     assert numbers(about) == [1, 8, 200]
     assert "'q5'" in about
     path = tmp_path / "run.toml"

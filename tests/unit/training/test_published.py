@@ -270,8 +270,10 @@ def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tm
 def problems(path, folder):
     """As many problems as a step needs, and the held-out tenth, in files that the returned options name."""
     count = load(path).rollout.prompts_per_step
-    lines = [json.dumps({"question": f"{i} + 1?", "problem": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n"
-             for i in range(2 * count + 40)]  # fmt: skip
+    lines = []
+    for i in range(2 * count + 40):
+        asked = {"question": f"{i} + 1?", "problem": f"{i} + 1?"}
+        lines.append(json.dumps({**asked, "answer": f"#### {i + 1}", "solution": rf"\boxed{{{i + 1}}}"}) + "\n")
     for split in ("train", "test"):
         (folder / f"{split}.jsonl").write_text("".join(lines))
     names = ("path", *({"test_path"} & load(path).task.options.keys()))

@@ -18,13 +18,16 @@ from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes,
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
+from winnow.tasks.source import FORMS
 from winnow.training.sampling.draw import make_history
 from winnow.training.setup.advice import advice, dropped_prompts, faster_decoding, missing_answer_forms
 from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.setup.critic_checks import check_start, check_value_model
+from winnow.training.setup.gold_check import check_golds
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
+from winnow.verify import Verifiers
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ class DryRun:
     demand: Demand | None  # what the plan is for
     room: FreeBytes  # the free memory for which the plan is checked
     notes: tuple[str, ...]  # one sentence for each check that needs the network
-    dropped: tuple[str, ...] = ()  # one sentence for each list from which too long prompts are dropped
+    warnings: tuple[str, ...] = ()  # about prompts that are dropped, and golds that the reward refuses
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
@@ -60,10 +63,10 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan, demand = None, None, None, None
-    dropped: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     members = _with_folders(members, folder, critic_folder)
     if data is None and readable:
-        first, longest_prompt, dropped = _check_prompts(members, values=critic_folder is not None)
+        first, longest_prompt, warnings = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
         _check_problems(members)
     if folder is not None and critic_folder is not None:
@@ -73,7 +76,7 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     room = free_on_device if memory is None else assume_free(memory, device.type)
-    return DryRun(first, plan, demand, room, notes, dropped)
+    return DryRun(first, plan, demand, room, notes, warnings)
 
 
 def _folder(path: str) -> Path | None:
@@ -112,7 +115,7 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
 
 
 def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int, tuple[str, ...]]:
-    """The first prompt, the number of tokens of the longest one, and sentences about those that are dropped. With
+    """The first prompt, the number of tokens of the longest one, and warnings about prompts and golds. With
     `values`, also check the value model.
     """
     config = members.config
@@ -124,8 +127,10 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int,
     # Made only for their checks: they refuse fewer prompts than a step needs, and prompts without a label.
     pool = PromptPool(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     make_history(members, pool)
+    with Verifiers(members.reward, **config.verify.model_dump(), base=members.base) as verifiers:
+        doubts = check_golds(members, prompts.sample, verifiers)
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
-    return first, prompts.longest, tuple(dropped_prompts(config, training, prompts.held_out))
+    return first, prompts.longest, (*dropped_prompts(config, training, prompts.held_out), *doubts)
 
 
 def _check_problems(members: Members) -> None:
@@ -141,7 +146,7 @@ def _hub_data(members: Members) -> str | None:
     hub_paths = (
         f"task.{name} = {path!r}"
         for name, path in paths.items()
-        if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path)
+        if isinstance(path, str) and not path.endswith(FORMS) and _on_hub(path)
     )
     return next(hub_paths, None)
 
@@ -281,7 +286,7 @@ def check_lines(
     planned = faster_decoding(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     forms = missing_answer_forms(members, first) if first else ()
-    for sentence in (*result.dropped, *forms, *unfit, *planned):
+    for sentence in (*result.warnings, *forms, *unfit, *planned):
         yield wrap(f"! {sentence}")
     lacking = _lacking(members)
     elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)

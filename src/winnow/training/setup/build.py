@@ -37,6 +37,7 @@ from winnow.training.sampling.turns import with_environment
 from winnow.training.setup.advice import before_training
 from winnow.training.setup.budget import plan_devices
 from winnow.training.setup.critic_checks import check_start, check_value_model
+from winnow.training.setup.gold_check import check_golds
 from winnow.training.setup.load import (
     divides_policy,
     engine_context,
@@ -108,7 +109,7 @@ def _build(
     config = members.config
     check_installed(members)
     rendered = run_prompts(members)
-    train, held_out, tokenizer, dialogue = rendered
+    train, held_out, tokenizer, dialogue, sample = rendered
     members = with_call_form(members, tokenizer)
     prompts = PromptPool(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     history = make_history(members, prompts)
@@ -125,13 +126,16 @@ def _build(
     ranks.check_same("set of prompts", prompts.digest)
     ranks.check_same("set of held-out prompts", lambda: str([digest_of(task.prompts.prompts) for task in held_out]))
     devices = tuple(plan.lines())  # before the model is loaded, as the lines include the memory that is free
-    loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config), later=divides_policy(config))
-    ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
-    learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None, reference=members.reference)
     with contextlib.ExitStack() as on_failure:
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
         verifiers = Verifiers(members.reward, **verify, base=members.base)
         on_failure.callback(verifiers.close)
+        doubts = () if saved else check_golds(members, sample, verifiers)
+        masters, later = keeps_masters(config), divides_policy(config)
+        loaded = load_model(config, device, saved, tokenizer, masters=masters, later=later)
+        ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
+        resumed = saved is not None
+        learner = make_learner(config, loaded, needs=members.needs, resumed=resumed, reference=members.reference)
         exact = all(
             ranks.gather_from_all(plan.exact_evaluation)
         )  # the same on every rank, though machines may differ in memory
@@ -169,6 +173,7 @@ def _build(
         )
         if saved is not None:
             restore(run, progress, saved)
-        built = Built(run, progress, devices, (*before_training(config, train, held_out), *verifiers.notices))
+        notices = (*before_training(config, train, held_out), *verifiers.notices, *doubts)
+        built = Built(run, progress, devices, notices)
         on_failure.pop_all()
     return built

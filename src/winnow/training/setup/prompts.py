@@ -28,6 +28,7 @@ from winnow.seeds import SeedName, generator
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
+from winnow.training.setup.gold_check import sample_of
 from winnow.training.setup.members import Members
 
 
@@ -45,6 +46,7 @@ class RunPrompts(NamedTuple):
     held_out: tuple[HeldOut, ...]
     tokenizer: Any
     dialogue: Dialogue | None
+    sample: tuple[Problem, ...]  # training problems whose golds are tried before the first step
 
     @property
     def longest(self) -> int:
@@ -109,7 +111,8 @@ def run_prompts(members: Members) -> RunPrompts:
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
     rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
-    return RunPrompts(first, rendered, tokenizer, dialogue_of(members.config, tokenizer))
+    dialogue = dialogue_of(members.config, tokenizer)
+    return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:

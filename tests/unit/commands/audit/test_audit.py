@@ -1,22 +1,22 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from golden_files import assert_golden
 from refusals import refused
+from winnow.commands import app
 from winnow.commands.audit import (
-    MOST_LATE,
     audit_task,
     constants,
     contradictions,
     describe,
     duplicates,
-    failing_golds,
     overlap,
-    phrasing,
 )
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
@@ -25,6 +25,7 @@ from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure
 from winnow.tasks.jsonl import jsonl
 from winnow.verify import Verifiers
+from winnow.verify.golds import MOST_LATE, failing_golds, phrasing
 
 GSM8K = resolve("reward", "gsm8k")
 
@@ -234,3 +235,56 @@ def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
     result = audit_task(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
     assert result.clean
     assert result.constants.best[1] < 0.05
+
+
+def test_a_split_with_a_malformed_row_is_a_fault_and_one_that_does_not_exist_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "?", "answer": "101"}\n{"question": "!", "answer": NaN}\n')
+    (tmp_path / "test.jsonl").write_text('{"question": "x", "answer": "102"}\n')
+    files = {"train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    result = audit_task(lambda split: jsonl(split, **files), GSM8K, inline())
+    assert list(result.broken) == ["train"]
+    assert list(result.absent) == ["validation"]
+    assert result.faults
+    assert any(f"{files['train']}:2" in line for line in describe(result))
+    apart = audit_task(lambda split: jsonl(split, test=files["test"]), GSM8K, inline())
+    assert apart.clean
+
+
+def test_questions_of_several_messages_are_compared_whole(tmp_path: Path) -> None:
+    def row(first: str, answer: str) -> str:
+        roles = zip(("user", "assistant", "user"), (first, "Yes.", "Why?"), strict=True)
+        return json.dumps({"question": [{"role": r, "content": t} for r, t in roles], "answer": answer})
+
+    file = tmp_path / "train.jsonl"
+    file.write_text(f"{row('A?', '101')}\n{row('B?', '102')}\n{row('a', '103')}\n")
+    problems = jsonl("train", train=str(file))
+    assert [len(ids) for ids in duplicates(problems)] == [2]
+    assert [found.golds for found in contradictions(problems[:2])] == []
+
+
+def test_the_answer_of_a_worked_solution_is_the_gold_that_constants_may_be() -> None:
+    golds = ["0 * 3 = 0\n#### 0", "3 * 9 = 27\n#### 27"]
+    problems = [problem("a", "0 * 3?", golds[0]), problem("b", "3 * 9?", golds[1])]
+    assert audit_task(lambda split: problems, GSM8K, inline(), splits=["train"]).clean
+    boxed = resolve("reward", "boxed")
+    raw = audit_task(lambda split: problems[1:], boxed, inline("boxed"), splits=["train"])
+    assert [finding.kind for finding in raw.golds] == ["marked"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reward"),
+    [
+        ([{"question": f"{i}?", "answer": f"so\n#### {i}"} for i in range(101, 110)], "boxed"),
+        ([{"question": f"{i}?", "answer": {"style": "r", "ground_truth": str(i)}} for i in range(101, 110)], "boxed"),
+        ([{"question": f"{i}?", "answer": {"target": i, "of": "x"}} for i in range(101, 110)], "numeric"),
+    ],
+)
+def test_following_the_remedy_of_an_audit_leads_to_a_clean_one(tmp_path: Path, rows: list[object], reward: str) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = ["audit", "jsonl", "--set", f"task.train={tmp_path}/rows.jsonl", "--reward", reward]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    (remedy,) = [line for line in done.stdout.splitlines() if "remedy:" in line]
+    (setting,) = re.findall(r"set (task\.\w+=[\w.]+)", remedy)
+    done = CliRunner().invoke(app, [*command, "--set", setting])
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "clean")

@@ -11,7 +11,7 @@ from refusals import refused
 from winnow.commands.fetch import Published, data_set_of, fetch_data, fetch_model
 from winnow.errors import DataError
 from winnow.tasks.mathematics import gsm8k
-from winnow.tasks.source import Record
+from winnow.tasks.rows import Record
 
 TOY = Published(hub_id="owner/toy", subset="main")
 

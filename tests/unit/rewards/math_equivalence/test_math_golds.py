@@ -22,7 +22,9 @@ Load = Callable[[Path], list[Problem]]
 
 
 def _jsonl(name: str, *, boxed: bool = False) -> Load:
-    return lambda folder: jsonl("test", test=str(folder / f"{name}.jsonl"), question="problem", boxed=boxed)
+    return lambda folder: jsonl(
+        "test", test=str(folder / f"{name}.jsonl"), question="problem", extract="boxed" if boxed else None
+    )
 
 
 def _gsm8k_train(folder: Path) -> list[Problem]:

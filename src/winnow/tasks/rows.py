@@ -1,0 +1,265 @@
+"""Rows of a user's file, JSON lines or Parquet, each with its place for error messages, and the fields of a row.
+
+A key names a field, or a field inside a field: `reward_model.ground_truth` is `ground_truth` of the object
+`reward_model`. The object may also be the JSON text of one, as in a column of Parquet. A field whose own name contains
+the dot takes precedence.
+
+A file is read row by row, or for Parquet batch by batch, so that the rows of other splits take no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
+BATCH = 4096  # rows of a Parquet file that are converted at once
+PARQUET = b"PAR1"  # the first bytes of a Parquet file
+# Fields of published data sets with pictures and the like, which a prompt of text leaves out.
+MEDIA = ("images", "image", "videos", "video", "audios", "audio")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+class _Missing:
+    """The value of a field that a row does not have; a field may be null."""
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row of a data set."""
+
+    fields: Mapping[str, Any]
+    where: str  # "train.jsonl:17", or "train.parquet, row 17", for messages
+
+    def find(self, key: str) -> Any:
+        """The value of a field, or of a field inside a field; `MISSING` where the row does not have it.
+
+        Raises DataError for text that has a field according to the key, and is not JSON.
+        """
+        return self.fields[key] if key in self.fields else self._inside(self.fields, key, "")
+
+    def value(self, key: str) -> Any:
+        """The value of a field; DataError where it is missing, null, blank or empty."""
+        value = self.find(key)
+        if value is MISSING or value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
+            raise self.malformed(
+                f"the field {key!r} is {'missing' if value is MISSING else 'empty'}", "correct or remove this row"
+            )
+        return value
+
+    def first_of(self, names: Sequence[str]) -> str:
+        """The first of the names that is a field of this record, else the first name, for which `value` then raises."""
+        return next((name for name in names if name in self.fields), names[0])
+
+    def text(self, key: str) -> str:
+        """The text of a field; DataError for another type and for text that a tokenizer cannot encode."""
+        value = self.value(key)
+        if not isinstance(value, str):
+            raise self.malformed(f"the field {key!r} is of the type {type(value).__name__}", "write it as text")
+        self.check_text(key, value)
+        return value
+
+    def check_text(self, key: str, text: str) -> None:
+        """Raise DataError for text of a field that a tokenizer cannot encode."""
+        if _SURROGATE.search(text):
+            raise self.malformed(f"the field {key!r} contains half a surrogate pair", "write the file as UTF-8")
+
+    def malformed(self, problem: str, remedy: str, *, key: str | None = None) -> DataError:
+        """The error for a problem of this row."""
+        return DataError(f"{self.where}: {problem}", remedy=remedy, key=key, code="data.malformed")
+
+    def _inside(self, table: Mapping[str, Any], key: str, outer: str) -> Any:
+        """The value at `key`, the longest name of a field first. `outer` is the key of the table itself."""
+        for place in reversed([i for i, character in enumerate(key) if character == "."]):
+            name, rest = key[:place], key[place + 1 :]
+            if name not in table:
+                continue
+            inner = table[name]
+            if isinstance(inner, str):
+                inner = self._parsed(inner, f"{outer}{name}", rest)
+            if isinstance(inner, Mapping):
+                return inner[rest] if rest in inner else self._inside(inner, rest, f"{outer}{name}.")
+        return MISSING
+
+    def _parsed(self, text: str, key: str, rest: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.malformed(
+                f"the field {key!r} is text that is not JSON, so it has no {rest!r} ({error})",
+                "correct or remove this row, or name another field",
+            ) from error
+
+
+def read_rows(file: Path, *, key: str = "task.path", keys: Sequence[str] | None = None) -> Iterator[Record]:
+    """The rows of a file of JSON lines (without blank lines), or of a Parquet file, in their order.
+
+    Of a Parquet file only the columns of `keys` are read; None: all columns but those with binary data.
+
+    Raises DataError for a row that is no object, with its place, and for a Parquet file that cannot be read. Raises it
+    for a missing file with `key`, the configuration key that names the file.
+    """
+    if not file.is_file():
+        raise DataError(
+            f"{key}: there is no file {file}",
+            remedy=f"correct the path: a relative one starts from {Path.cwd()}",
+            key=key,
+            code="data.missing",
+        )
+    with file.open("rb") as start:
+        is_parquet = start.read(len(PARQUET)) == PARQUET
+    yield from _read_parquet(file, key, keys) if is_parquet else _read_lines(file)
+
+
+def _read_lines(file: Path) -> Iterator[Record]:
+    # Bytes, because a text file would also end a line at a single \r, and str.splitlines at a U+2028 in a question
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line := line.strip():
+                yield _record(line, f"{file}:{number}")
+
+
+def _record(line: bytes, where: str) -> Record:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if not _is_utf8(line):
+            raise _malformed(f"{where}: this line is not UTF-8 text", "save the file as UTF-8") from error
+        raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
+    if not isinstance(fields, dict):
+        raise _malformed(
+            f"{where}: this line is JSON of the type {type(fields).__name__}",
+            "write one JSON object per line, {...}",
+        )
+    if line.count(b"[") + line.count(b"{") > DEEPEST and _is_deep(fields):
+        raise _malformed(
+            f"{where}: more than {DEEPEST} lists and objects within each other", "flatten or remove this line"
+        )
+    return Record(fields, where)
+
+
+def _is_utf8(line: bytes) -> bool:
+    """Whether a line can be text in UTF-8. JSON has no zero bytes, and UTF-16 has many."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in line
+
+
+def _malformed(problem: str, remedy: str) -> DataError:
+    return DataError(problem, remedy=remedy, code="data.malformed")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        level = [child for children in inside for child in children]
+    return any(isinstance(one, (dict, list)) for one in level)
+
+
+def _read_parquet(file: Path, key: str, keys: Sequence[str] | None) -> Iterator[Record]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(
+            f"{file}: the package 'pyarrow', which reads Parquet, is not installed here",
+            remedy="pip install pyarrow",
+            key=key,
+            code="data.not_installed",
+        ) from error
+    try:
+        with pq.ParquetFile(file) as opened:
+            names = [column.name for column in opened.schema_arrow if _is_read(column, keys)]
+            batches = opened.iter_batches(BATCH, columns=names)
+            for number, row in enumerate(chain.from_iterable(map(_rows, batches)), start=1):
+                yield Record(row, f"{file}, row {number}")
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{key}: the Parquet file {file} cannot be read: {error}",
+            remedy="write it again, or name another file",
+            key=key,
+            code="data.unreadable",
+        ) from error
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as JSON. Media, which may be large, are True where a row has some, and else None."""
+    columns = []
+    for column, values in zip(batch.schema, batch.columns, strict=True):
+        if column.name in MEDIA:
+            columns.append([_has_media(value) or None for value in values])
+        else:
+            listed = values.to_pylist()
+            columns.append(listed if _is_json(column.type) else [_plain(value) for value in listed])
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * batch.num_rows
+
+
+def _has_media(value: Any) -> bool:
+    """Whether an Arrow value is neither null nor an empty list or text, nor an object without a value."""
+    import pyarrow as pa
+
+    if not value.is_valid:
+        return False
+    if isinstance(value, pa.StructScalar):
+        return any(_has_media(value[name]) for name in value)
+    if isinstance(value, pa.ListScalar):
+        return any(_has_media(one) for one in value)
+    return value.as_py() not in ("", b"")
+
+
+def _is_read(column: pa.Field, keys: Sequence[str] | None) -> bool:
+    """Whether a column is read: media only to see whether a row has some, and other binary data only by name."""
+    if keys is not None:
+        return any(key == column.name or key.startswith(f"{column.name}.") for key in keys)
+    return column.name in MEDIA or not _contains_binary(column.type)
+
+
+def _contains_binary(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    tests = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return any(test(kind) for test in tests) or any(map(_contains_binary, _inner(kind)))
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    """Whether the values of a type are JSON as they are: no dates, decimals, maps or bytes."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_nested(kind):
+        return not types.is_map(kind) and all(map(_is_json, _inner(kind)))
+    simple = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+    return types.is_null(kind) or any(test(kind) for test in simple)
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(place).type for place in range(kind.num_fields)]
+
+
+def _plain(value: Any) -> Any:
+    """A value of Arrow as JSON: dates, decimals and the like as their text."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return str(value)

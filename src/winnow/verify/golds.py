@@ -1,0 +1,243 @@
+"""Golds given back to their own reward, each phrased as an answer, to find problems that no answer can solve.
+
+The trait `example` of a reward phrases an answer. A reward that refuses a gold refuses every answer that is like it:
+a raw gold of GSM8K is a worked solution that ends in "#### 7", and no answer is equal to all of that text. So of such a
+gold the answer after the mark is given back, which only a reward that reads the mark accepts. A gold that is no text or
+number, such as an object or NaN, must not pass as its text in Python.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from winnow.errors import ConfigError
+from winnow.families import RewardTraits, TaskTraits
+from winnow.records import Outcome, Problem, Prompt, Rollout
+from winnow.registry import Entry
+from winnow.rewards.extract import unwrap_box
+from winnow.rewards.outcomes import reason
+from winnow.verify.verifiers import Verifiers
+
+Phrase = Callable[[Any], str]
+Kind = Literal["refused", "marked", "object", "missing", "example"]
+
+MOST_LATE = 10  # answers without a verdict in time; after them no further one is tried
+LIKELY = ("ground_truth", "answer", "target", "gold", "value", "text", "label", "solution")  # the gold in an object
+_MARKED = re.compile(r"(?:\A|\n)#### +(?P<answer>[-+$]*\d[\d,./]*%?)\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault of a problem."""
+
+    problem: str  # the id
+    gold: str  # or the constant answer without a verdict in time
+    reason: str
+    late: bool = False  # the verdict took longer than verify.timeout_seconds
+    where: str = ""  # the place of the problem in its file
+    kind: Kind = "refused"
+    field: str = ""  # of a gold that is an object: the field that may be the gold
+
+
+class Tried(NamedTuple):
+    """A gold that was given back, with a finding where it was not accepted."""
+
+    problem: Problem
+    gold: Any
+    outcome: Outcome | None  # None: it was not judged
+    finding: Finding | None
+
+
+def phrasing(entry: Entry[RewardTraits], options: Mapping[str, Any] | None = None) -> Phrase:
+    """The reward's trait `example`: the function that phrases an answer as the reward reads it.
+
+    Raises ConfigError for a reward without it, and for `options` other than those for which the example is right.
+    """
+    if entry.traits.example is None:
+        raise ConfigError(
+            f"the reward {entry.name!r} does not declare how an answer is phrased, so no gold can be tried",
+            remedy="register it with example=lambda gold: <a right completion>",
+            key="reward",
+            code="config.registration",
+        )
+    for name, value in entry.traits.example_options.items():
+        if options is not None and options.get(name) != value:
+            raise ConfigError(
+                f"the reward {entry.name!r} declares how an answer is phrased for {name} = {value!r} alone, so no gold "
+                f"can be tried",
+                remedy="audit the task with the reward that decides what is correct",
+                key="reward",
+                code="config.registration",
+            )
+    phrase: Phrase = entry.traits.example
+    return phrase
+
+
+def failing_golds(
+    problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers, traits: RewardTraits | None = None
+) -> tuple[list[Finding], float]:
+    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
+    tried = list(try_golds(problems, phrase, verifiers, traits))
+    rewards = [one.outcome.reward for one in tried if one.finding is None and one.outcome is not None]
+    return [one.finding for one in tried if one.finding], float(np.mean(rewards)) if rewards else math.nan
+
+
+def try_golds(
+    problems: Sequence[Problem],
+    phrase: Phrase,
+    verifiers: Verifiers,
+    traits: RewardTraits | None = None,
+    *,
+    ahead: int = 512,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Tried]:
+    """Every gold of every problem, given back to the reward, up to the one that makes `MOST_LATE` without a verdict in
+    time. `traits` are the reward's, which determine where its golds are. `ahead` answers are sent before their
+    verdicts, and none once `stop` returns True.
+    """
+    golds = ((problem, gold) for problem in problems for gold in answers_of(problem, traits))
+    phrased: deque[tuple[Problem, Any, str | Finding]] = deque()
+
+    def tasks() -> Iterator[tuple[Prompt, Rollout]]:
+        for problem, gold in golds:
+            if stop():
+                return
+            completion = _phrased(problem, gold, phrase)
+            phrased.append((problem, gold, completion))
+            if isinstance(completion, str):
+                yield task_of(problem, completion)
+
+    outcomes, late = verifiers.stream(tasks(), ahead=ahead), 0
+    for outcome in outcomes:
+        yield from _unjudged(phrased)
+        problem, gold, _ = phrased.popleft()
+        finding = None if outcome.correct else _refusal(problem, gold, outcome)
+        yield Tried(problem, gold, outcome, finding)
+        late += is_late(outcome)
+        if late == MOST_LATE:
+            return
+    yield from _unjudged(phrased)
+
+
+def _unjudged(phrased: deque[tuple[Problem, Any, str | Finding]]) -> Iterator[Tried]:
+    """Remove the golds that were found at fault before they could be judged, up to the next one that is judged."""
+    while phrased and isinstance(finding := phrased[0][2], Finding):
+        problem, gold, _ = phrased.popleft()
+        yield Tried(problem, gold, None, finding)
+
+
+def answers_of(problem: Problem, traits: RewardTraits | None = None) -> list[Any]:
+    """What the reward's `example` phrases: the problem's golds, or its solution where the gold is no answer.
+
+    There may be none: where the gold is in `meta`, and where a gold that consists of tests has no solution.
+    """
+    if traits is not None and traits.solution is not None:
+        solution = problem.meta.get(traits.solution)
+        return [solution] if isinstance(solution, str) else []
+    if problem.answer is None and traits is not None and traits.example_meta is not None:
+        return []
+    several = isinstance(problem.answer, (list, tuple)) and problem.answer
+    return list(problem.answer) if several else [problem.answer]
+
+
+def marked_answer(gold: Any) -> str | None:
+    """The number after "#### " in the last line of a gold that is a worked solution in the form of GSM8K."""
+    match = _MARKED.search(gold) if isinstance(gold, str) else None
+    return None if match is None else match["answer"]
+
+
+def _phrased(problem: Problem, gold: Any, phrase: Phrase) -> str | Finding:
+    """A gold as a completion, or why no completion can have it as its answer."""
+
+    def fault(why: str, kind: Kind, field: str = "") -> Finding:
+        return Finding(problem=problem.id, gold=str(gold), reason=why, where=problem.where, kind=kind, field=field)
+
+    if isinstance(gold, str) and gold.strip().casefold() in ("", "nan"):
+        return fault("it is blank" if not gold.strip() else "it is the text of a missing number", "missing")
+    if isinstance(gold, float) and not math.isfinite(gold):
+        return fault("it is no finite number", "missing")
+    marked = marked_answer(gold)
+    answer = marked if marked is not None else unwrap_box(gold) if isinstance(gold, str) else gold
+    try:
+        completion: object = phrase(answer)
+    except Exception as error:  # of a user's function
+        return fault(f"the reward's example raised {type(error).__name__}: {error}", "example")
+    if not isinstance(completion, str):
+        return fault(f"the reward's example returned a {type(completion).__name__}", "example")
+    if gold in (None, []) and str(gold) in completion:
+        return fault("it is missing", "missing")
+    if isinstance(gold, Mapping) and str(gold) in completion:
+        field = next((name for name in LIKELY if name in gold), "")
+        return fault(f"it is an object (with {', '.join(map(repr, gold))}), no text or number", "object", field)
+    return completion
+
+
+def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mapping[str, Any]) -> str:
+    """What corrects these findings, for golds of a task with its options; "" where nothing but their text is known."""
+    kinds = {finding.kind: finding for finding in findings}
+    from_file = task.origin == "winnow" and "extract" in task.options
+    if "marked" in kinds:
+        return (
+            "set task.extract=hashes: the gold is then the answer after '####'"
+            if from_file
+            else "use the reward gsm8k, which reads '####', or let the task return the answer after it alone"
+        )
+    if "object" in kinds:
+        field = kinds["object"].field
+        key = f"{options.get('answer', 'answer')}.{field}"
+        return f"set task.answer={key}" if from_file and field else "let the golds be texts, numbers or lists of these"
+    if "missing" in kinds:
+        return "remove these problems, or name the field with the gold" + (" by task.answer" if from_file else "")
+    return ""
+
+
+def _refusal(problem: Problem, gold: Any, outcome: Outcome) -> Finding:
+    late, marked = is_late(outcome), marked_answer(gold)
+    why = failing(outcome) if late else f"{failing(outcome)}{_type_of(problem.answer)}"
+    if marked is not None and not outcome.failed:
+        why = f"the reward compares all of it, and refuses {marked!r}, the answer after '####'"
+    return Finding(
+        problem=problem.id,
+        gold=str(gold),
+        reason=why,
+        late=late,
+        where=problem.where,
+        kind="refused" if marked is None or outcome.failed else "marked",
+    )
+
+
+def is_late(outcome: Outcome) -> bool:
+    """Whether there was no verdict in time."""
+    return outcome.cause == "timeout"
+
+
+def failing(outcome: Outcome) -> str:
+    """Why an outcome is not correct."""
+    return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
+
+
+def _type_of(answer: Any) -> str:
+    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
+    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
+
+
+def task_of(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
+    """A problem and a completion as a reward gets them, without tokens."""
+    prompt = Prompt(
+        id=problem.id,
+        tokens=np.zeros(0, np.int64),
+        text=problem.question,
+        answer=problem.answer,
+        task=problem.task,
+        meta=problem.meta,
+    )
+    return prompt, Rollout(
+        index=0, tokens=np.zeros(0, np.int64), logprobs=np.zeros(0), text=text, finish="stop", version=0
+    )

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refusals import refused
+from winnow.errors import DataError
+from winnow.tasks.rows import BATCH, MISSING, Record, read_rows
+
+NESTED = {
+    "reward_model": {"style": "rule", "ground_truth": ["4", "4.0"]},
+    "metadata": '{"answer": {"value": 7}, "a.b": 1}',
+    "extra.info": {"answer": "literal"},
+    "extra": {"info": {"answer": "nested"}, "info.answer": "half"},
+    "empty": None,
+    "text": "no JSON",
+    "list": [{"a": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reward_model.ground_truth", ["4", "4.0"]),
+        ("reward_model.style", "rule"),
+        ("metadata.answer", {"value": 7}),
+        ("metadata.answer.value", 7),
+        ("metadata.a.b", 1),  # the text's own field "a.b"
+        ("extra.info", {"answer": "literal"}),
+        ("extra.info.answer", "literal"),  # the longest name of a field comes first
+        ("extra.other", MISSING),
+        ("reward_model.gold", MISSING),
+        ("nothing.at.all", MISSING),
+        ("empty", None),
+        ("empty.inside", MISSING),
+        ("list.a", MISSING),
+    ],
+)
+def test_a_key_names_a_field_or_one_inside_a_field(key: str, value: Any) -> None:
+    assert Record(NESTED, "here").find(key) == value
+
+
+def test_a_field_with_the_whole_name_comes_before_one_inside() -> None:
+    assert Record({"a.b": 1, "a": {"b": 2}}, "here").find("a.b") == 1
+    assert Record({"a": {"b.c": 1, "b": {"c": 2}}}, "here").find("a.b.c") == 1
+
+
+def test_text_that_is_not_json_has_no_fields() -> None:
+    with refused(DataError, "rows:3", "'text'", "'answer'", code="data.malformed"):
+        Record(NESTED, "rows:3").find("text.answer")
+
+
+@pytest.mark.parametrize("value", [None, "", " \n", [], {}])
+def test_an_empty_field_is_refused_with_its_row(value: Any) -> None:
+    with refused(DataError, "rows:3", "'a.b'", code="data.malformed"):
+        Record({"a": {"b": value}}, "rows:3").value("a.b")
+
+
+def test_a_parquet_file_and_json_lines_give_the_same_rows(tmp_path: Path) -> None:
+    rows = [
+        {"q": f"q{i}", "m": {"gold": str(i), "n": [i, i + 1]}, "f": i / 2, "b": i % 2 == 0} for i in range(BATCH + 5)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.data")  # known by its content
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    read = {name: list(read_rows(tmp_path / name)) for name in ("rows.data", "rows.jsonl")}
+    assert [row.fields for row in read["rows.data"]] == [row.fields for row in read["rows.jsonl"]] == rows
+    assert read["rows.data"][-1].where == f"{tmp_path / 'rows.data'}, row {len(rows)}"
+    assert read["rows.jsonl"][-1].where == f"{tmp_path / 'rows.jsonl'}:{len(rows)}"
+
+
+def test_values_of_arrow_are_json(tmp_path: Path) -> None:
+    struct = pa.struct([("day", pa.date32()), ("name", pa.string())])
+    table = pa.table(
+        {
+            "gold": pa.array([decimal.Decimal("3.10")], pa.decimal128(5, 2)),
+            "seen": pa.array([datetime.datetime(2026, 11, 27)], pa.timestamp("s")),
+            "kind": pa.array(["math"]).dictionary_encode(),
+            "deep": pa.array([{"day": datetime.date(2026, 1, 2), "name": None}], struct),
+            "view": pa.array(["text"], pa.string_view()),
+            "bytes": pa.array([b"\0"]),
+            "inside": pa.array([{"bytes": b"\0"}]),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    (row,) = read_rows(tmp_path / "rows.parquet")
+    assert row.fields == {
+        "gold": "3.10", "seen": "2026-11-27 00:00:00", "kind": "math", "view": "text",
+        "deep": {"day": "2026-01-02", "name": None},
+    }  # fmt: skip
+    assert json.loads(json.dumps(row.fields)) == row.fields
+
+
+def test_only_the_named_columns_of_parquet_are_read(tmp_path: Path) -> None:
+    table = pa.table({"a": [1], "b": [{"c": 2}], "b.c": [3], "d": [4], "bb": [5]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    (row,) = read_rows(tmp_path / "rows.parquet", keys=["a", "b.c"])
+    assert row.fields == {"a": 1, "b": {"c": 2}, "b.c": 3}
+
+
+PICTURE = {"bytes": b"\x89PNG", "path": None}
+NO_PICTURE = {"bytes": None, "path": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "has"),
+    [
+        ([None], None),
+        ([[]], None),
+        ([[NO_PICTURE]], None),
+        ([[PICTURE]], True),
+        ([PICTURE], True),
+        ([NO_PICTURE], None),
+        ([""], None),
+        (["a.png"], True),
+    ],
+)
+def test_pictures_are_noticed_and_not_read(tmp_path: Path, values: list[Any], has: bool | None) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    first = values[0]
+    column = pa.array(
+        values, pa.list_(kind) if isinstance(first, list) else kind if isinstance(first, dict) else pa.string()
+    )
+    pq.write_table(pa.table({"q": ["q"], "images": column}), tmp_path / "rows.parquet")
+    (row,) = read_rows(tmp_path / "rows.parquet")
+    assert row.fields == {"q": "q", "images": has}
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"q": ["text"] * 1000}), tmp_path / "rows.parquet")
+    whole = (tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / "rows.parquet").write_bytes(whole[: len(whole) // 2])
+    with refused(DataError, "Parquet", tmp_path / "rows.parquet", key="task.train", code="data.unreadable"):
+        list(read_rows(tmp_path / "rows.parquet", key="task.train"))
+
+
+def test_parquet_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with refused(DataError, "pip install pyarrow", key="task.path", code="data.not_installed"):
+        list(read_rows(tmp_path / "rows.parquet"))
