@@ -13,6 +13,8 @@ are. So a prompt waits at most `patience` + 2 epochs and two draws. This is ours
 `uniform` visits each prompt in each epoch, except for those that are left over where P is no multiple of `count`: a
 prompt is left over in k successive epochs with the probability ((P mod count) / P)^k.
 
+Every rule raises ValueError for an option outside its range, and for a draw of less than one prompt or more than P.
+
 Two further differences are common to all rules. "Right" and "wrong" are verdicts, where several of the papers compare
 rewards with thresholds. A prompt without a verdict has no result.
 """
@@ -26,6 +28,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from winnow.budget.arguments import (
+    check_count,
+    check_integers,
+    check_number,
+    check_numbers,
+    check_rows,
+)
 from winnow.budget.pass_rates import add_visit, posterior_mean, rates
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -37,7 +46,8 @@ Streams = Callable[[str, int], np.random.Generator]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptTable:
-    """The results of P prompts so far, a row each. A visit is a step that judged at least one of its rollouts.
+    """The results of P prompts so far, a row each. A visit is a step that judged at least one of its rollouts. Raises
+    ValueError for columns that are not [P], and for a negative number of draws.
 
     >>> table = PromptTable.empty(3).drawn(np.array([2, 0])).observed(np.array([2]), np.array([4]), np.array([1]))
     >>> table.pass_rate
@@ -58,9 +68,17 @@ class PromptTable:
     draws: int = 0  # prompts drawn so far, repetitions included
     newest: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # visited since the draw
 
+    def __post_init__(self) -> None:
+        shapes = {name: np.shape(getattr(self, name)) for name in _COLUMNS}
+        if len(set(shapes.values())) > 1 or np.ndim(self.trials) != 1:
+            raise ValueError(f"the columns of a table must be [P], and have the shapes {shapes}")
+        check_count("draws", self.draws)
+        check_rows("newest", self.newest, len(self))
+
     @classmethod
     def empty(cls, prompts: int, difficulty: FloatArray | None = None) -> Self:
-        """Without results."""
+        """Without results. Raises ValueError for a negative number, and for labels that are not [P]."""
+        check_count("prompts", prompts)
         unknown, zeros, none = np.full(prompts, np.nan), np.zeros(prompts), np.zeros(prompts, dtype=np.int64)
         return cls(
             difficulty=unknown if difficulty is None else difficulty,
@@ -83,7 +101,8 @@ class PromptTable:
         return rates(self.latest_correct, self.latest_trials)
 
     def drawn(self, rows: IntArray) -> Self:
-        """After one more draw."""
+        """After one more draw, of [K] different rows. Raises ValueError for other rows."""
+        check_rows("rows", rows, len(self))
         drawn_at = self.drawn_at.copy()
         drawn_at[rows] = self.draws
         return dataclasses.replace(self, drawn_at=drawn_at, draws=self.draws + len(rows), newest=self.newest[:0])
@@ -99,9 +118,14 @@ class PromptTable:
     ) -> Self:
         """After a visit of each of these rows, with their [K] verdicts and, where measured, gradient norms (else NaN).
 
-        The sums of earlier visits are multiplied by `decay`.
+        The sums of earlier visits are multiplied by `decay`. Raises ValueError for rows that are not different rows of
+        the table, and for verdicts that do not fit them.
         """
+        check_rows("rows", rows, len(self))
+        for name, verdicts in (("trials", trials), ("correct", correct)):
+            check_integers(name, verdicts, size=len(rows))
         norms = np.full(len(rows), np.nan) if gradient_norm is None else gradient_norm
+        check_numbers("gradient_norm", norms, least=0.0, size=len(rows), unknown=True)
         judged, right, wrong = trials > 0, (trials > 0) & (correct == trials), (trials > 0) & (correct == 0)
 
         def changed(column: Any, new: Any, where: BoolArray) -> Any:
@@ -124,6 +148,9 @@ class PromptTable:
         )
 
 
+_COLUMNS = tuple(field.name for field in dataclasses.fields(PromptTable) if field.name not in ("draws", "newest"))
+
+
 class Drawn(NamedTuple):
     """What a rule returns."""
 
@@ -135,7 +162,7 @@ class Drawn(NamedTuple):
 
 def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn:
     """A new permutation of all prompts in each epoch, cut to whole steps. The rest of an epoch is not used."""
-    epoch, place = state.get("epoch", 0), state.get("place", 0)
+    epoch, place = _reached(state, table)
     if place + _checked(count, table) > len(table):
         epoch, place = epoch + 1, 0
     rows = rng("epoch", epoch).permutation(len(table))[place : place + count]
@@ -168,7 +195,10 @@ def greso(
     with them. And a skipped prompt may be skipped for ever. Where too few candidates pass, the first skipped ones are
     taken.
     """
+    _check_shares(start=start, target=target, change=change)
+    check_number("least", least, most=1.0, above=0.0)
     easy, hard = state.get("p_easy", start), state.get("p_hard", start)
+    _check_shares(**{"state: p_easy": easy, "state: p_hard": hard})
     visited = table.newest
     if state.get("epoch", 0) > 0 and len(visited):
         easy = _moved(easy, change, float(np.mean(table.all_right[visited] > 0)), target / 3)
@@ -203,6 +233,10 @@ def mopps(
     a conditional expression replaces both parameters by 8 where a prompt has one rollout. The discount is 1 by default
     and 0.5 in the scripts. At most 2,048 candidates are drawn.
     """
+
+    _check_shares(target=target)
+    check_count("candidates", candidates, least=1)
+    check_number("prior", prior, above=0.0)
 
     def distance(rows: IntArray) -> FloatArray:
         right, trials = table.correct[rows], table.trials[rows]
@@ -239,9 +273,16 @@ def adarft(
     as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError where a prompt
     has no difficulty.
     """
-    if np.isnan(table.difficulty).any():
-        raise ValueError(f"{int(np.isnan(table.difficulty).sum())} of {len(table)} prompts have no difficulty")
+    check_number("target", target)
+    check_number("sensitivity", sensitivity, above=0.0)
+    check_number("step_size", step_size, above=0.0)
+    check_number("highest", highest)
+    check_number("lowest", lowest, most=highest)
+    check_number("start", start)
+    if (missing := int(np.count_nonzero(~np.isfinite(table.difficulty)))) > 0:
+        raise ValueError(f"{missing} of {len(table)} prompts have no difficulty")
     level, visited = state.get("level", start), table.newest
+    check_number("state: level", level)
     if len(visited):
         mean = table.latest_correct[visited].sum() / table.latest_trials[visited].sum()
         level = float(np.clip(level + step_size * np.tanh(sensitivity * (mean - target)), lowest, highest))
@@ -275,6 +316,9 @@ def cures(
     us: 0.1 is the unread default of the code.
     """
 
+    check_number("temperature", temperature, above=0.0)
+    check_number("prior", prior, above=0.0)
+
     def disadvantage(rows: IntArray) -> FloatArray:
         rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
         log_weight = np.sqrt(rate * (1 - rate)) / temperature
@@ -307,9 +351,14 @@ def replay(
     documentation gives ties to the higher pass rate, and its heap to the lower one. Its defaults of `reuses` are 5 and
     20; the share is at most one half there. A draw is a step here, or a whole window under a probe.
     """
+    _check_shares(share=share, high=high)
+    check_number("low", low, least=0.0, most=high)
+    check_count("cooldown", cooldown)
+    check_count("reuses", reuses)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     replayed = state.get("replayed", np.zeros(len(table), dtype=np.int64))
+    check_integers("state: replayed", replayed, size=len(table))
     rate = table.pass_rate
     cool = (table.drawn_at < 0) | (table.draws - table.drawn_at >= cooldown * count)
     fit = (rate > 0) & (rate >= low) & (rate <= high) & cool  # False for NaN
@@ -339,6 +388,8 @@ def retire(
     candidates are retired, the first ones are taken.
     """
 
+    check_number("above", above, most=1.0, above=0.0)
+
     def passes(rows: IntArray) -> BoolArray:
         return ~(rates(table.latest_correct[rows], table.latest_trials[rows]) >= above)
 
@@ -361,7 +412,7 @@ class _Walk(NamedTuple):
 
 def _walk(table: PromptTable, state: State, rng: Streams, most: int, without: IntArray) -> _Walk:
     """Up to `most` candidates: the rest of this epoch and, where that is too little, those of the next one."""
-    size, epoch, place = len(table), state.get("epoch", 0), state.get("place", 0)
+    size, (epoch, place) = len(table), _reached(state, table)
     wanted = most + len(without)
     rest = rng("epoch", epoch).permutation(size)[place : place + wanted]
     following = rng("epoch", epoch + 1).permutation(size) if len(rest) < wanted else rest[:0]
@@ -406,6 +457,7 @@ def _nearest(
     patience: int,
 ) -> Drawn:
     """The candidates of the smallest distances. All candidates count as considered."""
+    check_count("candidates", candidates)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     most = min(MOST_CANDIDATES, candidates * count) if candidates else MOST_CANDIDATES
@@ -417,6 +469,7 @@ def _nearest(
 
 def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
     """Prompts whose last draw is more than `patience` epochs ago: at most half of a draw (rounded up), oldest first."""
+    check_count("patience", patience, least=1)
     due = np.flatnonzero(table.draws - table.drawn_at > patience * len(table))
     most = (count + 1) // 2
     if len(due) <= most:
@@ -428,9 +481,25 @@ def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
 
 
 def _checked(count: int, table: PromptTable) -> int:
-    if not 1 <= count <= len(table):
+    check_count("count", count, least=1)
+    if count > len(table):
         raise ValueError(f"a draw of {count} prompts from {len(table)}")
     return count
+
+
+def _reached(state: State, table: PromptTable) -> tuple[int, int]:
+    """The epoch, and the place in it at which the next draw begins."""
+    epoch, place = state.get("epoch", 0), state.get("place", 0)
+    check_count("state: epoch", epoch)
+    check_count("state: place", place)
+    if place > len(table):
+        raise ValueError(f"state: place = {place} is above {len(table)}, the prompts of the table")
+    return epoch, place
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        check_number(name, share, least=0.0, most=1.0)
 
 
 def _moved(probability: float, change: float, share: float, target: float) -> float:
