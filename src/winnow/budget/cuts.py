@@ -136,6 +136,7 @@ class Expected:
     """Expected values over all results of one prompt; K kinds of rollouts."""
 
     kept: float  # rollouts that are not cut
+    correct: float  # of these, correct ones
     tokens: float  # of all rollouts up to their cuts
     pass_rate: float  # share of correct ones among those that are not cut, where there are any
     gradient: FloatArray  # [K] weight of a kind's log-prob gradient, relative to that of infinitely many uncut rollouts
@@ -157,20 +158,21 @@ def expected(rule: Rule, kinds: Sequence[RolloutKind], rollouts: int, credit: Cr
     right = np.array([kind.correct for kind in kinds], dtype=np.bool_)
     lengths = np.array([kind.length for kind in kinds], dtype=np.int64)
     limit = probabilities * np.where(right, *credit.limit(min(1.0, float(probabilities[right].sum()))))
-    kept, tokens, rate, some, weights = 0.0, 0.0, 0.0, 0.0, np.zeros(len(kinds))
+    kept, tokens, rate, some, weights = np.zeros(len(kinds)), 0.0, 0.0, 0.0, np.zeros(len(kinds))
     for counts in _compositions(rollouts, len(kinds)):
         chance = _multinomial(counts) * float(np.prod(probabilities**counts))
         of = np.repeat(np.arange(len(kinds)), counts)
         ends = _ends(rule, kinds, of, lengths[of])
         whole = np.bincount(of[ends == lengths[of]], minlength=len(kinds))
-        kept += chance * whole.sum()
+        kept += chance * whole
         tokens += chance * ends.sum()
         if left := int(whole.sum()):
             correct = int(whole[right].sum())
             some, rate = some + chance, rate + chance * correct / left
             weights += chance * whole * np.where(right, *credit.of(left, correct)) / left
     return Expected(
-        kept=float(kept),
+        kept=float(kept.sum()),
+        correct=float(kept[right].sum()),
         tokens=float(tokens),
         pass_rate=rate / some if some else math.nan,
         gradient=np.divide(weights, limit, out=np.full(len(kinds), np.nan), where=limit != 0),

@@ -49,6 +49,8 @@ class Counts:
 
 Rule = Callable[[Counts], IntArray]
 
+_EXACT = 1_000  # rollouts of a round up to which the number of ways to be correct is a float
+
 
 def single(seen: Counts) -> IntArray:
     """All planned rollouts in one round."""
@@ -56,8 +58,9 @@ def single(seen: Counts) -> IntArray:
 
 
 def balanced(seen: Counts, *, right: int = 2, wrong: int = 2, per_round: int = 8) -> IntArray:
-    """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones. Raises ValueError for
-    a negative number, and for a round of none.
+    """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones.
+
+    Raises ValueError for a negative number, and for a round of none.
 
     Reinforce-Ada-balance (Xiong et al. 2025, arXiv 2510.04996, Algorithm 1; checked against the authors' code,
     RLHFlow/Reinforce-Ada, verl/trainer/ppo/ray_trainer.py). There m kept rollouts need m // 2 correct and m - m // 2
@@ -142,10 +145,19 @@ def distribution(rule: Rule, pass_rate: float, planned: int) -> dict[tuple[int, 
                 ends[sampled, correct] += probability
                 continue
             for hits in range(more + 1):
-                chance = math.comb(more, hits) * pass_rate**hits * (1 - pass_rate) ** (more - hits)
-                following[sampled + more, correct + hits] += probability * chance
+                following[sampled + more, correct + hits] += probability * _binomial(more, hits, pass_rate)
         open_states = dict(sorted(following.items()))
     return dict(sorted(ends.items()))
+
+
+def _binomial(n: int, k: int, p: float) -> float:
+    """The probability of k successes in n trials."""
+    if n <= _EXACT:
+        return math.comb(n, k) * p**k * (1 - p) ** (n - k)
+    if p in (0.0, 1.0):
+        return float(k == n * p)
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
 
 
 def _states(planned: int, states: Sequence[tuple[int, int]]) -> Counts:
