@@ -15,6 +15,11 @@ prompt is left over in k successive epochs with the probability ((P mod count) /
 
 Every rule raises ValueError for an option outside its range, and for a draw of less than one prompt or more than P.
 
+**A rule that prefers some prompts changes the objective** to a mean that weighs them more. `uniform` has none. `greso`
+and `cures` return the probability that a draw has each of its rows, which is above 0 for every prompt of the table. The
+sum over a draw of a prompt's number over (P times this probability) then estimates the mean over all prompts (Horvitz
+and Thompson 1952). The other rules take the prompts that are best by some score, so the probability of the rest is 0.
+
 Two further differences are common to all rules. "Right" and "wrong" are verdicts, where several of the papers compare
 rewards with thresholds. A prompt without a verdict has no result.
 """
@@ -158,6 +163,8 @@ class Drawn(NamedTuple):
     state: State  # for the next draw
     skipped: int = 0  # candidates that the rule considered and did not take
     overdue: int = 0  # of the rows, those that were taken because they had waited too long
+    # [count] how probable it was that the draw has this row; None: unknown, or the same for all rows
+    probability: FloatArray | None = None
 
 
 def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn:
@@ -194,6 +201,10 @@ def greso(
     number is configured. Candidates beyond a full batch are lost to it until the next epoch; here the next draw begins
     with them. And a skipped prompt may be skipped for ever. Where too few candidates pass, the first skipped ones are
     taken.
+
+    Candidates come in random order until `count` of them pass, so the number m of candidates is random. The probability
+    of a row is its own, times an estimate of how many prompts are considered, for which the mean of count - 1 over
+    m - 1 is the mean probability (Haldane 1945).
     """
     _check_shares(start=start, target=target, change=change)
     check_number("least", least, most=1.0, above=0.0)
@@ -204,11 +215,13 @@ def greso(
         easy = _moved(easy, change, float(np.mean(table.all_right[visited] > 0)), target / 3)
         hard = _moved(hard, change, float(np.mean(table.all_wrong[visited] > 0)), 2 * target / 3)
 
-    def passes(rows: IntArray) -> BoolArray:
-        probability = np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least)
-        return np.asarray(rng("draw", table.draws).random(len(rows)) < probability, dtype=np.bool_)
+    def chance(rows: IntArray) -> FloatArray:
+        return np.asarray(np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least), np.float64)
 
-    return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience)
+    def passes(rows: IntArray) -> BoolArray:
+        return np.asarray(rng("draw", table.draws).random(len(rows)) < chance(rows), dtype=np.bool_)
+
+    return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience, chance)
 
 
 def mopps(
@@ -314,17 +327,26 @@ def cures(
     (right + 1) for every prompt, and the configured one is not read. So the largest weight is at most 1.005 times the
     smallest, and the draw is uniform in effect. The paper's text was not at hand, so its temperature is not known to
     us: 0.1 is the unread default of the code.
+
+    The probability of a row is that of being above the largest key that was not taken, given this key: 1 -
+    exp(-exp(log-weight - key)) (Kool, van Hoof and Welling 2020, "Estimating Gradients for Discrete Random Variables by
+    Sampling without Replacement"). Weighing by it is unbiased, if all prompts are candidates.
     """
 
     check_number("temperature", temperature, above=0.0)
     check_number("prior", prior, above=0.0)
 
-    def disadvantage(rows: IntArray) -> FloatArray:
+    def log_weight(rows: IntArray) -> FloatArray:
         rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
-        log_weight = np.sqrt(rate * (1 - rate)) / temperature
-        return np.asarray(-log_weight - rng("draw", table.draws).gumbel(size=len(rows)), dtype=np.float64)
+        return np.asarray(np.sqrt(rate * (1 - rate)) / temperature, dtype=np.float64)
 
-    return _nearest(table, state, rng, count, disadvantage, candidates, patience)
+    def disadvantage(rows: IntArray) -> FloatArray:
+        return -log_weight(rows) - rng("draw", table.draws).gumbel(size=len(rows))
+
+    def chance(rows: IntArray, least: float) -> FloatArray:
+        return np.asarray(-np.expm1(-np.exp(np.minimum(log_weight(rows) + least, 700.0))), dtype=np.float64)
+
+    return _nearest(table, state, rng, count, disadvantage, candidates, patience, chance)
 
 
 def replay(
@@ -432,19 +454,32 @@ def _sieve(
     count: int,
     passes: Callable[[IntArray], BoolArray],
     patience: int,
+    chance: Callable[[IntArray], FloatArray] | None = None,
 ) -> Drawn:
-    """The first candidates that pass; the next draw begins behind the last of them."""
+    """The first candidates that pass; the next draw begins behind the last of them. `chance` is the probability with
+    which a candidate passes.
+    """
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     walk = _walk(table, state, rng, max(MOST_CANDIDATES, needed), without=due)
     passed = passes(walk.rows)
     places = np.flatnonzero(passed)[:needed]
     considered = int(places[-1]) + 1 if len(places) else 0
-    if len(places) < needed:
-        places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[: needed - len(places)]]))
+    filled = needed - len(places)
+    if filled:
+        places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[:filled]]))
         considered = len(walk.rows)
     rows = np.concatenate([due, walk.rows[places]])
-    return Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+    found = Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+    if chance is None or not needed:
+        return found
+    own = chance(walk.rows[places])
+    if filled:  # all were considered, and of those that did not pass the first ones were taken
+        own = own + (1 - own) * filled / np.count_nonzero(~passed)
+        seen = float(considered)
+    else:
+        seen = (considered - 1) * needed / (needed - 1) if needed > 1 else float(considered)
+    return found._replace(probability=_with_overdue(due, own * seen / (len(table) - len(due))))
 
 
 def _nearest(
@@ -455,16 +490,31 @@ def _nearest(
     distance: Callable[[IntArray], FloatArray],
     candidates: int,
     patience: int,
+    chance: Callable[[IntArray, float], FloatArray] | None = None,
 ) -> Drawn:
-    """The candidates of the smallest distances. All candidates count as considered."""
+    """The candidates of the smallest distances. All candidates count as considered. `chance` is the probability that
+    the distance of a candidate is below the given one.
+    """
     check_count("candidates", candidates)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     most = min(MOST_CANDIDATES, candidates * count) if candidates else MOST_CANDIDATES
     walk = _walk(table, state, rng, max(most, needed), without=due)
-    places = np.argsort(distance(walk.rows), kind="stable")[:needed]
+    distances = distance(walk.rows)
+    order = np.argsort(distances, kind="stable")
+    places = order[:needed]
     rows = np.concatenate([due, walk.rows[places]])
-    return Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+    found = Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+    if chance is None or not needed:
+        return found
+    left = len(order) > needed
+    own = chance(walk.rows[places], float(distances[order[needed]])) if left else np.ones(needed)
+    return found._replace(probability=_with_overdue(due, own * len(order) / (len(table) - len(due))))
+
+
+def _with_overdue(due: IntArray, others: FloatArray) -> FloatArray:
+    """[count] the probabilities of a draw: overdue prompts are certain."""
+    return np.concatenate([np.ones(len(due)), np.minimum(others, 1.0)])
 
 
 def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
