@@ -385,18 +385,23 @@ def check_cut(rule: Callable[..., Any]) -> None:
             assert np.array_equal(again, ends), "the cuts depend on tokens after them"
 
 
-def check_sampler(sampler: Callable[..., Any], *, wait: int = 64) -> None:
+def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: str = "unknown") -> None:
     """Raise AssertionError unless a draw is different rows of the table, and depends on its arguments alone.
 
     Its state has to survive JSON. Over 200 steps of 8 out of 40 prompts, each prompt has to be drawn at least once in
     `wait` steps. A third of the prompts is always right, a third never. The default of `wait` is the bound of winnow's
-    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws.
+    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws. With `probability` "known", a draw has a
+    probability above 0 and at most 1 for each of its rows.
     """
     prompts, count, steps, rates = 40, 8, 200, np.resize([0.0, 0.5, 1.0], 40)
     table, state = PromptTable.empty(prompts, difficulty=np.linspace(0.0, 100.0, prompts)), dict[str, Any]()
     last = np.full(prompts, -1)
     for step in range(steps):
-        rows, next_state, *_ = sampler(table, state, _contract_stream, count)
+        rows, next_state, *counted = sampler(table, state, _contract_stream, count)
+        if probability == "known":
+            chances = np.asarray(counted[2] if len(counted) > 2 else None, dtype=np.float64)
+            assert chances.shape == (count,), f"a probability for each of {count} rows, got shape {chances.shape}"
+            assert np.all((chances > 0) & (chances <= 1)), f"probabilities are above 0 and at most 1, got {chances}"
         rows = np.asarray(rows)
         assert rows.shape == (count,), f"{count} rows, got shape {rows.shape}"
         assert np.issubdtype(rows.dtype, np.integer), f"rows are integers, got {rows.dtype}"
