@@ -390,8 +390,8 @@ def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: s
 
     Its state has to survive JSON. Over 200 steps of 8 out of 40 prompts, each prompt has to be drawn at least once in
     `wait` steps. A third of the prompts is always right, a third never. The default of `wait` is the bound of winnow's
-    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws. With `probability` "known", a draw has a
-    probability above 0 and at most 1 for each of its rows.
+    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws. With `probability` "known", each row of
+    a draw has to have a probability above 0 and at most 1.
     """
     prompts, count, steps, rates = 40, 8, 200, np.resize([0.0, 0.5, 1.0], 40)
     table, state = PromptTable.empty(prompts, difficulty=np.linspace(0.0, 100.0, prompts)), dict[str, Any]()
