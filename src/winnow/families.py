@@ -77,9 +77,14 @@ class EnvironmentTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerTraits(Traits):
-    """Whether a sampler reads the results of training, and the labels of the data."""
+    """Whether a sampler reads the results of training, the probability of its draws, and the labels of the data.
+
+    `probability`: "equal" for all prompts, "known" where each draw has those of its rows (`Drawn.probability`) and no
+    prompt has 0, or "unknown".
+    """
 
     source: Literal["none", "history"] = "history"
+    probability: Literal["equal", "known", "unknown"] = "unknown"
     label: str | None = None  # the option that names the field of a problem's meta with its difficulty
 
 

@@ -152,6 +152,9 @@ METRICS: dict[str, str] = {
     "addition to budget/prompt_tokens",
     "sampler/skipped": "prompts that the sampler considered and did not draw; in the row of the first step of a draw",
     "sampler/overdue": "prompts that were drawn because they had waited longer than the sampler's `patience`",
+    "sampler/probability_least": "lowest probability with which a step of the draw has one of its prompts; absent, as "
+    "the next one, with a sampler that knows none",
+    "sampler/probability_most": "highest such probability",
     "plan/count_min": "fewest rollouts of a prompt in the probed plan",
     "plan/count_max": "most rollouts of a prompt in the probed plan",
     "plan/unsolved": "prompts of the probed plan that no probe rollout solved",

@@ -183,6 +183,24 @@ class Reply:
     answers: tuple[ToolAnswer, ...] = ()  # that the text consists of; empty for any other text
 
 
+class Draw(NamedTuple):
+    """How a prompt came into a step.
+
+    >>> Draw(probability=0.02, prompts=100).share
+    0.5
+    """
+
+    probability: float  # that the step has this prompt
+    prompts: int  # of the task
+
+    @property
+    def share(self) -> float:
+        """1 / (P probability): the weight in a sum over the step that estimates the mean over the task's P prompts
+        without bias (Horvitz and Thompson 1952); 1 / G for G prompts of equal probability.
+        """
+        return 1.0 / (self.prompts * self.probability)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """One prompt and its N rollouts.
@@ -203,6 +221,7 @@ class Group:
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
     outcomes: tuple[Outcome, ...] | None = None  # [N]
+    drawn: Draw | None = None  # of its prompt; None where the sampler knows no probability, or has one for all prompts
     keep: BoolArray | None = None  # [N]
     token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
     values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: the values before each token
@@ -229,7 +248,7 @@ class Group:
         if index.tolist() == list(range(len(self.rollouts))):
             return self
         index = index.astype(np.int64)
-        per_rollout = [of.name for of in dataclasses.fields(self) if of.name != "prompt"]
+        per_rollout = [of.name for of in dataclasses.fields(self) if of.name not in ("prompt", "drawn")]
         return dataclasses.replace(self, **{name: _pick(getattr(self, name), index) for name in per_rollout})
 
     @property
@@ -314,6 +333,7 @@ class KeptRollouts:
     accepted: IntArray  # [G] correct ones among these
     pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown
     max_new_tokens: int
+    share: FloatArray | None = None  # [G] of the prompt in the mean over the task's prompts; None: 1 / planned each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -451,6 +471,6 @@ def _check_fill(record: Group | TrainingSequence, fields: Mapping[str, Any], *, 
             raise ValueError(f"a {kind} has no field {name!r}")
         if getattr(record, name) is not None:
             raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")
-        if value is None or len(value) != length:
+        if name != "drawn" and (value is None or len(value) != length):
             got = "None" if value is None else str(len(value))
             raise ValueError(f"{name!r} of this {kind} needs {length} entries, got {got}")

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import json
 import math
 import tempfile
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from winnow.algos.advantage import is_flat
+from winnow.algos.loss import clip
 from winnow.algos.objective import Objective, Term
 from winnow.budget.cuts import SampledRound
 from winnow.budget.rounds import Counts
@@ -55,6 +57,7 @@ from winnow.state.history import packed_values, unpacked_values
 from winnow.trackers.interface import ROLLOUT, TrackedRun
 
 RNG = Rng(("contract",))
+_EXTREMES = (-1000.0, -95.0, -30.0, 0.0, 30.0, 88.0, 95.0, 1000.0)  # nats; in float32, e^88 is finite and e^89 is not
 _PNG = base64.b64decode(  # one white pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
 )
@@ -265,13 +268,15 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
     if policy_gradient:
         assert torch.allclose(slope, -mb.advantages), f"at ratio 1 the slope must be -A, got {slope.tolist()}"
     _check_mask(loss, mb)
+    _check_extremes(Objective(loss), "the loss")
 
 
 def check_correction(correction: Callable[..., Any]) -> None:
     """Raise AssertionError unless the results are [T] importance >= 0 and [T] bool, whether it acted.
 
     Where policy and engine agree, the importance has to be 1, without acting. Where they differ much, it has to be
-    finite, without a gradient, and the same for a rollout whichever rollouts are beside it.
+    finite, without a gradient, and the same for a rollout whichever rollouts are beside it. With a loss of a clipped
+    ratio, value and gradient have to be finite.
     """
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     out = PolicyOutput(logprobs=logprobs)
@@ -289,6 +294,7 @@ def check_correction(correction: Callable[..., Any]) -> None:
     assert (importance >= 0).all(), f"importance is not negative, got {importance}"
     alone, _ = correction(PolicyOutput(logprobs=logprobs[2:]), micro_batch([1.0] * 2, behaviour_logprobs=engine[2:]))
     assert torch.allclose(importance[2:], alone), "the importance of a rollout depends on its neighbours"
+    _check_extremes(Objective(clip, correction=correction), "a loss with the correction")
 
 
 def check_term(term: Callable[..., Any]) -> None:
@@ -308,6 +314,7 @@ def check_term(term: Callable[..., Any]) -> None:
     (slope,) = torch.autograd.grad(value.total, broken, allow_unused=True)
     assert torch.isfinite(value.total), "a masked NaN reached the term"
     assert slope is None or torch.isfinite(slope).all(), "a masked NaN reached the gradient"
+    _check_extremes(objective, "the term")
 
 
 def check_allocator(allocator: Callable[..., Any]) -> None:
@@ -378,18 +385,23 @@ def check_cut(rule: Callable[..., Any]) -> None:
             assert np.array_equal(again, ends), "the cuts depend on tokens after them"
 
 
-def check_sampler(sampler: Callable[..., Any], *, wait: int = 64) -> None:
+def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: str = "unknown") -> None:
     """Raise AssertionError unless a draw is different rows of the table, and depends on its arguments alone.
 
     Its state has to survive JSON. Over 200 steps of 8 out of 40 prompts, each prompt has to be drawn at least once in
     `wait` steps. A third of the prompts is always right, a third never. The default of `wait` is the bound of winnow's
-    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws.
+    samplers, whose `patience` is 10 epochs of 5 steps: 12 epochs and two draws. With `probability` "known", each row of
+    a draw has to have a probability above 0 and at most 1.
     """
     prompts, count, steps, rates = 40, 8, 200, np.resize([0.0, 0.5, 1.0], 40)
     table, state = PromptTable.empty(prompts, difficulty=np.linspace(0.0, 100.0, prompts)), dict[str, Any]()
     last = np.full(prompts, -1)
     for step in range(steps):
-        rows, next_state, *_ = sampler(table, state, _contract_stream, count)
+        rows, next_state, *counted = sampler(table, state, _contract_stream, count)
+        if probability == "known":
+            chances = np.asarray(counted[2] if len(counted) > 2 else None, dtype=np.float64)
+            assert chances.shape == (count,), f"a probability for each of {count} rows, got shape {chances.shape}"
+            assert np.all((chances > 0) & (chances <= 1)), f"probabilities are above 0 and at most 1, got {chances}"
         rows = np.asarray(rows)
         assert rows.shape == (count,), f"{count} rows, got shape {rows.shape}"
         assert np.issubdtype(rows.dtype, np.integer), f"rows are integers, got {rows.dtype}"
@@ -470,6 +482,30 @@ def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:
     assert torch.isfinite(value.total), "a masked NaN reached the loss"
     assert torch.isfinite(slope).all(), "a masked NaN reached the gradient"
     assert slope[1] == 0, "a masked token has a gradient"
+
+
+def _check_extremes(objective: Objective, what: str) -> None:
+    """Check that value, diagnostics and gradient are finite in float32, if log-probs differ by up to 1,000 nats.
+
+    Every pair of differences is once the two tokens of a rollout, with a positive and with a negative advantage.
+    """
+    pairs = [pair for pair in itertools.product(_EXTREMES, repeat=2) for _ in (1, -1)]
+    differences = torch.tensor(pairs, dtype=torch.float32).flatten()
+    signs = torch.tensor([1.0, 1.0, -1.0, -1.0]).repeat(len(pairs) // 2)
+    others = torch.full_like(differences, -1001.0)
+    mb = micro_batch(signs.tolist(), sequence_index=torch.arange(len(pairs)).repeat_interleave(2))
+    mb = dataclasses.replace(mb, advantages=signs, weights=torch.ones_like(signs), ref_logprobs=others)
+    for old, engine in ((others, others), (None, others), (others, differences + others)):
+        logprobs = (differences + others).requires_grad_()
+        value = objective(
+            PolicyOutput(logprobs=logprobs, entropy=-logprobs),
+            dataclasses.replace(mb, old_logprobs=old, behaviour_logprobs=engine),
+        )
+        assert torch.isfinite(value.total), f"{what} is {value.total} at log-ratios of up to 1,000"
+        for name, numbers in value.diagnostics.items():
+            assert torch.isfinite(numbers.float()).all(), f"{what}: {name!r} is not finite at log-ratios of up to 1,000"
+        (slope,) = torch.autograd.grad(value.total, logprobs, allow_unused=True)
+        assert slope is None or torch.isfinite(slope).all(), f"the gradient of {what} is not finite at such log-ratios"
 
 
 def _reward_cases() -> list[list[float]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from winnow.algos.selectors import credit_in_chunks, kept_in_chunks, select_in_chunks
+from winnow.budget.sampling import uniform
 from winnow.families import FAMILIES
 from winnow.records import Problem
 from winnow.registry import members, resolve
@@ -153,6 +154,15 @@ def repeats(table, state, rng, count):
     return rng("draw", table.draws).integers(len(table), size=count), state
 
 
+def overflows(out, mb):
+    old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
+    return -torch.exp(out.logprobs - old) * mb.advantages, {}
+
+
+def overflowing_term(out, mb):
+    return torch.exp(mb.ref_logprobs - out.logprobs)
+
+
 def one_number(out, mb):
     return out.logprobs.sum()
 
@@ -184,6 +194,9 @@ def forgets_the_version(context):
         (check_sampler, starves),
         (check_sampler, draws_anew),
         (check_sampler, repeats),
+        (functools.partial(check_sampler, probability="known"), uniform),
+        (check_loss, overflows),
+        (check_term, overflowing_term),
         (check_term, one_number),
         (check_task, same_problems),
         (check_engine, forgets_the_version),

@@ -48,7 +48,11 @@ OTHER_PROGRAMS = {
 PYTHON = {
     "docs/alarms.md": {"import winnow": "test_a_run_is_diagnosed_as_shown"},
     "docs/budget-library.md": dict.fromkeys(
-        ("import numpy as np", "# The probability that at least one of n rollouts is correct."),
+        (
+            "import numpy as np",
+            "# The probability that at least one of n rollouts is correct.",
+            "from winnow.budget.gradients import Credit, round_factor",
+        ),
         "test_the_library_of_budgets_returns_what_the_page_has",
     ),
     "docs/engines.md": {
@@ -69,7 +73,7 @@ PYTHON = {
         '# winnow: data_source is prompt.meta["data_source"]': "test_the_reward_of_the_page_is_a_reward"
     },
     "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
-    "docs/off-policy.md": {"import winnow": "test_a_correction_of_your_own_meets_its_contract"},
+    "docs/off-policy.md": {"import torch": "test_a_correction_of_your_own_meets_its_contract"},
     "docs/cuts.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
@@ -202,7 +206,11 @@ def test_the_library_of_budgets_returns_what_the_page_has():
     for first in PYTHON[page]:
         names: dict = {}
         exec(python(page, first), names)
-        assert f"`{names['counts'].tolist()}`" in PAGES[page]
+        if "counts" in names:
+            assert f"`{names['counts'].tolist()}`" in PAGES[page]
+        if "rloo" in names:
+            factor = names["round_factor"](names["balanced"], 0.25, 16, names["rloo"])
+            assert f"This prints {factor:.2f}." in PAGES[page]
         if "keep" in names:
             assert names["keep"].sum() == 4
             assert np.all(names["keep"][names["rewards"] == 1])
@@ -220,7 +228,7 @@ def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():
 
 def test_a_correction_of_your_own_meets_its_contract():
     names: dict = {}
-    exec(python("docs/off-policy.md", "import winnow"), names)
+    exec(python("docs/off-policy.md", "import torch"), names)
     check_correction(names["token_mask"])
 
 

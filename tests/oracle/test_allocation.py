@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from refusals import refused
 from winnow.algos.allocators import gvm, gvm_online, uniform
@@ -132,6 +134,29 @@ def test_bounds_that_exclude_each_other_are_refused(allocator):
     with refused(ConfigError, 3, 2, key="allocate.minimum", code="config.combination"):
         allocator(stats_of([0.5, 0.5]), 8, minimum=3, maximum=2)
     assert allocator(stats_of([0.5, 0.5]), 8, minimum=3, maximum=0).tolist() == [4, 4]
+
+
+def test_one_count_alone_stays_below_a_minimum_that_the_budget_does_not_allow():
+    """6 rollouts, at least and at most 4 each: two prompts are needed, and the heavier one gets its minimum."""
+    assert apportion(np.array([0.85, 0.72]), 6, minimum=4, maximum=4).tolist() == [4, 2]
+    assert apportion(np.array([0.72, 0.85, 0.1]), 6, minimum=4, maximum=4).tolist() == [2, 4, 0]
+    assert apportion(np.array([1.0, 1.0, 1.0]), 13, minimum=5, maximum=6).tolist() == [5, 5, 3]
+
+
+@given(
+    weights=st.lists(st.floats(0, 1e308), min_size=1, max_size=6),
+    budget=st.integers(0, 40),
+    minimum=st.integers(0, 6),
+    above=st.integers(0, 6) | st.none(),
+)
+def test_bounds_and_sums_of_any_weights(weights, budget, minimum, above):
+    """Without floors: the whole budget, the maximum, and one count at most between 0 and the minimum."""
+    maximum = 0 if above is None else minimum + above
+    counts = apportion(np.array(weights), budget, minimum=minimum, maximum=maximum)
+    assert counts.sum() == min(budget, (maximum or budget) * len(weights))
+    assert counts.min() >= 0
+    assert counts.max() <= (maximum or budget)
+    assert np.count_nonzero((counts > 0) & (counts < minimum)) <= 1
 
 
 def test_heavier_prompts_get_no_less():

@@ -123,6 +123,38 @@ def test_dppo_masks_by_the_present_policy_and_weighs_by_the_old_one():
     assert acted.tolist() == [False, True]
 
 
+def test_dppo_bounds_the_importance_of_a_token_that_its_mask_lets_pass():
+    """The engine sampled at 1e-6 what has 0.15 now: a ratio of 150,000, and a difference of 0.15, below 0.2."""
+    out, mb = PolicyOutput(logprobs=tensor([0.15]).log()), rollouts([1.0], [1e-6], torch.tensor([0]))
+    for options, bound in (({}, 10.0), ({"truncate": 20.0}, 20.0), ({"truncate": 2e5}, 150_000.0)):
+        importance, acted = dppo(out, mb, **options)
+        assert importance.item() == pytest.approx(bound, rel=1e-5)
+        assert acted.item() == (bound < 150_000)
+    assert dppo(out, mb, most=0.1)[0].item() == 0
+
+
+# p_old, p_now, and the importance at a bound of 10 where the engine had 0.001
+LATER = [
+    (0.001, 0.15, 10 / 150),  # the policy moved in this step: the loss's ratio of 150 would be the weight
+    (0.004, 0.1, 10 / 25),  # rho 4 times a ratio of 25
+    (0.004, 0.008, 4.0),  # rho 4 times a ratio of 2 is below the bound
+    (0.1, 0.05, 10.0),  # rho 100; the policy has moved back
+]
+
+
+@pytest.mark.parametrize(("old", "now", "expected"), LATER)
+def test_dppo_bounds_the_importance_times_the_ratio_of_the_loss(old, now, expected):
+    """With a clip that never acts the slope is -rho p_now / p_old, at most the bound."""
+    mb = rollouts([1.0], [0.001], torch.tensor([0]), old=[math.log(old)])
+    out = PolicyOutput(logprobs=tensor([now]).log().requires_grad_())
+    wide = functools.partial(clip, clip_low=1.0, clip_high=1e9)
+    value = Objective(wide, correction=dppo)(out, mb)
+    value.total.backward()
+    assert value.importance.item() == pytest.approx(expected)
+    assert -out.logprobs.grad.item() == pytest.approx(expected * now / old)
+    assert -out.logprobs.grad.item() <= 10 + 1e-9
+
+
 def test_the_ratio_is_of_the_policy_before_the_updates():
     """In a step of one update there are no old log-probs, and that policy is the present one."""
     old = tensor(ENGINE).log() + 0.3

@@ -38,6 +38,26 @@ def test_kl_estimators(estimator, value, slope):
     assert torch.autograd.grad(term.sum(), out.logprobs)[0].item() == pytest.approx(slope)
 
 
+# d = log p_ref - log p: value and slope by the log-prob; k3 beyond d = 20 has the tangent of e^d
+EXTREME = [
+    ("k1", 95.0, -95.0, 1.0),
+    ("k2", 95.0, 95.0**2 / 2, -95.0),
+    ("k3", 95.0, 76 * math.exp(20) - 96, 1 - math.exp(20)),
+    ("k3", -95.0, 94.0, 1.0),
+    ("k3", 18.0, math.exp(18) - 19, 1 - math.exp(18)),
+]
+
+
+@pytest.mark.parametrize(("estimator", "d", "value", "slope"), EXTREME)
+def test_kl_estimators_are_finite_in_float32_at_extreme_ratios(estimator, d, value, slope):
+    logprobs = torch.tensor([-100.0], requires_grad=True)
+    term = kl(
+        PolicyOutput(logprobs=logprobs), micro_batch([0.0], ref_logprobs=logprobs.detach() + d), estimator=estimator
+    )
+    assert term.item() == pytest.approx(value, rel=1e-6)
+    assert torch.autograd.grad(term.sum(), logprobs)[0].item() == pytest.approx(slope, rel=1e-6)
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_k1_and_k3_estimate_the_divergence_without_bias(estimator):
     """Over p = (0.5, 0.3, 0.2) and p_ref = (0.2, 0.2, 0.6), the mean under p is sum p log(p / p_ref)."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from winnow import testing
-from winnow.algos.loss import cispo, clip, gspo, raft_plus_plus, reinforce
+from winnow.algos.loss import cispo, clip, continued_exp, gspo, raft_plus_plus, reinforce
 from winnow.algos.objective import Objective
 from winnow.records import MicroBatch, PolicyOutput
 
@@ -144,6 +144,54 @@ def test_gspo_follows_the_gradient_of_its_sequence_form():
     mb = dataclasses.replace(micro_batch([2.0] * 3, old=old.tolist()), sequence_index=torch.zeros(3, dtype=torch.int64))
     found = gradient(lambda o, m: gspo(o, m, clip_low=1.0, clip_high=9.0), PolicyOutput(logprobs=logprobs), mb)
     assert [g / 3 for g in found] == pytest.approx(expected.tolist())
+
+
+# The token log-ratios of a rollout, whose product of ratios would overflow in float32 or be 0
+SPREAD = [(-95.0, 88.0), (88.0, -95.0), (-200.0, 199.5), (90.0, 90.0, -180.5), (-120.0, -120.0)]
+
+
+@pytest.mark.parametrize("log_ratios", SPREAD)
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_gspo_is_the_exponential_of_the_mean_in_float32(log_ratios, advantage):
+    """exp(mean) A at every token and as its slope, as in float64; clip bounds that never act."""
+    mean = math.exp(sum(log_ratios) / len(log_ratios))
+    for dtype in (torch.float32, torch.float64):
+        logprobs = torch.tensor(log_ratios, dtype=dtype, requires_grad=True)
+        one = testing.micro_batch([advantage] * len(log_ratios))
+        mb = dataclasses.replace(
+            one, old_logprobs=torch.zeros(len(log_ratios), dtype=dtype), advantages=one.advantages.to(dtype)
+        )
+        values, seen = gspo(PolicyOutput(logprobs=logprobs), mb, clip_low=1.0, clip_high=9.0)
+        (slope,) = torch.autograd.grad(values.sum(), logprobs)
+        assert values.tolist() == pytest.approx([-mean * advantage] * len(log_ratios), rel=1e-5)
+        assert slope.tolist() == pytest.approx([-mean * advantage] * len(log_ratios), rel=1e-5)
+        assert seen["ratio"].tolist() == pytest.approx([mean] * len(log_ratios), rel=1e-5)
+
+
+def test_a_ratio_is_exact_up_to_e_20_and_its_tangent_above():
+    """At 25 the tangent of e^x at 20 is e^20 (1 + 5), and its slope e^20; in float32 e^95 would be infinite."""
+    x = torch.tensor([-95.0, 0.0, 19.0, 25.0, 95.0], requires_grad=True)
+    values = continued_exp(x)
+    (slope,) = torch.autograd.grad(values.sum(), x)
+    top = math.exp(20)
+    assert values.tolist() == pytest.approx([0, 1, math.exp(19), 6 * top, 76 * top], rel=1e-6)
+    assert slope.tolist() == pytest.approx([0, 1, math.exp(19), top, top], rel=1e-6)
+
+
+@pytest.mark.parametrize(("advantage", "slope"), [(1.0, 0.0), (-1.0, math.exp(20))])
+def test_clip_has_a_gradient_of_the_right_sign_at_a_ratio_beyond_float32(advantage, slope):
+    """A good token is clipped. A bad one is pushed down, by the slope of the tangent."""
+    logprobs = torch.tensor([-1.0], requires_grad=True)
+    mb = dataclasses.replace(
+        testing.micro_batch([advantage], old=[-96.0]),
+        advantages=torch.tensor([advantage]),
+        old_logprobs=torch.tensor([-96.0]),
+    )
+    values, seen = clip(PolicyOutput(logprobs=logprobs), mb)
+    (found,) = torch.autograd.grad(values.sum(), logprobs)
+    assert found.item() == pytest.approx(slope, rel=1e-6)
+    assert math.isfinite(values.item())
+    assert seen["clip_fraction"].tolist() == [advantage > 0]
 
 
 def test_the_objective_weighs_and_corrects():

@@ -114,6 +114,20 @@ def test_bounds_and_budgets_at_their_ends():
     assert divide_evenly(3, 5).tolist() == [2, 2, 1]
 
 
+def test_with_fewer_rollouts_than_prompts_a_mean_takes_the_largest_variances():
+    """A prompt without a rollout costs most where a term varies most, also if variances differ by many powers of 10."""
+    variances = np.array([1.0, 0.0, 3.0, 2.0, 1e-12, 1e6])
+    for budget, expected in ((1, [0, 0, 0, 0, 0, 1]), (3, [0, 0, 1, 1, 0, 1]), (5, [1, 0, 1, 1, 1, 1])):
+        assert allocate_greedily(MEAN, variances, budget, minimum=0).tolist() == expected
+    assert allocate_greedily(MEAN, np.array([1.0, 4.0]), 6, minimum=0).tolist() == [2, 4]
+
+
+def test_a_kind_of_rollout_that_does_not_occur_has_no_norm():
+    """p = 1, 0 and 1/2: (r - p) g has the variance 0, 0, and p (1 - p) g^2 for equal norms of 2."""
+    unknown = cures_variance(np.array([1.0, 0.0, 0.5]), np.array([2.0, np.nan, 2.0]), np.array([np.nan, 2.0, 2.0]))
+    assert unknown.tolist() == [0.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("value", "bounds"),
     [

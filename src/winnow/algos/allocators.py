@@ -167,7 +167,8 @@ def cures(stats: PromptStats, budget: int, *, minimum: Natural = 0, maximum: Nat
     """
     norms = stats.gradient_norm
     norms = np.ones_like(norms) if np.all(np.isnan(norms)) else np.nan_to_num(norms)
-    variance = allocation.cures_variance(stats.pass_rate, norms, norms)
+    rates = np.where(stats.trials > 0, stats.pass_rate, 0.0)  # prompts without trials get the mean count
+    variance = allocation.cures_variance(rates, norms, norms)
     return _most_valuable(allocation.MEAN, stats, variance, budget, minimum, maximum)
 
 

@@ -10,12 +10,14 @@ A rollout is never divided between micro-batches, so a correction per rollout se
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from winnow.algos.loss import of_rollouts
 from winnow.records import MicroBatch, PolicyOutput
 from winnow.registry import register
 
@@ -51,7 +53,7 @@ def sequence_truncate(out: PolicyOutput, mb: MicroBatch, *, most: Most = 2.0) ->
     Liu, Li, Fu, Wang, Liu and Shen 2025, "When Speed Kills Stability: Demystifying RL Collapse from the
     Training-Inference Mismatch" (a note without arXiv id), section 4.2.1. The product grows or shrinks with the length.
     """
-    ratio = _per_rollout(log_ratio(out, mb), mb).exp()
+    ratio = of_rollouts(log_ratio(out, mb), mb).exp()
     return ratio.clamp(max=most), ratio > most
 
 
@@ -62,7 +64,7 @@ def sequence_mask(out: PolicyOutput, mb: MicroBatch, *, most: Most = 3.0) -> Cor
     Liu et al. 2025 (see `sequence_truncate`), section 4.2.1: rho 1{rho <= C}. TRL 1.16 has the same as its default,
     with C = 3.
     """
-    ratio = _per_rollout(log_ratio(out, mb), mb).exp()
+    ratio = of_rollouts(log_ratio(out, mb), mb).exp()
     return _kept(ratio, ratio <= most)
 
 
@@ -73,9 +75,10 @@ def geometric_mask(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.99, mo
     Li and Liu 2025, part 3 of "When Speed Kills Stability", on trust regions by sequence masking (a note, read in
     others' descriptions; verl's documentation of rollout correction, section 3.3.3, has the equation). The mean does
     not grow with the length. The mask is a trust region and no weight: within the bounds nothing is corrected. The
-    bounds are SkyRL's advice; verl advises 1.0001 to 1.001.
+    bounds are SkyRL's advice. verl's page has 0.999 and 1.001 since January 2026; before, it had 1.0001 to 1.001 as the
+    upper bound alone.
     """
-    ratio = _per_rollout(log_ratio(out, mb), mb, mean=True).exp()
+    ratio = of_rollouts(log_ratio(out, mb), mb, mean=True).exp()
     return _kept(torch.ones_like(ratio), (ratio >= least) & (ratio <= most))
 
 
@@ -91,18 +94,27 @@ def icepop(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.5, most: Most 
 
 
 @register("correction", compares="present")
-def dppo(out: PolicyOutput, mb: MicroBatch, *, most: Divergence = 0.2) -> Corrected:
-    """rho_t, but 0 where an update would move p_now further from p_engine than `most` allows.
+def dppo(out: PolicyOutput, mb: MicroBatch, *, most: Divergence = 0.2, truncate: Most = 10.0) -> Corrected:
+    """rho_t, but 0 where an update would move p_now further from p_engine than `most` allows, and at most `truncate`.
 
     The mask of DPPO (Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879, eq.
     12 by the number in others' code) with its binary total variation D = |p_now - p_engine| of the sampled token: 0
     where D > most, and A > 0 and p_now > p_engine, or A < 0 and p_now < p_engine. It takes the place of a ratio's clip,
     whose bounds are then to be wide. 0.2 is prime-rl's bound. The loss's ratio p_now / p_old times rho is the paper's
     p_now / p_engine.
+
+    The mask bounds no ratio: a token that the engine sampled with a probability of 1e-6 and that has 0.15 now has a D
+    of 0.15 and a ratio of 150,000. So its authors' code truncates p_now / p_engine at 10 by default (sail-sg/Stable-RL,
+    verl/trainer/ppo/core_algos.py), and verl's dppo_tv at 20. Ours bounds both the importance and its product with the
+    loss's ratio: min(rho, truncate / max(1, p_now / p_old)). In a step of one update that is theirs. Later it is less
+    where rho is above the bound and p_now below p_old.
     """
-    now, engine = out.logprobs.detach().double().exp(), mb.behaviour_logprobs.double().exp()
-    away = (now - engine) * mb.advantages.sign() > most
-    return _kept(log_ratio(out, mb).exp(), ~away)
+    now, engine = out.logprobs.detach().double(), mb.behaviour_logprobs.double()
+    away = (now.exp() - engine.exp()) * mb.advantages.sign() > most
+    log_rho = log_ratio(out, mb)
+    bound = math.log(truncate) - (now - engine - log_rho).clamp(min=0.0)
+    ratio = torch.minimum(log_rho, bound).exp()
+    return torch.where(away, 0.0, ratio), away | (log_rho > bound)
 
 
 def log_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:
@@ -112,15 +124,6 @@ def log_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:
     """
     old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
     return torch.sub(old.double(), mb.behaviour_logprobs.double())
-
-
-def _per_rollout(values: Tensor, mb: MicroBatch, *, mean: bool = False) -> Tensor:
-    """[T] at each token, the sum or the mean of the values over its rollout's tokens."""
-    # Not bincount, whose size would be read from the device
-    nothing = values.new_zeros(len(mb.sequences))
-    tokens = nothing.index_add(0, mb.sequence_index, torch.ones_like(values))
-    sums = nothing.index_add(0, mb.sequence_index, values)
-    return (sums / tokens if mean else sums)[mb.sequence_index]
 
 
 def _kept(ratio: Tensor, within: Tensor) -> Corrected:

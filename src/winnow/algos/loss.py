@@ -2,7 +2,8 @@
 
 A loss never divides, never masks and never gets a masked token: weights come from `weighting.py`, and `objective.py`
 passes only trained tokens. Without `mb.old_logprobs` the step has one update, and the ratio is 1. Under
-`correction.old = "engine"` they are the log-probs that the engine sampled with.
+`correction.old = "engine"` they are the log-probs that the engine sampled with. Above e^20 a ratio is continued by its
+tangent, so that losses and gradients are finite in float32.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from winnow.registry import register
 Loss = tuple[Tensor, dict[str, Tensor]]
 Width = Annotated[float, Field(ge=0.0)]  # how far a ratio may be from 1
 Dual = Annotated[float, Field(gt=1.0)]
+
+LARGEST = 20.0  # the logarithm of the largest exact ratio, 4.9e8; verl clamps logarithms of ratios at the same number
 
 
 @register("loss", policy_gradient=True, aliases={"no_baseline": {"advantage": "raw"}, "reinforce_with_baseline": {}})
@@ -86,13 +89,11 @@ def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high
     GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form
     (eq. 5) when the advantage is the same at every token. Use it with the `sequence` weighting.
     """
-    ratio = probability_ratio(out, mb)
-    # Not bincount, whose size would be read from the device
-    nothing = ratio.new_zeros(len(mb.sequences))
-    tokens = nothing.index_add(0, mb.sequence_index, torch.ones_like(ratio))
-    sums = nothing.index_add(0, mb.sequence_index, ratio.detach().log())
-    # ratio / ratio.detach() is 1, and gives every token the gradient of its own log-prob (eq. 11).
-    sequence_ratio = (sums / tokens).exp()[mb.sequence_index] * ratio / ratio.detach()
+    log_ratio = out.logprobs - _old(out, mb)
+    # The mean of the logarithms, as the product of single ratios would overflow. Its gradient is replaced: every token
+    # has that of its own log-prob (eq. 11).
+    mean = of_rollouts(log_ratio.detach(), mb, mean=True)
+    sequence_ratio = continued_exp(mean + (log_ratio - log_ratio.detach()))
     free = sequence_ratio * mb.advantages
     gain = torch.minimum(free, sequence_ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * mb.advantages)
     return -gain, {"ratio": sequence_ratio.detach(), "clip_fraction": (gain != free).detach()}
@@ -100,8 +101,34 @@ def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high
 
 def probability_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:
     """[T] p_now / p_old; exactly 1, with a gradient, in a step of one update."""
-    old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
-    return torch.exp(out.logprobs - old)
+    return continued_exp(out.logprobs - _old(out, mb))
+
+
+def _old(out: PolicyOutput, mb: MicroBatch) -> Tensor:
+    """[T] log p_old; that of the present policy in a step of one update."""
+    return out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
+
+
+def continued_exp(x: Tensor) -> Tensor:
+    """e^x up to x = 20, and its tangent e^20 (x - 19) above.
+
+    In float32, e^x is infinite from x = 88.8 on. A clip then passes on a gradient of 0 times infinity, which is NaN.
+    The tangent keeps value and slope finite and the slope's sign, where a clamp would remove the gradient.
+
+    >>> (continued_exp(torch.tensor([20.0, 100.0])) / math.exp(20)).round()
+    tensor([ 1., 81.])
+    """
+    within = x.clamp(max=LARGEST).exp()
+    return within * (1.0 + (x - LARGEST).clamp(min=0.0))
+
+
+def of_rollouts(values: Tensor, mb: MicroBatch, *, mean: bool = False) -> Tensor:
+    """[T] at each token, the sum or the mean of [T] values over its rollout's tokens."""
+    # Not bincount, whose size would be read from the device
+    nothing = values.new_zeros(len(mb.sequences))
+    tokens = nothing.index_add(0, mb.sequence_index, torch.ones_like(values))
+    sums = nothing.index_add(0, mb.sequence_index, values)
+    return (sums / tokens if mean else sums)[mb.sequence_index]
 
 
 def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:

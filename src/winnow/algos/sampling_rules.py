@@ -24,8 +24,8 @@ from winnow.registry import register
 
 LogProb = Annotated[float, Field(le=0)]
 
-register("sampler", source="none")(sampling.uniform)
-register("sampler")(
+register("sampler", source="none", probability="equal")(sampling.uniform)
+register("sampler", probability="known")(
     bounded(
         sampling.greso,
         start=ZeroToOne,
@@ -38,7 +38,7 @@ register("sampler")(
 register("sampler")(
     bounded(sampling.mopps, target=ZeroToOne, candidates=AtLeastOne, prior=Positive, patience=AtLeastOne)
 )
-register("sampler")(
+register("sampler", probability="known")(
     bounded(sampling.cures, temperature=Positive, prior=Positive, candidates=Natural, patience=AtLeastOne)
 )
 register("sampler")(

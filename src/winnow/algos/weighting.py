@@ -53,10 +53,16 @@ def unbiased(kept: KeptRollouts) -> FloatArray:
     Where the plan has none, or 0, p_i is estimated from these rollouts and the weight becomes that of `accepted`:
     biased, but finite. All of this requires that every correct rollout is kept: a selector that drops some shrinks the
     gradient by their share.
+
+    With a sampler whose draws have probabilities, the place of 1 / G is 1 / (P pi): P is the number of the task's
+    prompts, and pi the probability that a step has this one (Horvitz and Thompson 1952). So the mean is over the task,
+    and not over the prompts that the sampler prefers.
     """
     known = np.nan_to_num(kept.pass_rate) > 0
     accepted_rollouts = np.where(known, kept.valid * kept.pass_rate, np.maximum(kept.accepted, 1))
-    return _per_prompt(kept, accepted_rollouts)
+    if kept.share is None:
+        return _per_prompt(kept, accepted_rollouts)
+    return np.asarray((kept.share / accepted_rollouts)[kept.group], dtype=np.float64)
 
 
 @register("weighting", total="prompts", share="equal")

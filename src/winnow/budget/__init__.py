@@ -1,6 +1,6 @@
 """The rollout budget as functions of numpy arrays: prompts, counts, rounds, cuts and kept rollouts.
 
-    from winnow.budget import allocation, cuts, pass_rates, rounds, sampling, selection
+    from winnow.budget import allocation, cuts, gradients, pass_rates, rounds, sampling, selection
 
 It imports numpy and the standard library alone, so that any trainer can use it (docs/budget-library.md). winnow's
 members of the families `sampler`, `allocator`, `round`, `cut` and `selector` are these functions with checked options.
@@ -9,6 +9,6 @@ random number of its own: the caller passes numbers that break ties, or a stream
 ValueError.
 """
 
-from winnow.budget import allocation, cuts, pass_rates, rounds, sampling, selection
+from winnow.budget import allocation, cuts, gradients, pass_rates, rounds, sampling, selection
 
-__all__ = ["allocation", "cuts", "pass_rates", "rounds", "sampling", "selection"]
+__all__ = ["allocation", "cuts", "gradients", "pass_rates", "rounds", "sampling", "selection"]

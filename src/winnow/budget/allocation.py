@@ -23,10 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from winnow.budget.arguments import LARGEST, check_count, check_integers, check_number, check_numbers, check_shape
 from winnow.records import BoolArray, FloatArray, IntArray
 
 _SAMPLE = 1024  # prompts
 _NEAR = 16  # rollouts above twice the lowest count, at which a search begins
+_NONE = 1e-150  # in place of 0 rollouts, so that the variance of no mean is finite and in proportion to that of a term
 _MARGIN = 0.06  # of the gain that a sample suggests: three standard errors for uniform pass rates
 
 Worth = Callable[[IntArray, FloatArray], FloatArray]  # (counts [K], statistics [K] or [K, ...]) -> [K]
@@ -35,12 +37,19 @@ Worth = Callable[[IntArray, FloatArray], FloatArray]  # (counts [K], statistics 
 @dataclass(frozen=True)
 class PromptValue:
     """The value of n rollouts of a prompt, for n = `least`, `least` + 1, ... From there on it must be concave: each
-    further rollout adds at most as much as the one before it.
+    further rollout adds at most as much as the one before it. Raises ValueError for a negative `least`, and for a range
+    that is none.
     """
 
     total: Worth  # the value of n rollouts
     least: int = 0
     gain: Worth | None = None  # total(n + 1) - total(n), computed without cancellation; None: by this subtraction
+    within: tuple[float, float] | None = None  # the range of its statistics [G]; None: not checked, and [G, ...]
+
+    def __post_init__(self) -> None:
+        check_count("least", self.least)
+        if self.within is not None and not self.within[0] <= self.within[1]:
+            raise ValueError(f"within = {self.within} must be a range")
 
     def added(self, n: IntArray, statistics: FloatArray) -> FloatArray:
         """[K] the value that rollout n + 1 adds. Raises ValueError where it is not a number."""
@@ -61,7 +70,7 @@ def _knapsack_gain(n: IntArray, p: FloatArray) -> FloatArray:
     return np.asarray((p**n * (1 - p) + (1 - p) ** n * p) * p * (1 - p) ** 2, dtype=np.float64)
 
 
-KNAPSACK = PromptValue(total=_knapsack, gain=_knapsack_gain, least=1)
+KNAPSACK = PromptValue(total=_knapsack, gain=_knapsack_gain, least=1, within=(0.0, 1.0))
 """Statistics: pass rates p. The probability that n rollouts of a prompt are neither all right nor all wrong, times
 p (1 - p)^2, an approximation of the gain in p by a gradient step.
 
@@ -75,6 +84,7 @@ RLOO = PromptValue(
     total=lambda n, p: np.asarray(-p * (1 - p) / (n - 1), dtype=np.float64),
     gain=lambda n, p: np.asarray(p * (1 - p) / (n * (n - 1.0)), dtype=np.float64),
     least=2,
+    within=(0.0, 1.0),
 )
 """Statistics: pass rates p. Minus the variance of a prompt's gradient under the advantage r - mean of the others, up to
 a factor: rollouts' gradients are taken as independent of their rewards and of one variance for all prompts.
@@ -82,13 +92,15 @@ a factor: rollouts' gradients are taken as independent of their rewards and of o
 VIP (Nguyen, Nguyen, Ma, Zhao, She, Nguyen 2026, arXiv 2602.01601). The variance was checked by enumeration, and against
 the authors' code (HieuNT91/VIP, src/vip/allocation/bernoulli_allocation.py). That code adds 0.0007 n log p to what it
 minimises (0.0004 n log p for DR_GRPO), which moves rollouts to hard prompts and is not in this value. It rounds the
-counts of both forms by the value of DR_GRPO at n + 4; ours are exact for either.
+counts of both forms by the value of DR_GRPO at n + 4; ours are exact for either. Its counts are from 4 to 32 by
+default, where ours have the bounds of the call.
 """
 
 DR_GRPO = PromptValue(
     total=lambda n, p: np.asarray(-p * (1 - p) * (n - 1) / n**2.0, dtype=np.float64),
     gain=lambda n, p: np.asarray(p * (1 - p) * (n * n - n - 1.0) / (n * (n + 1.0)) ** 2, dtype=np.float64),
     least=3,
+    within=(0.0, 1.0),
 )
 """As RLOO, under the advantage r - mean of all (VIP, the same source). It is concave only from n = 3 on: the second
 rollout of a prompt adds variance, because a single rollout has an advantage of 0.
@@ -96,16 +108,14 @@ rollout of a prompt adds variance, because a single rollout has an advantage of 
 
 
 def _mean_gain(n: IntArray, s: FloatArray) -> FloatArray:
-    gains = np.asarray(s / np.maximum(n * (n + 1.0), 1.0), dtype=np.float64)
-    return np.where((n == 0) & (s > 0), np.inf, gains)
+    return np.asarray(s / np.maximum(n * (n + 1.0), _NONE), dtype=np.float64)
 
 
 MEAN = PromptValue(
-    total=lambda n, s: np.where(s > 0, -s / np.maximum(n, np.finfo(np.float64).tiny), 0.0),
-    gain=_mean_gain,
+    total=lambda n, s: np.asarray(-s / np.maximum(n, _NONE), dtype=np.float64), gain=_mean_gain, within=(0.0, LARGEST)
 )
 """Statistics: variances s. Minus the variance of a mean of n independent terms. A prompt of variance 0 needs no
-rollout, any other at least one.
+rollout, any other at least one; where the budget has fewer, those of the largest variances get one each.
 """
 
 
@@ -121,8 +131,7 @@ def kept_variance(keep: int) -> PromptValue:
     other, at most half of `keep`. h is concave, and so is its mean over a binomial number. Raises ValueError for `keep`
     below 2.
     """
-    if keep < 2:
-        raise ValueError(f"keep = {keep}: of fewer than 2 rewards the variance is 0")
+    check_count("keep", keep, least=2)  # of fewer rewards the variance is 0
     few = np.arange(keep // 2 + 1)
     heights = few * (keep - few) / keep**2
 
@@ -138,7 +147,7 @@ def kept_variance(keep: int) -> PromptValue:
             dtype=np.float64,
         )
 
-    return PromptValue(total=total, gain=gain, least=keep)
+    return PromptValue(total=total, gain=gain, least=keep, within=(0.0, 1.0))
 
 
 def _binomial(n: IntArray, c: int, p: FloatArray) -> FloatArray:
@@ -161,7 +170,8 @@ def allocate_greedily(
     evenly: no value is defined there.
 
     `statistics` [G] or [G, ...] are passed on to `value`, rows of some prompts at a time. Raises ValueError for a
-    `minimum` below `value.least`, for a `maximum` below the minimum, and for values that are not numbers.
+    `minimum` below `value.least`, for a `maximum` below the minimum, for statistics outside `value.within`, and for
+    values that are not numbers.
 
     >>> allocate_greedily(RLOO, np.array([0.5, 0.9, 1.0]), 12, minimum=2)
     array([6, 4, 2])
@@ -169,8 +179,10 @@ def allocate_greedily(
     _check_bounds(budget, minimum, maximum)
     if minimum < value.least:
         raise ValueError(f"minimum = {minimum} is below {value.least}, from which on this value is concave")
-    prompts = len(statistics)
-    if budget <= minimum * prompts:
+    prompts = len(np.atleast_1d(statistics))
+    if value.within is not None:
+        check_numbers("statistics", statistics, least=value.within[0], most=value.within[1])
+    if budget <= minimum * prompts or not prompts:
         return divide_evenly(prompts, budget)
     top = min(maximum or budget, budget - minimum * (prompts - 1))
     low = np.full(prompts, minimum, dtype=np.int64)
@@ -250,8 +262,12 @@ def _level(low: IntArray, high: IntArray, total: int) -> IntArray:
 
 
 def divide_evenly(prompts: int, budget: int) -> IntArray:
-    """[G] the same number for each of `prompts` prompts; a remainder goes to the first ones."""
-    share, rest = divmod(budget, prompts)
+    """[G] the same number for each of `prompts` prompts; a remainder goes to the first ones. Raises ValueError for a
+    negative number, and for a budget without prompts.
+    """
+    check_count("budget", budget)
+    check_count("prompts", prompts, least=1 if budget else 0)
+    share, rest = divmod(budget, max(1, prompts))
     return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
 
 
@@ -269,20 +285,35 @@ def cures_variance(
     (E[g | right] - E[g | wrong])^2, checked by enumeration and against the authors' code (ZexuSun/CurES,
     epic/stage_0_init_difficulty_sample_size.py, which cites eq. 127 of the paper; we could not read that equation).
     `right` and `wrong` [G] are the mean norms, and the squares the means of the squared norms; without them, all norms
-    of a kind are equal. With norms of 1 it is p (1 - p).
+    of a kind are equal. With norms of 1 it is p (1 - p). Where no rollout is of a kind, its norm may be NaN. Raises
+    ValueError for a pass rate outside [0, 1], and for any other norm or square that is negative or not finite.
     """
+    check_numbers("pass_rate", pass_rate, least=0.0, most=1.0)
     p, q = pass_rate, 1 - pass_rate
-    right_square = right**2 if right_square is None else right_square
-    wrong_square = wrong**2 if wrong_square is None else wrong_square
+    right, wrong = _measured("right", right, p), _measured("wrong", wrong, q)
+    right_square = right**2 if right_square is None else _measured("right_square", right_square, p)
+    wrong_square = wrong**2 if wrong_square is None else _measured("wrong_square", wrong_square, q)
     variance = p * q**2 * right_square + p**2 * q * wrong_square - (p * q * (right - wrong)) ** 2
     return np.asarray(np.maximum(variance, 0.0), dtype=np.float64)
+
+
+def _measured(name: str, numbers: FloatArray, share: FloatArray) -> FloatArray:
+    """[G] the numbers of one kind of rollouts, 0 where its share is 0."""
+    known = np.where(share > 0, check_shape(name, numbers, size=len(share)), 0.0)
+    check_numbers(name, known, least=0.0)
+    return known
 
 
 def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: float, beta: float) -> FloatArray:
     """[G] w_i = G_i / sqrt(p_i + alpha p_i^(1 - beta)), 0 where p_i or G_i is 0 or unknown (arXiv 2505.02391, eq. 7).
 
-    Where no gradient norm was measured (all NaN), each counts as 1.
+    Where no gradient norm was measured (all NaN), each counts as 1. Raises ValueError for a pass rate outside [0, 1],
+    for a norm or an alpha that is negative or infinite, and for a beta that is not finite.
     """
+    check_numbers("pass_rate", pass_rate, least=0.0, most=1.0, unknown=True)
+    check_numbers("gradient_norm", gradient_norm, least=0.0, size=len(pass_rate), unknown=True)
+    check_number("alpha", alpha, least=0.0)
+    check_number("beta", beta)
     norms = np.ones_like(gradient_norm) if np.all(np.isnan(gradient_norm)) else np.nan_to_num(gradient_norm)
     rates = np.nan_to_num(pass_rate)
     safe = np.where(rates > 0, rates, 1.0)
@@ -298,22 +329,42 @@ def apportion(
     prompts whose share rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares
     are rounded half to even, and the difference is distributed one by one to the largest remainders. The sum has
     priority: if it is otherwise impossible, one count stays below `minimum`. Raises ValueError for a `maximum` below
-    the minimum, and for a negative number.
+    the minimum, for floors that do not fit, and for a number that is negative or not finite.
 
     >>> apportion(np.array([1.0, 2.0, 5.0]), 16)
     array([ 2,  4, 10])
     """
     _check_bounds(budget, minimum, maximum)
+    check_numbers("weights", weights, least=0.0)
+    if budget and not len(weights):
+        raise ValueError(f"budget = {budget}, and no prompts")
     base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
     top = maximum or budget
     budget = min(budget, top * len(weights))
+    _check_floor(base, len(weights), top, budget)
     rest = budget - int(base.sum())
-    weights = weights if np.any(weights > 0) else np.ones(len(weights))
+    weights = _summable(weights) if np.any(weights > 0) else np.ones(len(weights))
     active = _active(weights, rest, minimum, top)
     room = top - base
     high = np.where(active, room, 0)
-    low = np.where(active, np.clip(minimum - base, 0, room), 0)
+    low = _affordable(np.where(active, np.clip(minimum - base, 0, room), 0), weights, rest)
     return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, room, weights)
+
+
+def _summable(weights: FloatArray) -> FloatArray:
+    """Weights whose sum is finite: only their proportions matter. Others are not scaled, which would round them."""
+    largest = float(weights.max())
+    return weights / largest if largest > LARGEST / len(weights) else weights
+
+
+def _affordable(low: IntArray, weights: FloatArray, budget: int) -> IntArray:
+    """[G] `low`, lowered where the budget has less: the bounds of the heaviest prompts are kept."""
+    if low.sum() <= budget:
+        return low
+    heaviest = np.argsort(-weights, kind="stable")
+    lowered = low.copy()
+    lowered[heaviest] = np.clip(budget - (np.cumsum(low[heaviest]) - low[heaviest]), 0, low[heaviest])
+    return lowered
 
 
 def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
@@ -341,7 +392,8 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
     free = positive / positive.sum() * budget
     if np.all((free >= low) & (free <= high)):
         return np.asarray(free, dtype=np.float64)
-    scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
+    smallest = max(float(positive[positive > 0].min()), 4.0 * budget / LARGEST * max(1.0, float(positive.max())))
+    scale_low, scale_high = 0.0, 2.0 * budget / smallest
     for _ in range(100):  # bisection: the sum grows with the scale
         scale = (scale_low + scale_high) / 2
         over = np.clip(scale * positive, low, high).sum() > budget
@@ -354,14 +406,14 @@ def _round(
 ) -> IntArray:
     """Round half to even, then add or subtract one by one at the largest residuals.
 
-    Counts stay within [low, high], or within [0, limit] where the sum is impossible otherwise.
+    Counts stay within [low, high], or at most `limit` where the sum is impossible otherwise.
     """
     counts = np.rint(shares).astype(np.int64)
     while (missing := budget - int(counts.sum())) != 0:
         step = 1 if missing > 0 else -1
         room = (counts < high) if step > 0 else (counts > low)
-        if not room.any():
-            room = (counts < limit) if step > 0 else (counts > 0)
+        if not room.any():  # only upwards: the bounds below fit into the budget
+            room = counts < limit
         residual = np.where(room, step * (shares - counts), -np.inf)
         best = np.flatnonzero(residual >= residual.max() - 1e-9)
         counts[best[np.argmax(weights[best])]] += step
@@ -369,7 +421,13 @@ def _round(
 
 
 def _check_bounds(budget: int, minimum: int, maximum: int) -> None:
-    if min(budget, minimum, maximum) < 0:
-        raise ValueError(f"budget = {budget}, minimum = {minimum} and maximum = {maximum} must be 0 or more")
+    for name, value in (("budget", budget), ("minimum", minimum), ("maximum", maximum)):
+        check_count(name, value)
     if 0 < maximum < minimum:
         raise ValueError(f"minimum = {minimum} is above maximum = {maximum}")
+
+
+def _check_floor(floor: IntArray, prompts: int, most: int, budget: int) -> None:
+    check_integers("floor", floor, size=prompts)
+    if np.any(floor > most) or floor.sum() > budget:
+        raise ValueError(f"floor: {floor.tolist()[:20]} is above {most} each, or above {budget} together")

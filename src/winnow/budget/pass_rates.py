@@ -10,13 +10,14 @@ among them. The counts of a probe are integers; those of a history may be decaye
     posterior_quantile
 
 `prior` is the same for both outcomes: 1/2 is Jeffreys's prior, 1 the uniform one. The functions raise ValueError for
-arrays of different shapes, and for counts that are not 0 <= correct <= trials.
+arrays of different shapes, and for counts that are not finite with 0 <= correct <= trials.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from winnow.budget.arguments import LARGEST, check_alike, check_number, check_numbers
 from winnow.records import FloatArray, IntArray
 
 JEFFREYS = 0.5
@@ -38,10 +39,10 @@ def add_visit(
     >>> add_visit(np.array([2.0]), np.array([4.0]), np.array([8.0]), np.array([8.0]), decay=0.5)
     (array([9.]), array([10.]))
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"decay = {decay} must be in [0, 1]")
+    check_number("decay", decay, least=0.0, most=1.0)
     _check_counts(correct, trials)
     _check_counts(new_correct, new_trials)
+    check_alike(trials=trials, new_trials=new_trials)
     return decay * correct + new_correct, decay * trials + new_trials
 
 
@@ -51,16 +52,16 @@ def posterior_mean(correct: FloatArray, trials: FloatArray, *, prior: float = JE
     >>> posterior_mean(np.array([0.0, 4.0]), np.array([0.0, 8.0]))
     array([0.5, 0.5])
     """
+    check_number("prior", prior, least=0.0)
     if prior == 0:
         return rates(correct, trials)
-    _check_prior(prior)
     _check_counts(correct, trials)
     return np.asarray((correct + prior) / (trials + 2 * prior), dtype=np.float64)
 
 
 def posterior_sd(correct: FloatArray, trials: FloatArray, *, prior: float = JEFFREYS) -> FloatArray:
     """[G] the standard deviation of the Beta posterior: sqrt(m (1 - m) / (trials + 2 prior + 1)) for the mean m."""
-    _check_prior(prior)
+    check_number("prior", prior, above=0.0)
     mean = posterior_mean(correct, trials, prior=prior)
     return np.asarray(np.sqrt(mean * (1 - mean) / (trials + 2 * prior + 1)), dtype=np.float64)
 
@@ -69,9 +70,8 @@ def posterior_quantile(correct: FloatArray, trials: FloatArray, share: float, *,
     """[G] the pass rate that the posterior exceeds with probability 1 - `share`. Needs scipy."""
     from scipy.special import betaincinv  # the one function here that numpy alone does not have
 
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share = {share} must be in [0, 1]")
-    _check_prior(prior)
+    check_number("share", share, least=0.0, most=1.0)
+    check_number("prior", prior, above=0.0)
     _check_counts(correct, trials)
     return np.asarray(betaincinv(correct + prior, trials - correct + prior, share), dtype=np.float64)
 
@@ -87,19 +87,15 @@ def brier_score(pass_rates: FloatArray, correct: FloatArray, trials: FloatArray)
     0.25
     """
     _check_counts(correct, trials)
+    check_numbers("pass_rates", pass_rates, least=0.0, most=1.0, size=len(trials), unknown=True)
     known = ~np.isnan(pass_rates) & (trials > 0)
     p, right, wrong = pass_rates[known], correct[known], (trials - correct)[known]
     rollouts = float(trials[known].sum())
     return float((right * (1 - p) ** 2 + wrong * p**2).sum() / rollouts) if rollouts else float("nan")
 
 
-def _check_prior(prior: float) -> None:
-    if not prior > 0:
-        raise ValueError(f"prior = {prior} must be above 0")
-
-
 def _check_counts(correct: Numbers, trials: Numbers) -> None:
-    if np.shape(correct) != np.shape(trials):
-        raise ValueError(f"correct of shape {np.shape(correct)} and trials of shape {np.shape(trials)} must be alike")
-    if np.any(correct < 0) or np.any(correct > trials):
-        raise ValueError("counts must be 0 <= correct <= trials")
+    check_alike(correct=correct, trials=trials)
+    right, all_ = np.asarray(correct), np.asarray(trials)
+    if not np.all((right >= 0) & (right <= all_) & (all_ <= LARGEST)):
+        raise ValueError("counts must be finite, and 0 <= correct <= trials")

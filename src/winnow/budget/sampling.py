@@ -13,6 +13,13 @@ are. So a prompt waits at most `patience` + 2 epochs and two draws. This is ours
 `uniform` visits each prompt in each epoch, except for those that are left over where P is no multiple of `count`: a
 prompt is left over in k successive epochs with the probability ((P mod count) / P)^k.
 
+Every rule raises ValueError for an option outside its range, and for a draw of less than one prompt or more than P.
+
+**A rule that prefers some prompts changes the objective** to a mean that weighs them more. `uniform` has none. `greso`
+and `cures` return the probability that a draw has each of its rows, which is above 0 for every prompt of the table. The
+sum over a draw of a prompt's number over (P times this probability) then estimates the mean over all prompts (Horvitz
+and Thompson 1952). The other rules take the prompts that are best by some score, so the probability of the rest is 0.
+
 Two further differences are common to all rules. "Right" and "wrong" are verdicts, where several of the papers compare
 rewards with thresholds. A prompt without a verdict has no result.
 """
@@ -26,6 +33,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from winnow.budget.arguments import (
+    check_count,
+    check_integers,
+    check_number,
+    check_numbers,
+    check_rows,
+)
 from winnow.budget.pass_rates import add_visit, posterior_mean, rates
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -37,7 +51,8 @@ Streams = Callable[[str, int], np.random.Generator]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptTable:
-    """The results of P prompts so far, a row each. A visit is a step that judged at least one of its rollouts.
+    """The results of P prompts so far, a row each. A visit is a step that judged at least one of its rollouts. Raises
+    ValueError for columns that are not [P], and for a negative number of draws.
 
     >>> table = PromptTable.empty(3).drawn(np.array([2, 0])).observed(np.array([2]), np.array([4]), np.array([1]))
     >>> table.pass_rate
@@ -58,9 +73,17 @@ class PromptTable:
     draws: int = 0  # prompts drawn so far, repetitions included
     newest: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # visited since the draw
 
+    def __post_init__(self) -> None:
+        shapes = {name: np.shape(getattr(self, name)) for name in _COLUMNS}
+        if len(set(shapes.values())) > 1 or np.ndim(self.trials) != 1:
+            raise ValueError(f"the columns of a table must be [P], and have the shapes {shapes}")
+        check_count("draws", self.draws)
+        check_rows("newest", self.newest, len(self))
+
     @classmethod
     def empty(cls, prompts: int, difficulty: FloatArray | None = None) -> Self:
-        """Without results."""
+        """Without results. Raises ValueError for a negative number, and for labels that are not [P]."""
+        check_count("prompts", prompts)
         unknown, zeros, none = np.full(prompts, np.nan), np.zeros(prompts), np.zeros(prompts, dtype=np.int64)
         return cls(
             difficulty=unknown if difficulty is None else difficulty,
@@ -83,7 +106,8 @@ class PromptTable:
         return rates(self.latest_correct, self.latest_trials)
 
     def drawn(self, rows: IntArray) -> Self:
-        """After one more draw."""
+        """After one more draw, of [K] different rows. Raises ValueError for other rows."""
+        check_rows("rows", rows, len(self))
         drawn_at = self.drawn_at.copy()
         drawn_at[rows] = self.draws
         return dataclasses.replace(self, drawn_at=drawn_at, draws=self.draws + len(rows), newest=self.newest[:0])
@@ -99,9 +123,14 @@ class PromptTable:
     ) -> Self:
         """After a visit of each of these rows, with their [K] verdicts and, where measured, gradient norms (else NaN).
 
-        The sums of earlier visits are multiplied by `decay`.
+        The sums of earlier visits are multiplied by `decay`. Raises ValueError for rows that are not different rows of
+        the table, and for verdicts that do not fit them.
         """
+        check_rows("rows", rows, len(self))
+        for name, verdicts in (("trials", trials), ("correct", correct)):
+            check_integers(name, verdicts, size=len(rows))
         norms = np.full(len(rows), np.nan) if gradient_norm is None else gradient_norm
+        check_numbers("gradient_norm", norms, least=0.0, size=len(rows), unknown=True)
         judged, right, wrong = trials > 0, (trials > 0) & (correct == trials), (trials > 0) & (correct == 0)
 
         def changed(column: Any, new: Any, where: BoolArray) -> Any:
@@ -124,6 +153,9 @@ class PromptTable:
         )
 
 
+_COLUMNS = tuple(field.name for field in dataclasses.fields(PromptTable) if field.name not in ("draws", "newest"))
+
+
 class Drawn(NamedTuple):
     """What a rule returns."""
 
@@ -131,11 +163,13 @@ class Drawn(NamedTuple):
     state: State  # for the next draw
     skipped: int = 0  # candidates that the rule considered and did not take
     overdue: int = 0  # of the rows, those that were taken because they had waited too long
+    # [count] how probable it was that the draw has this row; None: unknown, or the same for all rows
+    probability: FloatArray | None = None
 
 
 def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn:
     """A new permutation of all prompts in each epoch, cut to whole steps. The rest of an epoch is not used."""
-    epoch, place = state.get("epoch", 0), state.get("place", 0)
+    epoch, place = _reached(state, table)
     if place + _checked(count, table) > len(table):
         epoch, place = epoch + 1, 0
     rows = rng("epoch", epoch).permutation(len(table))[place : place + count]
@@ -167,18 +201,27 @@ def greso(
     number is configured. Candidates beyond a full batch are lost to it until the next epoch; here the next draw begins
     with them. And a skipped prompt may be skipped for ever. Where too few candidates pass, the first skipped ones are
     taken.
+
+    Candidates come in random order until `count` of them pass, so the number m of candidates is random. The probability
+    of a row is its own, times an estimate of how many prompts are considered, for which the mean of count - 1 over
+    m - 1 is the mean probability (Haldane 1945).
     """
+    _check_shares(start=start, target=target, change=change)
+    check_number("least", least, most=1.0, above=0.0)
     easy, hard = state.get("p_easy", start), state.get("p_hard", start)
+    _check_shares(**{"state: p_easy": easy, "state: p_hard": hard})
     visited = table.newest
     if state.get("epoch", 0) > 0 and len(visited):
         easy = _moved(easy, change, float(np.mean(table.all_right[visited] > 0)), target / 3)
         hard = _moved(hard, change, float(np.mean(table.all_wrong[visited] > 0)), 2 * target / 3)
 
-    def passes(rows: IntArray) -> BoolArray:
-        probability = np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least)
-        return np.asarray(rng("draw", table.draws).random(len(rows)) < probability, dtype=np.bool_)
+    def chance(rows: IntArray) -> FloatArray:
+        return np.asarray(np.maximum(easy ** table.all_right[rows] * hard ** table.all_wrong[rows], least), np.float64)
 
-    return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience)
+    def passes(rows: IntArray) -> BoolArray:
+        return np.asarray(rng("draw", table.draws).random(len(rows)) < chance(rows), dtype=np.bool_)
+
+    return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience, chance)
 
 
 def mopps(
@@ -203,6 +246,10 @@ def mopps(
     a conditional expression replaces both parameters by 8 where a prompt has one rollout. The discount is 1 by default
     and 0.5 in the scripts. At most 2,048 candidates are drawn.
     """
+
+    _check_shares(target=target)
+    check_count("candidates", candidates, least=1)
+    check_number("prior", prior, above=0.0)
 
     def distance(rows: IntArray) -> FloatArray:
         right, trials = table.correct[rows], table.trials[rows]
@@ -239,9 +286,16 @@ def adarft(
     as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError where a prompt
     has no difficulty.
     """
-    if np.isnan(table.difficulty).any():
-        raise ValueError(f"{int(np.isnan(table.difficulty).sum())} of {len(table)} prompts have no difficulty")
+    check_number("target", target)
+    check_number("sensitivity", sensitivity, above=0.0)
+    check_number("step_size", step_size, above=0.0)
+    check_number("highest", highest)
+    check_number("lowest", lowest, most=highest)
+    check_number("start", start)
+    if (missing := int(np.count_nonzero(~np.isfinite(table.difficulty)))) > 0:
+        raise ValueError(f"{missing} of {len(table)} prompts have no difficulty")
     level, visited = state.get("level", start), table.newest
+    check_number("state: level", level)
     if len(visited):
         mean = table.latest_correct[visited].sum() / table.latest_trials[visited].sum()
         level = float(np.clip(level + step_size * np.tanh(sensitivity * (mean - target)), lowest, highest))
@@ -273,14 +327,26 @@ def cures(
     (right + 1) for every prompt, and the configured one is not read. So the largest weight is at most 1.005 times the
     smallest, and the draw is uniform in effect. The paper's text was not at hand, so its temperature is not known to
     us: 0.1 is the unread default of the code.
+
+    The probability of a row is that of being above the largest key that was not taken, given this key: 1 -
+    exp(-exp(log-weight - key)) (Kool, van Hoof and Welling 2020, "Estimating Gradients for Discrete Random Variables by
+    Sampling without Replacement"). Weighing by it is unbiased, if all prompts are candidates.
     """
 
-    def disadvantage(rows: IntArray) -> FloatArray:
-        rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
-        log_weight = np.sqrt(rate * (1 - rate)) / temperature
-        return np.asarray(-log_weight - rng("draw", table.draws).gumbel(size=len(rows)), dtype=np.float64)
+    check_number("temperature", temperature, above=0.0)
+    check_number("prior", prior, above=0.0)
 
-    return _nearest(table, state, rng, count, disadvantage, candidates, patience)
+    def log_weight(rows: IntArray) -> FloatArray:
+        rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
+        return np.asarray(np.sqrt(rate * (1 - rate)) / temperature, dtype=np.float64)
+
+    def disadvantage(rows: IntArray) -> FloatArray:
+        return -log_weight(rows) - rng("draw", table.draws).gumbel(size=len(rows))
+
+    def chance(rows: IntArray, least: float) -> FloatArray:
+        return np.asarray(-np.expm1(-np.exp(np.minimum(log_weight(rows) + least, 700.0))), dtype=np.float64)
+
+    return _nearest(table, state, rng, count, disadvantage, candidates, patience, chance)
 
 
 def replay(
@@ -307,9 +373,14 @@ def replay(
     documentation gives ties to the higher pass rate, and its heap to the lower one. Its defaults of `reuses` are 5 and
     20; the share is at most one half there. A draw is a step here, or a whole window under a probe.
     """
+    _check_shares(share=share, high=high)
+    check_number("low", low, least=0.0, most=high)
+    check_count("cooldown", cooldown)
+    check_count("reuses", reuses)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     replayed = state.get("replayed", np.zeros(len(table), dtype=np.int64))
+    check_integers("state: replayed", replayed, size=len(table))
     rate = table.pass_rate
     cool = (table.drawn_at < 0) | (table.draws - table.drawn_at >= cooldown * count)
     fit = (rate > 0) & (rate >= low) & (rate <= high) & cool  # False for NaN
@@ -339,6 +410,8 @@ def retire(
     candidates are retired, the first ones are taken.
     """
 
+    check_number("above", above, most=1.0, above=0.0)
+
     def passes(rows: IntArray) -> BoolArray:
         return ~(rates(table.latest_correct[rows], table.latest_trials[rows]) >= above)
 
@@ -361,7 +434,7 @@ class _Walk(NamedTuple):
 
 def _walk(table: PromptTable, state: State, rng: Streams, most: int, without: IntArray) -> _Walk:
     """Up to `most` candidates: the rest of this epoch and, where that is too little, those of the next one."""
-    size, epoch, place = len(table), state.get("epoch", 0), state.get("place", 0)
+    size, (epoch, place) = len(table), _reached(state, table)
     wanted = most + len(without)
     rest = rng("epoch", epoch).permutation(size)[place : place + wanted]
     following = rng("epoch", epoch + 1).permutation(size) if len(rest) < wanted else rest[:0]
@@ -381,19 +454,32 @@ def _sieve(
     count: int,
     passes: Callable[[IntArray], BoolArray],
     patience: int,
+    chance: Callable[[IntArray], FloatArray] | None = None,
 ) -> Drawn:
-    """The first candidates that pass; the next draw begins behind the last of them."""
+    """The first candidates that pass; the next draw begins behind the last of them. `chance` is the probability with
+    which a candidate passes.
+    """
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     walk = _walk(table, state, rng, max(MOST_CANDIDATES, needed), without=due)
     passed = passes(walk.rows)
     places = np.flatnonzero(passed)[:needed]
     considered = int(places[-1]) + 1 if len(places) else 0
-    if len(places) < needed:
-        places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[: needed - len(places)]]))
+    filled = needed - len(places)
+    if filled:
+        places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[:filled]]))
         considered = len(walk.rows)
     rows = np.concatenate([due, walk.rows[places]])
-    return Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+    found = Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+    if chance is None or not needed:
+        return found
+    own = chance(walk.rows[places])
+    if filled:  # all were considered, and of those that did not pass the first ones were taken
+        own = own + (1 - own) * filled / np.count_nonzero(~passed)
+        seen = float(considered)
+    else:
+        seen = (considered - 1) * needed / (needed - 1) if needed > 1 else float(considered)
+    return found._replace(probability=_with_overdue(due, own * seen / (len(table) - len(due))))
 
 
 def _nearest(
@@ -404,19 +490,36 @@ def _nearest(
     distance: Callable[[IntArray], FloatArray],
     candidates: int,
     patience: int,
+    chance: Callable[[IntArray, float], FloatArray] | None = None,
 ) -> Drawn:
-    """The candidates of the smallest distances. All candidates count as considered."""
+    """The candidates of the smallest distances. All candidates count as considered. `chance` is the probability that
+    the distance of a candidate is below the given one.
+    """
+    check_count("candidates", candidates)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     most = min(MOST_CANDIDATES, candidates * count) if candidates else MOST_CANDIDATES
     walk = _walk(table, state, rng, max(most, needed), without=due)
-    places = np.argsort(distance(walk.rows), kind="stable")[:needed]
+    distances = distance(walk.rows)
+    order = np.argsort(distances, kind="stable")
+    places = order[:needed]
     rows = np.concatenate([due, walk.rows[places]])
-    return Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+    found = Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+    if chance is None or not needed:
+        return found
+    left = len(order) > needed
+    own = chance(walk.rows[places], float(distances[order[needed]])) if left else np.ones(needed)
+    return found._replace(probability=_with_overdue(due, own * len(order) / (len(table) - len(due))))
+
+
+def _with_overdue(due: IntArray, others: FloatArray) -> FloatArray:
+    """[count] the probabilities of a draw: overdue prompts are certain."""
+    return np.concatenate([np.ones(len(due)), np.minimum(others, 1.0)])
 
 
 def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
     """Prompts whose last draw is more than `patience` epochs ago: at most half of a draw (rounded up), oldest first."""
+    check_count("patience", patience, least=1)
     due = np.flatnonzero(table.draws - table.drawn_at > patience * len(table))
     most = (count + 1) // 2
     if len(due) <= most:
@@ -428,9 +531,25 @@ def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
 
 
 def _checked(count: int, table: PromptTable) -> int:
-    if not 1 <= count <= len(table):
+    check_count("count", count, least=1)
+    if count > len(table):
         raise ValueError(f"a draw of {count} prompts from {len(table)}")
     return count
+
+
+def _reached(state: State, table: PromptTable) -> tuple[int, int]:
+    """The epoch, and the place in it at which the next draw begins."""
+    epoch, place = state.get("epoch", 0), state.get("place", 0)
+    check_count("state: epoch", epoch)
+    check_count("state: place", place)
+    if place > len(table):
+        raise ValueError(f"state: place = {place} is above {len(table)}, the prompts of the table")
+    return epoch, place
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        check_number(name, share, least=0.0, most=1.0)
 
 
 def _moved(probability: float, change: float, share: float, target: float) -> float:

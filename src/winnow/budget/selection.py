@@ -3,7 +3,7 @@
 `ties` are distinct numbers, one per rollout, which order the rollouts of equal reward: for example
 `np.random.default_rng(seed).random(N)`, or a hash of the rollout's id. A mask depends on rewards and ties alone, never
 on positions. Rewards are finite: remove a rollout that could not be judged first. Each function raises ValueError for
-arrays of another shape and for rewards that are not finite.
+arrays of another shape, for rewards that are not finite, and for ties that are not different numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from winnow.budget.arguments import check_count
 from winnow.records import BoolArray, FloatArray, IntArray
 
 # Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
@@ -62,25 +63,29 @@ def percentile(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> B
 
 
 def threshold(rewards: FloatArray, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
-    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1."""
-    rewards = _checked(rewards, rewards)
+    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1. Raises ValueError unless low <=
+    high.
+    """
+    rewards = _checked(rewards, np.arange(len(rewards), dtype=np.float64))
+    if not low <= high:
+        raise ValueError(f"low = {low} must be at most high = {high}")
     return (rewards >= low) & (rewards <= high)
 
 
 def kept_size(keep: int | float, n: int) -> int:
     """How many of n rollouts to keep: a count, or a share (a float up to 1.0, rounded, at least one rollout).
 
-    Raises ValueError for a negative count, and for a share outside (0, 1].
+    Raises ValueError for a negative number, for a share outside (0, 1], and for what is neither an integer nor a float.
 
     >>> kept_size(4, 16), kept_size(4, 3), kept_size(0.25, 16), kept_size(0.01, 16)
     (4, 3, 4, 1)
     """
+    check_count("n", n)
     if isinstance(keep, float):
         if not 0.0 < keep <= 1.0:
             raise ValueError(f"keep = {keep}: a share is above 0 and at most 1")
         return min(n, max(1, round(keep * n)))
-    if keep < 0:
-        raise ValueError(f"keep = {keep}: a count is not negative")
+    check_count("keep", keep)
     return min(n, keep)
 
 
@@ -104,11 +109,13 @@ def _ascending(rewards: FloatArray, ties: FloatArray) -> IntArray:
 
 
 def _checked(rewards: FloatArray, ties: FloatArray) -> FloatArray:
-    """The rewards. Raises ValueError where the two are not [N], or a reward is not finite."""
+    """The rewards. Raises ValueError where the two are not [N], a reward is not finite, or two ties are equal."""
     if np.ndim(rewards) != 1 or np.shape(rewards) != np.shape(ties):
         raise ValueError(f"rewards of shape {np.shape(rewards)} and ties of shape {np.shape(ties)}: both must be [N]")
     if not np.isfinite(rewards).all():
         raise ValueError("a reward is not finite: remove rollouts without a verdict before selecting")
+    if len(set(ties.tolist())) < len(ties) or np.isnan(ties).any():
+        raise ValueError("ties must be different numbers, as they order the rollouts of equal reward")
     return rewards
 
 

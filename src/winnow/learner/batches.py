@@ -146,7 +146,18 @@ def _kept_rollouts(
         accepted=np.array([np.count_nonzero(mask) for mask in correct.values()], dtype=np.int64),
         pass_rate=rates[list(groups)],
         max_new_tokens=max_new_tokens,
+        share=_shares(list(groups.values()), planned),
     )
+
+
+def _shares(groups: Sequence[Group], planned: int) -> FloatArray | None:
+    """[G] by the probabilities of the draw; None without any. A prompt that dynamic sampling added has none, and counts
+    as one of the plan.
+    """
+    draws = [group.drawn for group in groups]
+    if all(of is None for of in draws):
+        return None
+    return np.array([1.0 / planned if of is None else of.share for of in draws], dtype=np.float64)
 
 
 def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) -> FloatArray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from winnow.budget.pass_rates import rates
 from winnow.budget.sampling import PromptTable
-from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
+from winnow.records import Draw, FloatArray, Group, IntArray, Prompt, PromptStats
 
 # The columns of a table in a checkpoint, with the type of their numbers there. All of them are read at every save, so
 # they are few and small: a streak is all_right, or -all_wrong.
@@ -76,6 +76,7 @@ class History:
         self._sampler: Mapping[str, Any] = {}
         self._drawn: Mapping[int, tuple[IntArray, ...]] = {}  # of each planned step: its prompts, then further rounds
         self._counted: Mapping[int, Mapping[str, float]] = {}  # of the first step of a draw: its metrics
+        self._chances: Mapping[int, FloatArray] = {}  # of each planned step: the probabilities of its prompts
         self._probed: dict[str, Probed] = {}
         self._plan: dict[str, Planned] = {}
 
@@ -139,9 +140,11 @@ class History:
         further: Sequence[Sequence[IntArray]],
         state: Mapping[str, Any],
         metrics: Mapping[str, float],
+        chances: Sequence[FloatArray] | None = None,
     ) -> None:
         """Replace the draws: for each of the steps its `rows` of the table, and the rows of `further` rounds, which
-        dynamic sampling may add. `state` is the sampler's next state, and `metrics` are those of the draw.
+        dynamic sampling may add. `state` is the sampler's next state, and `metrics` are those of the draw. `chances`
+        are, for each of the steps, the probabilities with which it has its rows; None: unknown, or equal.
 
         Raises ValueError where a prompt is drawn twice.
         """
@@ -150,6 +153,7 @@ class History:
             raise ValueError(f"the draw for the steps {list(steps)} has a prompt twice")
         self._drawn = {step: (of_step, *rounds) for step, of_step, rounds in zip(steps, rows, further, strict=True)}
         self._counted = {steps[0]: dict(metrics)} if metrics else {}
+        self._chances = {} if chances is None else dict(zip(steps, chances, strict=True))
         self._sampler = dict(state)
         if self._remember:
             self._table = self._table.drawn(drawn)
@@ -166,6 +170,11 @@ class History:
             raise ValueError(f"step {step}: its prompts are not drawn; record a draw first")
         rounds = self._drawn[step]
         return rounds[extra] if extra < len(rounds) else rounds[0][:0]
+
+    def draws(self, step: int) -> list[Draw] | None:
+        """[G] how each prompt of a step was drawn; None where no probability is known, or all are equal."""
+        chances = self._chances.get(step)
+        return None if chances is None else [Draw(chance, len(self._ids)) for chance in chances.tolist()]
 
     def draw_metrics(self, step: int) -> Mapping[str, float]:
         """The metrics of the draw that begins with a step; none for another step."""
@@ -215,6 +224,7 @@ class History:
             "sampler": packed_values(self._sampler),
             "drawn": {str(step): [of.tolist() for of in rounds] for step, rounds in self._drawn.items()},
             "drawn_metrics": {str(step): dict(of) for step, of in self._counted.items()},
+            "drawn_chances": {str(step): packed(of, "<f8") for step, of in self._chances.items()},
             "probed": dict(self._probed),
             "plan": dict(self._plan),
         }
@@ -231,6 +241,7 @@ class History:
         drawn = state["drawn"] if same else {}
         self._drawn = {int(step): tuple(_as_rows(of) for of in rounds) for step, rounds in drawn.items()}
         self._counted = {int(step): dict(of) for step, of in state["drawn_metrics"].items()} if same else {}
+        self._chances = {int(step): unpacked(of, "<f8") for step, of in state["drawn_chances"].items()} if same else {}
         self._probed = {name: Probed(*of) for name, of in state["probed"].items()}
         self._plan = {name: Planned(*of) for name, of in state["plan"].items()}
 

@@ -3,6 +3,8 @@
     step, seed                      of the step and of the run: with both, a selector's random numbers can be redrawn
     prompt_id, prompt, prompt_tokens, answer, task, meta          of the prompt; answer (the gold) and meta are JSON
     count                           rollouts of this prompt in this step
+    drawn                           the probability with which the sampler took the prompt into this step; null where it
+                                    is unknown, or the same for all prompts
     index, text, tokens, logprobs, trainable, length, finish, version, turns                      of the rollout;
                                     length counts all tokens; turns are JSON, the texts of policy and environment in
                                     turn, and null without an environment
@@ -55,6 +57,7 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "step": (_INT, False), "seed": (_INT, False),
     "prompt_id": (_TEXT, False), "prompt": (_TEXT, False), "prompt_tokens": (_each(pa.int32()), False),
     "answer": (_TEXT, False), "task": (_TEXT, False), "meta": (_TEXT, False), "count": (_INT, False),
+    "drawn": (_FLOAT, True),
     "index": (_INT, False), "text": (_TEXT, True), "tokens": (_each(pa.int32()), True),
     "logprobs": (_each(pa.float32()), True), "trainable": (_each(_BOOL), True), "length": (_INT, False),
     "finish": (_TEXT, False), "version": (_INT, False), "turns": (_TEXT, True),
@@ -66,7 +69,7 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
-MAY_LACK = ("values", "returns", "turns")  # absent from files that were written before they existed
+MAY_LACK = ("values", "returns", "turns", "drawn")  # absent from files that were written before they existed
 SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
 TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
 PARQUET: dict[str, Any] = {  # options of the writer
@@ -87,6 +90,7 @@ class Row(NamedTuple):
     answer: str  # the prompt's answer as JSON, encoded once for all its rollouts
     meta: str  # the prompt's metadata, likewise
     of: int  # rollouts of the prompt in this step
+    drawn: float | None  # the probability of its draw
     rollout: Rollout
     outcome: Outcome
     keep: bool
@@ -123,7 +127,8 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     answer, meta = encode(prompt.answer).decode(), encode(prompt.meta).decode()
     texts = prompt.id, prompt.text, prompt.task, answer, meta
     prompt_bytes = sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
-    of_prompt = prompt, answer, meta, len(group.rollouts)
+    drawn = None if group.drawn is None else group.drawn.probability
+    of_prompt = prompt, answer, meta, len(group.rollouts), drawn
     return [
         Row(*of_prompt, r, o, keep, replaced, *credit, weights.get((place, r.index)), prompt_bytes)
         for (r, o, keep), credit in zip(verdicts, credits, strict=True)
@@ -180,6 +185,7 @@ def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
         "task": [prompt.task for prompt in prompts],
         "meta": [row.meta for row in rows],
         "count": [row.of for row in rows],
+        "drawn": [row.drawn for row in rows],
     }
 
 

@@ -40,15 +40,19 @@ from winnow.training.tally import Clock, Metrics
 def take(
     run: Run, progress: Progress, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock
 ) -> list[Group]:
-    """The judged groups of a step, those of dynamic sampling last: sampled one step ahead, or now.
+    """The judged groups of a step, those of dynamic sampling last: sampled one step ahead, or now. The groups of the
+    plan have the probabilities of their draw, where the sampler knows them.
 
     Raises EngineError for a rollout of other weights than those that the configuration names.
     """
     pending, progress.ahead.pending = progress.ahead.pending, None
     if pending is None or pending.step != step:
-        return _sample(run, progress, prompts, counts, step, clock)
-    check_fresh(pending.groups, sampling_version(step, run.config.rollout.ahead))
-    return list(pending.groups)
+        groups = _sample(run, progress, prompts, counts, step, clock)
+    else:
+        check_fresh(pending.groups, sampling_version(step, run.config.rollout.ahead))
+        groups = list(pending.groups)
+    draws = progress.history.draws(step) or []
+    return [*(group.fill(drawn=draw) for group, draw in zip(groups, draws, strict=False)), *groups[len(draws) :]]
 
 
 def begin(run: Run, progress: Progress, step: int) -> None:

@@ -6,6 +6,7 @@ everything else reads it from there.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,17 +40,25 @@ def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[i
     rollout = members.config.rollout
     count = len(steps) * rollout.prompts_per_step
     answer = members.sample(history.table, history.sampler, pool.stream, count)
-    drawn = check_drawn(answer, len(pool.prompts), count)
+    traits = members.sample.traits
+    drawn = check_drawn(answer, len(pool.prompts), count, known=traits.probability == "known")
     ranks.check_same("draw of prompts", lambda: str(drawn.rows.tolist()), ranks.SAME_RESULTS)
-    reads = members.sample.traits.source == "history"
+    reads = traits.source == "history"
+    chances = None if drawn.probability is None else drawn.probability / len(steps)
     metrics = {"sampler/skipped": float(drawn.skipped), "sampler/overdue": float(drawn.overdue)} if reads else {}
+    if chances is not None:
+        metrics |= {"sampler/probability_least": float(chances.min()), "sampler/probability_most": float(chances.max())}
     rows = np.split(drawn.rows, len(steps))
     further = [_further(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
-    history.record_draw(steps, rows, further, drawn.state, metrics)
+    of_steps = None if chances is None else np.split(chances, len(steps))
+    history.record_draw(steps, rows, further, drawn.state, metrics, of_steps)
 
 
-def check_drawn(answer: object, prompts: int, count: int) -> Drawn:
-    """The result of a sampler, with int64 rows. A pair of rows and state is enough. Raises ConfigError."""
+def check_drawn(answer: object, prompts: int, count: int, *, known: bool = False) -> Drawn:
+    """The result of a sampler, with int64 rows. A pair of rows and state is enough. Raises ConfigError.
+
+    `known`: the sampler is registered as one whose draws have probabilities.
+    """
 
     def fault(rows: IntArray) -> str | None:
         if rows.min() < 0 or rows.max() >= prompts:
@@ -63,9 +72,21 @@ def check_drawn(answer: object, prompts: int, count: int) -> Drawn:
         "return that many different rows of the table, and the state for the next draw",
         "sample",
     )
-    if not (isinstance(answer, tuple) and 2 <= len(answer) <= 4):
+    if not (isinstance(answer, tuple) and 2 <= len(answer) <= 5):
         raise requested.refuse(f"a {type(answer).__name__}")
-    return Drawn(requested.integers(answer[0], count, fault), *answer[1:])
+    drawn = Drawn(requested.integers(answer[0], count, fault), *answer[1:])
+    if drawn.probability is None and not known:
+        return drawn
+    chances = np.asarray(drawn.probability, dtype=np.float64)
+    if chances.shape != (count,) or not np.all((chances > 0) & (chances <= 1)):
+        raise Requested(
+            "the sampler",
+            f"the {count} rows of a draw",
+            "return a probability above 0 and at most 1 for each row, as Drawn.probability, or register the sampler "
+            'with probability = "unknown"',
+            "sample",
+        ).refuse(f"the probabilities {reprlib.repr(chances.tolist())}")
+    return drawn._replace(probability=chances)
 
 
 def _further(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:

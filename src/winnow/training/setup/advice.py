@@ -7,20 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from winnow import ranks
 from winnow.config import Config, dump, is_bundled
 from winnow.memory.plan import MemoryPlan
 from winnow.options import secret_keys
-from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered
 from winnow.training.setup.budget import Budget, per_update
+from winnow.training.setup.factors import PASS_RATES, cut_factors, group_of_verdicts, round_factors
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import TAG, FirstPrompt, HeldOut
 
 HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
+UNEVEN = 0.05  # how far a factor of the gradient may be from 1 without a warning
 LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # flags of /proc/cpuinfo
 
@@ -29,6 +28,7 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
     """One sentence per key that wastes compute, with a number that fits, for a run of `planned_ranks`."""
     yield from _about_selection(members, b)
     yield from _about_shares(members)
+    yield from _about_factors(members)
     yield from _about_updates(members, b)
     yield from _about_sizes(members.config, b)
     yield from _about_learning_rate(members.config)
@@ -167,24 +167,35 @@ def _drops_correct(members: Members) -> bool:
     """
     count = members.config.rollout.rollouts_per_prompt
     for correct in (count, math.ceil(count / 2)):
-        group = _group(correct, count)
+        group = group_of_verdicts(count, correct)
         if not members.select(group, Rng(("check",)))[:correct].all():
             return True
     return False
 
 
-def _group(correct: int, count: int) -> Group:
-    """A group of `count` rollouts without text, of which the first `correct` ones are correct."""
-    prompt = Prompt(id="check", tokens=np.zeros(0, np.int64), text="", answer=None, task="")
-    rollouts = [
-        Rollout(index=i, tokens=np.zeros(1, np.int64), logprobs=np.zeros(1), text="", finish="stop", version=0)
-        for i in range(count)
-    ]
-    outcomes = [
-        Outcome(reward=float(i < correct), correct=i < correct, kind="correct" if i < correct else "wrong")
-        for i in range(count)
-    ]
-    return Group(prompt=prompt, rollouts=tuple(rollouts), outcomes=tuple(outcomes))
+def _about_factors(members: Members) -> Iterator[str]:
+    """Warnings where a rule of rounds or a cut, with the advantage, weighs prompts or rollouts anew."""
+    config, advantage = members.config, members.config.advantage.label
+    found = round_factors(members)
+    if found is not None and any(abs(factor - 1) > UNEVEN for factor, _ in found):
+        at = ", ".join(f"{factor:.2f} at {rate:g}" for (factor, _), rate in zip(found, PASS_RATES, strict=True))
+        once = ", ".join(f"{factor:.2f}" for _, factor in found)
+        yield (
+            f"rounds = {config.rounds.label!r} with advantage = {advantage!r} multiplies the expected gradient of a "
+            f"prompt by a factor that depends on its pass rate: {at} (in a single round {once}; 1 for infinitely many "
+            f"rollouts), with 0/1 rewards, select = 'all' and weighting = 'prompt'. Prompts of some difficulties then "
+            f"weigh more than others; rounds = 'single' with advantage = 'rloo' has a factor of 1 (docs/rounds.md)"
+        )
+    cut = cut_factors(members)
+    if cut is not None and any(abs(factor - 1) > UNEVEN for factor in cut):
+        parts = zip(cut, ("correct short", "correct long", "wrong short", "wrong long"), strict=True)
+        each = ", ".join(f"{abs(factor):.2f} of {kind}" for factor, kind in parts if not math.isnan(factor))
+        yield (
+            f"cut = {config.cut.label!r} with advantage = {advantage!r} multiplies the expected gradient by {each} "
+            f"rollouts, with 0/1 rewards, select = 'all' and weighting = 'prompt', if half of the rollouts are correct "
+            f"and half are half as long as the others. The policy then learns mostly from the rollouts that are left; "
+            f"cut = 'none' with advantage = 'rloo' has a factor of 1 (docs/cuts.md)"
+        )
 
 
 def _about_updates(members: Members, b: Budget) -> Iterator[str]:

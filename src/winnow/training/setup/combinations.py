@@ -49,6 +49,7 @@ def check_combinations(members: Members) -> None:
         _check_assumed,
         _check_least,
         _check_keep,
+        _check_drawn,
         _check_rounds,
         _check_cut,
         _check_chunks,
@@ -223,10 +224,43 @@ def _check_least(members: Members) -> None:
         )
 
 
+def _check_drawn(members: Members) -> None:
+    """Refuse an unbiased weight where the sampler prefers some prompts, and the probabilities of its draws are unknown.
+
+    Where they are known, a step needs two prompts: an overdue one would else be certain, and all others excluded.
+    """
+    sampler, weighting = members.sample, members.weighting
+    if not _is_unbiased(members) or sampler.traits.probability == "equal":
+        return
+    if sampler.traits.probability == "unknown":
+        raise ConfigError(
+            f"sample = {sampler.name!r} prefers some prompts with unknown probabilities, so the mean over prompts of "
+            f"weighting = {weighting.name!r} would be a mean over those that it prefers",
+            remedy="use sample = 'uniform', 'greso' or 'cures', or weighting = 'prompt'; a sampler of your own returns "
+            "Drawn.probability and is registered with probability='known' (docs/samplers.md)",
+            key="sample",
+            code="config.combination",
+        )
+    if members.config.rollout.prompts_per_step < 2:
+        raise ConfigError(
+            f"sample = {sampler.name!r} draws an overdue prompt with certainty, so a step of one prompt excludes all "
+            f"others, and weighting = {weighting.name!r} would be biased",
+            remedy="set rollout.prompts_per_step to 2 or more, or sample = 'uniform'",
+            key="rollout.prompts_per_step",
+            code="config.combination",
+        )
+
+
+def _is_unbiased(members: Members) -> bool:
+    """Whether the weighting divides by pass rates, for a mean over the task's prompts."""
+    traits = members.weighting.traits
+    return traits.total == "prompts" and "pass_rates" in traits.needs
+
+
 def _check_rounds(members: Members) -> None:
     """Refuse an unbiased weight where the number of rollouts depends on their verdicts: it would be biased."""
     rule, weighting = members.rounds, members.weighting
-    if rule.traits.reads_verdicts and weighting.traits.total == "prompts" and "pass_rates" in weighting.traits.needs:
+    if rule.traits.reads_verdicts and _is_unbiased(members):
         raise ConfigError(
             f"rounds = {rule.name!r} ends a prompt by the verdicts of its rollouts, so the weight of weighting = "
             f"{weighting.name!r}, 1 / (n p), would be biased",
@@ -248,7 +282,7 @@ def _check_cut(members: Members) -> None:
             key="cut",
             code="config.combination",
         )
-    if weighting.traits.total == "prompts" and "pass_rates" in weighting.traits.needs:
+    if _is_unbiased(members):
         raise ConfigError(
             f"cut = {rule.name!r} leaves the rollouts that were short or likely, so the weight of weighting = "
             f"{weighting.name!r}, 1 / (n p), would be biased",

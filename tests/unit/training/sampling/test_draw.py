@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,31 @@ def test_a_sampler_returns_different_rows_and_a_state(answer, named):
 def test_rows_may_be_a_list_and_the_numbers_of_the_draw_may_be_missing():
     drawn = check_drawn(([4, 0], STATE), 5, 2)
     assert (drawn.rows.tolist(), drawn.rows.dtype) == ([4, 0], np.int64)
-    assert drawn[1:] == (STATE, 0, 0)
-    assert check_drawn(Drawn(np.array([1]), STATE, 7, 2), 5, 1)[1:] == (STATE, 7, 2)
+    assert drawn[1:] == (STATE, 0, 0, None)
+    assert check_drawn(Drawn(np.array([1]), STATE, 7, 2), 5, 1)[1:] == (STATE, 7, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("probability", "known", "fits"),
+    [
+        ([0.5, 1.0], True, True),
+        ([0.5, 1.0], False, True),
+        (None, False, True),
+        (None, True, False),  # registered as known
+        ([0.5], True, False),
+        ([0.0, 1.0], True, False),
+        ([0.5, 1.1], False, False),
+        ([0.5, np.nan], True, False),
+    ],
+)
+def test_probabilities_of_a_draw_are_above_0_and_one_per_row(probability, known, fits):
+    answer = Drawn(np.array([1, 2]), STATE, probability=probability)
+    if fits:
+        found = check_drawn(answer, 5, 2, known=known).probability
+        assert found is None if probability is None else found.tolist() == probability
+        return
+    with refused(ConfigError, key="sample", code="config.member_result"):
+        check_drawn(answer, 5, 2, known=known)
 
 
 def parts(sample, rounds=0):
@@ -61,7 +85,15 @@ def test_a_window_is_drawn_at_once_and_its_prompts_are_distinct():
     rows = np.concatenate([history.drawn(step) for step in (6, 7, 8)])
     assert len(set(rows.tolist())) == 9
     assert history.table.draws == 9
-    assert dict(history.draw_metrics(6)) == {"sampler/skipped": 1.0, "sampler/overdue": 0.0}
+    counted = dict(history.draw_metrics(6))
+    assert (counted["sampler/skipped"], counted["sampler/overdue"]) == (1.0, 0.0)
+    # 9 of 10 in three steps; a step has a prompt with a third of the probability of the window
+    assert 0 < counted["sampler/probability_least"] <= counted["sampler/probability_most"] <= 1 / 3
+    restored = History([f"p{i}" for i in range(10)], remember=True)
+    restored.load_state_dict(json.loads(json.dumps(history.state_dict())))
+    for step in (6, 7, 8):
+        assert [of.prompts for of in history.draws(step)] == [10] * 3
+        assert restored.draws(step) == history.draws(step)
     assert not history.draw_metrics(7)
 
 

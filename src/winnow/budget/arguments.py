@@ -1,0 +1,95 @@
+"""Checks of arguments: each raises ValueError with the argument's name. They look at an array once, so that a call on a
+step's prompts takes microseconds more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from winnow.records import FloatArray, IntArray
+
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def check_numbers(
+    name: str,
+    values: Any,
+    *,
+    least: float = -LARGEST,
+    most: float = LARGEST,
+    size: int | None = None,
+    unknown: bool = False,
+) -> None:
+    """Raise unless `values` is [size] numbers in [least, most]; `unknown` allows NaN. The defaults allow any finite
+    number.
+
+    >>> check_numbers("pass_rate", np.array([0.5, 1.2]), least=0, most=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: pass_rate: 1.2 is not in [0, 1]
+    """
+    array = check_shape(name, values, size=size)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} has the type {array.dtype}, and numbers are needed")
+    within = (array >= least) & (array <= most)
+    if unknown:
+        within |= np.isnan(array)
+    if not within.all():
+        range_ = "finite" if (least, most) == (-LARGEST, LARGEST) else f"in [{least:g}, {most:g}]"
+        raise ValueError(f"{name}: {array[~within].flat[0]:g} is not {range_}")
+
+
+def check_integers(name: str, values: Any, *, least: int = 0, size: int | None = None) -> None:
+    """Raise unless `values` is [size] integers of at least `least`."""
+    array = check_shape(name, values, size=size)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ValueError(f"{name} has the type {array.dtype}, and integers are needed")
+    if array.size and array.min() < least:
+        raise ValueError(f"{name}: {array.min()} is below {least}")
+
+
+def check_rows(name: str, rows: Any, size: int) -> None:
+    """Raise unless `rows` is [K] different places in a table of `size` rows."""
+    check_integers(name, rows)
+    array = np.asarray(rows)
+    if array.size and array.max() >= size:
+        raise ValueError(f"{name}: {array.max()} is no row of a table of {size}")
+    if len(np.unique(array)) < len(array):
+        raise ValueError(f"{name} has a row twice: {array.tolist()[:20]}")
+
+
+def check_shape(name: str, values: Any, *, size: int | None = None) -> FloatArray | IntArray:
+    """`values` as an array. Raise unless it has one dimension, of this size."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (size is not None and len(array) != size):
+        raise ValueError(f"{name} has the shape {array.shape}, and [{'G' if size is None else size}] is needed")
+    return array
+
+
+def check_count(name: str, value: Any, *, least: int = 0) -> None:
+    """Raise unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} = {value} must be an integer of at least {least}")
+
+
+def check_number(
+    name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
+) -> None:
+    """Raise unless `value` is a number in [least, most] and greater than `above`. With the defaults it is finite."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not (real and least <= value <= most and above < value < math.inf):
+        bounds = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
+        bounds += [f"above {above:g}"] * (above > -math.inf)
+        raise ValueError(f"{name} = {value} must be {' and '.join(bounds) or 'finite'}")
+
+
+def check_alike(**arrays: Any) -> None:
+    """Raise unless all have the same shape [G]."""
+    shapes = {name: np.shape(array) for name, array in arrays.items()}
+    first: Sequence[int] = next(iter(shapes.values()))
+    if len(first) != 1 or any(shape != first for shape in shapes.values()):
+        raise ValueError(f"{', '.join(f'{name} of shape {shape}' for name, shape in shapes.items())} must be alike [G]")
