@@ -23,7 +23,7 @@ from winnow.tasks.source import Record, read_hub
 
 def fetch(
     source: Annotated[
-        str, typer.Argument(help="A task (gsm8k, math500 ...), the hub id of a model (OWNER/NAME[@REVISION]), or a file.gguf.")
+        str, typer.Argument(help="A task (gsm8k, math500 ...), the hub id of a model (OWNER/NAME), or a file.gguf.")
     ],
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
 ) -> None:
@@ -76,8 +76,8 @@ def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> lis
 
 
 def fetch_model(source: str, folder: Path, *, download: Download | None = None) -> list[str]:
-    """Copy a model's weights, settings and tokenizer from the hub (OWNER/NAME or OWNER/NAME@REVISION), or convert a GGUF
-    file. Returns a line per file, after lines about a conversion. Raises DataError, and then leaves no folder.
+    """Copy a model's weights, settings and tokenizer from the hub (OWNER/NAME or OWNER/NAME@REVISION), or convert a
+    GGUF file. Returns a line per file, after lines about a conversion. Raises DataError, and then leaves no folder.
     """
     from winnow.models.gguf import is_gguf, write_gguf_model  # imports torch
 

@@ -2,8 +2,8 @@
 
 In every function, `path` has one of several forms. It names a tiny policy inside the package ("bundled", or, for the
 environments of winnow, "bundled:calculator" and "bundled:guess_number"), or "published": the published model in the
-cache folder that the variable WINNOW_PUBLISHED names. It may also be a folder in Hugging Face format, or a hub id, which
-means its folder in the hub's cache. Files are checked before they are opened.
+cache folder that the variable WINNOW_PUBLISHED names. It may also be a folder in Hugging Face format, or a hub id,
+which means its folder in the hub's cache. Files are checked before they are opened.
 
 Tokenizer, chat templates and generation settings are copied byte by byte into each checkpoint of a run. transformers
 would rewrite them in its present form: other keys, a template in another file, end tokens omitted.

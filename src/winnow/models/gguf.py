@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from winnow.errors import DataError
@@ -32,7 +32,7 @@ SUFFIX = ".gguf"
 CARD = "README.md"
 EXACT = ("F32", "F16", "BF16")  # types of tensors that are not quantized
 
-_SHARED = r"token_embd|output_norm|output|blk\.\d+\.(attn_norm|attn_[qkv]|attn_output|ffn_norm|ffn_gate|ffn_up|ffn_down)"
+_SHARED = r"token_embd|output_norm|output|blk\.\d+\.(attn_(norm|[qkv]|output)|ffn_(norm|gate|up|down))"
 LAYOUTS: Mapping[str, re.Pattern[str]] = MappingProxyType(  # architecture -> the names of its tensors
     {
         "llama": re.compile(rf"({_SHARED})\.weight"),
@@ -100,7 +100,7 @@ def describe(file: Path) -> Description:
 
 def check(found: Description) -> None:
     """Raise DataError unless winnow loads the layout and can rebuild the tokenizer."""
-    architecture = found.metadata.get("general.architecture")
+    architecture = str(found.metadata.get("general.architecture"))
     if architecture not in LAYOUTS:
         raise _unfit(f"its layout is {architecture!r}, and winnow reads {', '.join(LAYOUTS)} from GGUF")
     scaled = found.metadata.get(f"{architecture}.rope.scaling.type", "none")
@@ -133,9 +133,10 @@ def _plain_model(file: Path, found: Description) -> Any:
     transformers_logging.disable_progress_bar()
     try:
         with redirect_stderr(io.StringIO()):  # of a second progress bar, which has no setting
+            place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
             model, report = AutoModelForCausalLM.from_pretrained(
-                str(file.parent),
-                gguf_file=file.name,
+                **place,
+                config=_config(place, found.metadata),
                 dtype=torch.float32,  # rounded once: some quantized types would be computed in bfloat16
                 local_files_only=True,
                 output_loading_info=True,
@@ -152,6 +153,14 @@ def _plain_model(file: Path, found: Description) -> Any:
     plain.load_state_dict(state, assign=True)
     plain.tie_weights()
     return plain
+
+
+def _config(place: Mapping[str, str], metadata: Mapping[str, Any]) -> Any:
+    """The settings as transformers reads them, with the size of a head, which it omits for some layouts."""
+    config = AutoConfig.from_pretrained(**place)
+    if head := metadata.get(f"{config.model_type}.attention.key_length"):
+        config.head_dim = head
+    return config
 
 
 def _settings(read: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,12 +100,13 @@ def tokenizer_files(metadata: Metadata, *, context: int) -> dict[str, bytes]:
 
 def special_ids(metadata: Metadata) -> dict[str, Any]:
     """The ids of the special tokens as in generation_config.json. A file may name several tokens that end a turn."""
-    ids = {key: metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos", "eot", "eom", "padding")}
-    ends = sorted({ids[key] for key in ("eos", "eot", "eom")} - {None})
+    by_key = ((key, metadata.get(f"tokenizer.ggml.{key}_token_id")) for key in ("bos", "eos", "eot", "eom", "padding"))
+    ids = {key: int(token) for key, token in by_key if token is not None}
+    ends = sorted({token for key, token in ids.items() if key in ("eos", "eot", "eom")})
     found = {
-        "bos_token_id": ids["bos"],
+        "bos_token_id": ids.get("bos"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends,
-        "pad_token_id": ids["padding"],
+        "pad_token_id": ids.get("padding"),
     }
     return {name: value for name, value in found.items() if value is not None}
 
