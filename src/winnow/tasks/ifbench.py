@@ -11,7 +11,7 @@ from typing import Any
 from winnow.errors import DataError
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.rewards.instructions import NEED_DATA, Rule, check_rule, is_drawn
+from winnow.rewards.verifiable import NEED_DATA, Rule, check_rule, is_drawn
 from winnow.tasks.problems import check_only_test, listed, problem
 from winnow.tasks.source import Record, read_jsonl
 
