@@ -175,7 +175,12 @@ RULES: Mapping[str, Form] = MappingProxyType(
 )
 
 
-@register("task")
+EVALUATION: Mapping[str, Any] = MappingProxyType(
+    {"prompt": {"template": "chat"}, "rollout": {"max_new_tokens": 256}, "reward": {"use": "instructions"}}
+)
+
+
+@register("task", evaluation=EVALUATION)
 def instructions(
     split: str,
     *,
