@@ -90,7 +90,8 @@ class LoraSection(Section):
 
 class ModelSection(Section):
     path: str = "bundled"
-    """A folder, a hub id, or a small policy in the package: "bundled", or "bundled:ENVIRONMENT" for one of winnow."""
+    """A folder, a hub id, a small policy in the package ("bundled", or "bundled:ENVIRONMENT" for one of winnow), or
+    "published": the model that scripts/published-model put into the folder WINNOW_PUBLISHED."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     """The precision in which the policy computes and is saved; "auto": bfloat16 on CUDA, float32 on the CPU."""
     tf32: bool = False

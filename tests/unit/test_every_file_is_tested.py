@@ -116,6 +116,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "memory/trained_model.py": "unit/memory/test_parts.py",
     "models/architecture.py": "unit/models/test_load.py",
     "models/backbone.py": "unit/models/test_adapter.py",
+    "models/gguf_tokenizer.py": "unit/models/test_gguf.py",
     "rewards/contract.py": "contract/test_reward_contract.py",
     "rewards/graders.py": "unit/rewards/math_equivalence/test_grader.py",
     "rewards/math_equivalence/algebra.py": "unit/rewards/math_equivalence/test_grader.py",

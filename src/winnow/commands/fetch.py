@@ -1,4 +1,6 @@
-"""`winnow fetch`: download a data set or a model from the hub into a folder, so that runs need no network."""
+"""`winnow fetch`: download a data set or a model from the hub into a folder, or convert a GGUF file, so that runs need
+no network.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ from winnow.tasks.source import read_hub
 
 
 def fetch(
-    source: Annotated[str, typer.Argument(help="A task (gsm8k, math500, aime24 ...) or the hub id of a model.")],
+    source: Annotated[
+        str, typer.Argument(help="A task (gsm8k, math500 ...), the hub id of a model (OWNER/NAME), or a file.gguf.")
+    ],
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
 ) -> None:
-    """Download a data set or a model from the hub into a folder, and print the SHA-256 of every file."""
+    """Download a data set or a model from the hub into a folder, or convert a GGUF file, and print the SHA-256 of every
+    file.
+    """
     data = data_set_of(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
         print_text(line)
@@ -70,29 +76,43 @@ def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> lis
         return [_write_split(source, split, draft / f"{split}.jsonl", read) for split in source.splits]
 
 
-def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) -> list[str]:
-    """Copy a model's weights, settings and tokenizer; returns a line per file. Raises DataError, and then leaves no
-    folder.
+def fetch_model(source: str, folder: Path, *, download: Download | None = None) -> list[str]:
+    """Copy a model's weights, settings and tokenizer from the hub (OWNER/NAME or OWNER/NAME@REVISION), or convert a
+    GGUF file. Returns a line per file, after lines about a conversion. Raises DataError, and then leaves no folder.
     """
-    get = download or _downloader()
+    from winnow.models.gguf import is_gguf, write_gguf_model  # imports torch
+
     with new_folder(folder) as draft:
-        try:
-            get(hub_id, local_dir=str(draft), allow_patterns=list(MODEL_FILES))
-        except Exception as error:  # errors of the hub, the network and the disk have no common base class
-            raise DataError(
-                f"{hub_id} could not be fetched: {error}",
-                remedy="check the network and the id",
-                code="data.missing",
-            ) from error
-        shutil.rmtree(draft / ".cache", ignore_errors=True)  # bookkeeping of huggingface_hub
+        done = write_gguf_model(Path(source), draft) if is_gguf(source) else _download_model(source, draft, download)
         files = sorted(path for path in draft.rglob("*") if path.is_file())
-        if not any(path.suffix == ".safetensors" for path in files):
-            raise DataError(
-                f"{hub_id} has no *.safetensors, and winnow opens no pickles",
-                remedy="choose a model with these files",
-                code="data.malformed",
-            )
-        return [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]
+        digests = [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]
+        return [*done, *digests]
+
+
+def _download_model(source: str, draft: Path, download: Download | None) -> list[str]:
+    get = download or _downloader()
+    hub_id, _, revision = source.partition("@")
+    try:
+        get(
+            hub_id,
+            local_dir=str(draft),
+            allow_patterns=list(MODEL_FILES),
+            **({"revision": revision} if revision else {}),
+        )
+    except Exception as error:  # errors of the hub, the network and the disk have no common base class
+        raise DataError(
+            f"{source} could not be fetched: {error}",
+            remedy="check the network and the id",
+            code="data.missing",
+        ) from error
+    shutil.rmtree(draft / ".cache", ignore_errors=True)  # bookkeeping of huggingface_hub
+    if not any(draft.rglob("*.safetensors")):
+        raise DataError(
+            f"{source} has no *.safetensors, and winnow opens no pickles",
+            remedy="choose a model with these files",
+            code="data.malformed",
+        )
+    return []
 
 
 def _write_split(source: Published, split: str, path: Path, read: Read) -> str:

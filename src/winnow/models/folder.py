@@ -1,7 +1,8 @@
 """The files of a model: where they are, and those that training does not change.
 
-In every function, `path` is one of three forms. It names a tiny policy inside the package ("bundled", or, for the
-environments of winnow, "bundled:calculator" and "bundled:guess_number"), a folder in Hugging Face format, or a hub id,
+In every function, `path` has one of several forms. It names a tiny policy inside the package ("bundled", or, for the
+environments of winnow, "bundled:calculator" and "bundled:guess_number"), or "published": the published model in the
+cache folder that the variable WINNOW_PUBLISHED names. It may also be a folder in Hugging Face format, or a hub id,
 which means its folder in the hub's cache. Files are checked before they are opened.
 
 Tokenizer, chat templates and generation settings are copied byte by byte into each checkpoint of a run. transformers
@@ -26,6 +27,7 @@ IN_PACKAGE = {
     "bundled:calculator": Path(__file__).parent / "bundled_calculator",
     "bundled:guess_number": Path(__file__).parent / "bundled_guess_number",
 }
+PUBLISHED = "published"
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -113,9 +115,15 @@ def is_hub_id(path: str) -> bool:
 
     Raises DataError for text that is neither a folder nor a hub id.
     """
-    folder = Path(os.path.expanduser(path))  # this and os.path.isdir accept text that cannot be a path
+    folder = _local(path)  # this and os.path.isdir accept text that cannot be a path
     if path in IN_PACKAGE or os.path.isdir(folder):
         return False
+    if path == PUBLISHED:
+        raise refused(
+            f"model.path: {path!r} is the folder {folder}, which does not exist",
+            "run scripts/published-model, or set WINNOW_PUBLISHED or model.path to the folder of such a model",
+            "data.missing",
+        )
     may_be_id = _HUB_ID.fullmatch(path) is not None
     if may_be_id and (not os.path.isdir(folder.parent) or cached_folder(path)):
         return True
@@ -141,6 +149,8 @@ def cached_folder(hub_id: str) -> Path | None:
 
 
 def _local(path: str) -> Path:
+    if path == PUBLISHED:
+        path = os.environ.get("WINNOW_PUBLISHED") or "~/.cache/winnow/published"
     return IN_PACKAGE[path] if path in IN_PACKAGE else Path(os.path.expanduser(path))
 
 

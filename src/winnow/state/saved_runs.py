@@ -14,6 +14,7 @@ from typing import Any
 
 from winnow.config import Config, is_bundled, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.models.folder import PUBLISHED, is_hub_id
 from winnow.recipes import FOLDER as RECIPES
 from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
@@ -102,7 +103,9 @@ def check_is_model(model: str) -> None:
     """
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
-    if not (path.is_dir() or on_hub or is_bundled(model)):
+    if model == PUBLISHED:
+        is_hub_id(model)  # raises the error about its folder
+    elif not (path.is_dir() or on_hub or is_bundled(model)):
         raise DataError(
             f"there is no folder {model}",
             remedy='give a model folder, "bundled", or a hub id "owner/name"',

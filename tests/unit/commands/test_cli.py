@@ -16,6 +16,7 @@ from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
+from winnow.installed import is_installed
 from winnow.recipes import recipe_paths
 from winnow.view.drawing import new_figure
 
@@ -344,12 +345,16 @@ def advice_of(result):
 
 
 @pytest.mark.parametrize("recipe", recipe_paths())
-def test_check_raises_no_false_alarm_for_a_recipe(tmp_path, recipe):
+def test_check_raises_no_false_alarm_for_a_recipe(tmp_path, monkeypatch, recipe):
     (tmp_path / "gsm8k_train.jsonl").write_text(GSM8K)
     (tmp_path / "gsm8k_test.jsonl").write_text(GSM8K)
     small = {"task.size": 64, "evaluate.problems": 8}
     if recipe == "gsm8k":
         small = {"model.path": make("qwen2.5", tmp_path), "task.path": tmp_path, "rollout.prompts_per_step": 2}
+    if recipe.startswith("smollm2_"):
+        monkeypatch.setenv("WINNOW_PUBLISHED", str(make("qwen2.5-instruct", tmp_path)))
+    if recipe == "smollm2_instructions" and not is_installed("if_verifiable"):
+        pytest.skip("needs the extra winnow-rl[instructions]")
     result = winnow("check", recipe, *(f"--set={key}={value}" for key, value in small.items()))
     assert result.exit_code == 0, result.output
     assert not [advice for advice in advice_of(result) if "reward = " in advice]

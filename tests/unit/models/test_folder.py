@@ -8,8 +8,9 @@ import pytest
 from published_models import NAMES, make
 from refusals import refused
 from winnow.errors import DataError
-from winnow.models.folder import published_files, write_published_files
+from winnow.models.folder import PUBLISHED, published_files, settings_folder, write_published_files
 from winnow.models.load import load
+from winnow.state.saved_runs import check_is_model
 
 
 @pytest.fixture
@@ -96,3 +97,17 @@ def test_six_arrangements_differ_in_what_matters(tmp_path: Path) -> None:
     assert wider == {"qwen2.5", "qwen2.5-instruct", "qwen2.5-math", "qwen3"}
     assert untied == {"qwen2.5-math"}
     assert no_template == {"llama-3.2"}
+
+
+def test_the_published_model_is_in_the_folder_that_a_variable_names(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("WINNOW_PUBLISHED", str(tmp_path / "model"))
+    with refused(DataError, "scripts/published-model", str(tmp_path / "model"), key="model.path", code="data.missing"):
+        settings_folder(PUBLISHED)
+    with refused(DataError, "scripts/published-model", code="data.missing"):
+        check_is_model(PUBLISHED)
+    (tmp_path / "model").mkdir()
+    assert settings_folder(PUBLISHED) == tmp_path / "model"
+    monkeypatch.delenv("WINNOW_PUBLISHED")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with refused(DataError, str(tmp_path / ".cache" / "winnow" / "published"), code="data.missing"):
+        settings_folder(PUBLISHED)
