@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
+QUESTIONS = "WINNOW_QUICK_QUESTIONS"  # set in the environment, so that a benchmark's processes inherit it
 BUNDLED = REPOSITORY / "src" / "winnow" / "models" / "bundled"
 REAL = Path(os.environ.get("WINNOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
 
@@ -34,8 +35,11 @@ def folder() -> Path:
 
 
 def questions() -> Path:
-    """A folder with gsm8k_train.jsonl and gsm8k_test.jsonl of 64 questions each."""
+    """A folder with gsm8k_train.jsonl and gsm8k_test.jsonl of 64 questions each, the same for all ranks."""
+    if QUESTIONS in os.environ:
+        return Path(os.environ[QUESTIONS])
     data = folder()
+    os.environ[QUESTIONS] = str(data)
     for split in ("train", "test"):
         rows = [{"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"} for n in range(64)]
         (data / f"gsm8k_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -106,10 +110,10 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "rank_loading": {"ranks": [2], "dtype": ["float32"]},
     "rank_memory": {"steps": 1, "prompts": 2, "rollouts": 2, "tokens": 4, "data": questions},
     "sandbox": {"runs": 4, "alone": 2},
-    "scale": {"rounds": 1, "tokens": 2**12, "prompts": 100},
-    "scale_ranks": {"rounds": 1, "tokens": 2**12, "data": questions},
+    "scale": {"rounds": 1, "tokens": 2**19, "prompts": 100},
+    "scale_ranks": {"rounds": 1, "tokens": 2**19, "data": questions},
     "step_costs": {"steps": 6},
-    "step_overhead": {"steps": 3},
+    "step_overhead": {"steps": 2},
     "step_times": {"prompts": 2, "shapes": ["1.5B"]},
     "tracking": {"steps": 10, "blocks": 1},
     "tree_speed": {"before": REPOSITORY, "after": REPOSITORY, "rounds": 1, "steps": 1},
