@@ -2,7 +2,6 @@
 
     python benchmarks/decoding.py                          32 and 128 rows at 40M parameters: several minutes
     python benchmarks/decoding.py --rows 8 --threads 1
-    python benchmarks/decoding.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Per precision and number of rows, in turn in one process, milliseconds per token of every row:
 
@@ -18,7 +17,6 @@ Writes benchmarks/results/<date>_decoding.json.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,12 +39,9 @@ REPEATS = 4  # of the products, which are fast
 def main() -> None:
     parser = frame.parser(__doc__, threads=2, rounds=7, tokens=64)
     parser.add_argument("--rows", type=int, nargs="+", default=[32, 128])
-    parser.add_argument("--quick", action="store_true")
     options = frame.parse(parser)
-    if options.quick:
-        print(json.dumps(measured(None, rows=[8], tokens=4, rounds=1), indent=1))
-        return
-    report = measured(SHAPE_40M, rows=options.rows, tokens=options.tokens, rounds=options.rounds)
+    shape = None if options.quick else SHAPE_40M
+    report = measured(shape, rows=options.rows, tokens=options.tokens, rounds=options.rounds)
     frame.finish("decoding", report, options, show=tuple(report))
 
 

@@ -2,6 +2,9 @@
 
 A result is benchmarks/results/<date>_<name>.json, with the settings that reproduce it. A tree with uncommitted changes
 is refused before a measurement; with --dirty it is measured, and the file's name ends in _dirty.
+
+With --quick, a benchmark runs with the settings of benchmarks/quick.py, which take seconds and measure nothing: this
+shows that it still runs. Its result is written to a temporary folder and removed.
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
+
+import quick
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -30,6 +36,7 @@ MEASURED = (  # paths that a measurement depends on; pages and results may have 
     *(":(exclude)benchmarks/results", ":(exclude)tests/documentation"),
 )
 DIRTY = " with uncommitted changes"
+QUICK = "WINNOW_QUICK_BENCHMARK"  # set in the environment with --quick, so that no process writes a result
 COMMIT = "WINNOW_MEASURED_COMMIT"  # set in the environment by begin(), so that a benchmark's processes inherit it
 PACKAGES = ("winnow-rl", "torch", "transformers")
 AT_ONCE = {
@@ -47,6 +54,7 @@ def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.Argum
         value, meaning = default if isinstance(default, tuple) else (default, None)
         made.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=meaning)
     made.add_argument("--dirty", action="store_true", help="measure although there are uncommitted changes")
+    made.add_argument("--quick", action="store_true", help="run in seconds, with tiny settings; keep no result")
     return made
 
 
@@ -55,6 +63,9 @@ def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
 
     Calls `begin`, except if there is an option `write` that was not given.
     """
+    if "--quick" in sys.argv[1:]:
+        os.environ[QUICK] = "1"
+        _make_quick(made)
     options = made.parse_args()
     if getattr(options, "write", True):
         begin(dirty=options.dirty)
@@ -65,9 +76,21 @@ def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
+def _make_quick(made: argparse.ArgumentParser) -> None:
+    """Give the options their quick settings as defaults, also those that are required otherwise."""
+    settings = quick.settings_of(Path(sys.argv[0]).stem)
+    for action in made._actions:
+        if action.dest in settings:
+            action.default, action.required = settings.pop(action.dest), False
+            if not action.option_strings:
+                action.nargs = "*" if action.nargs in ("+", "*") else "?"
+    if settings:
+        raise SystemExit(f"benchmarks/quick.py has settings that are no options here: {', '.join(settings)}")
+
+
 def begin(*, dirty: bool) -> None:
     """Record the measured commit. Exits if the tree has uncommitted changes, unless they are accepted."""
-    if COMMIT in os.environ:
+    if COMMIT in os.environ or QUICK in os.environ:
         return
     changes = _changes()
     if changes and not dirty:
@@ -123,7 +146,8 @@ def finish(
     """Print parts of the report, and write it with the options as its settings."""
     if show:
         print(json.dumps({part: report[part] for part in show}, indent=1))
-    settings = {} if options is None else {"settings": {name: _shared(value) for name, value in vars(options).items()}}
+    given = {name: _shared(value) for name, value in vars(options or argparse.Namespace()).items() if name != "quick"}
+    settings = {"settings": given} if options is not None else {}
     print(f"written: {write(name, settings | dict(report), packages=packages)}")
 
 
@@ -132,13 +156,15 @@ def write(
 ) -> Path:
     """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results.
 
-    Calls `begin` without --dirty if the script has not.
+    Calls `begin` without --dirty if the script has not. In quick form, the file is removed with its temporary folder.
     """
     begin(dirty=False)
+    if QUICK in os.environ:
+        folder = Path(_temporary().name)
     full = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", *map(_shared, sys.argv)]),
-        "commit": os.environ[COMMIT],
+        "commit": os.environ.get(COMMIT, "quick"),
         "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
         "hardware": {
             "machine": platform.machine(),
@@ -153,6 +179,11 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(full, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
     return path
+
+
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="winnow-quick-")  # removed when the process ends
 
 
 @functools.cache  # within one run, a second write replaces the first

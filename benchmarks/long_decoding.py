@@ -43,7 +43,6 @@ PROMPTS, RANGES = 4, 8
 
 def main() -> None:
     parser = frame.parser(__doc__, threads=2, rows=64, tokens=4096)
-    parser.add_argument("--quick", action="store_true")
     options = frame.parse(parser)
     if options.quick:
         print(json.dumps(measured(rows=8, tokens=160), indent=1))

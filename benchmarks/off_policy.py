@@ -139,9 +139,8 @@ def _gradient(
     """Minus the gradient of the objective over rollouts `which` [B] with a weight [B] each; and importance [B, 3]."""
     parameter, rewards = policy.clone().requires_grad_(), toy.rewards[which]
     mb = MicroBatch(
-        sequences=(),
+        sequences=(None,) * len(which),  # type: ignore[arg-type]  # only their number is read
         sequence_index=torch.arange(len(which)).repeat_interleave(3),
-        mask=torch.ones(3 * len(which), dtype=torch.bool),
         advantages=(rewards - baseline).repeat_interleave(3),
         weights=weights.repeat_interleave(3),
         behaviour_logprobs=_logprobs(engine)[which].flatten(),

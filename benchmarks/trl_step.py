@@ -76,9 +76,6 @@ def main() -> None:
         ranks.gather_from_all(None)  # the folder is removed after all have finished
     if not writes:
         return
-    if options.quick:
-        print("a smoke test: nothing was written")
-        return
     packages = (*frame.PACKAGES, "trl", "accelerate", "datasets")
     suffix = "" if options.shape == "bundled" else f"_{options.shape}_{options.dtype}"
     suffix += f"_{options.ranks}_ranks" if options.ranks > 1 else ""
@@ -102,15 +99,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
     parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
-    parser.add_argument("--quick", action="store_true")
     options = frame.parse(parser)
     if options.ranks > 1:
         torch.set_num_threads(1)
         if not set(options.points) <= {"step", "pods"} or options.shape != "bundled":
             parser.error("several ranks measure --points step pods of the bundled policy")
-    if options.quick:
-        options.rounds, options.prompts, options.rollouts, options.keep = 2, 4, (4, 8), 4
-        options.fixed_tokens, options.seconds = 16, 6.0
     return options
 
 

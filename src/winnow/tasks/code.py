@@ -1,7 +1,6 @@
 """Programming problems: from files in the style of APPS and LiveCodeBench, and procedural ones that need no file.
 
-The reward `code_tests` reads the gold: {"tests": [{"stdin", "stdout"}]}, or for a function
-{"function": name, "tests": [{"args": [...], "result": ...}]}.
+The reward `code_tests` reads the gold, whose form is that of rewards/programs.py.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import numpy as np
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.registry import register
+from winnow.rewards.programs import read_tests
 from winnow.seeds import generator
 from winnow.tasks.problems import check_split, listed, problem, split_of
 from winnow.tasks.rows import Record, read_rows
@@ -37,12 +37,15 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     `path` is a file, which is split by a hash of the question (80% train, 10% validation, 10% test), or a folder
     with train.jsonl, validation.jsonl and test.jsonl (or .parquet). The fields of a record determine its form: `tests`
     (with `function` for a function) is winnow's, `input_output` is that of APPS (Hendrycks et al., 2021, arXiv
-    2105.09938).
-    `public_test_cases` is that of LiveCodeBench (Jain et al., 2024, arXiv 2403.07974), where the option `tests` selects
-    whether the private ones count. Starter code follows the question; the fields that identify a problem are in `meta`.
+    2105.09938) and TACO (Li et al., 2023, arXiv 2312.14852). `public_test_cases` is that of LiveCodeBench (Jain et al.,
+    2024, arXiv 2403.07974), where the option `tests` selects whether the private ones count. Starter code follows the
+    question; the fields that identify a problem are in `meta`.
 
-    Raises DataError with file and line for a record without question or tests, and for private tests that are packed
-    with pickle, which is never read.
+    APPS and TACO write the result of a function in a list of one. Their checkers accept the list and its element, so
+    both are right here. LiveCodeBench's checker accepts the result alone.
+
+    Raises DataError with file and line for a record without question or tests, for an expected output above 1 MiB,
+    which no program could print, and for private tests that are packed with pickle, which is never read.
     """
     wanted, place = check_split(split), Path(path).expanduser()
     problems = []
@@ -103,6 +106,10 @@ def _problem(record: Record, question: str, tests: str) -> Problem:
     gold = _GOLDS[_format(record)](record, tests)
     if not gold["tests"]:
         raise DataError(f"{record.where}: this problem has no tests", remedy="remove it", code="data.malformed")
+    try:
+        read_tests(gold)
+    except ValueError as error:
+        raise _malformed(record, f"its tests cannot be used ({error})", "correct or remove the line") from error
     starter = record.fields.get("starter_code")
     text = f"{question}\n\nBegin with:\n```python\n{starter}\n```" if starter else question
     named = ("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source")
@@ -132,12 +139,12 @@ def _apps(record: Record, tests: str) -> Gold:
         ) from error
     if function is None:
         return {"tests": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs]}
-    # APPS wraps the result of a function in a list of one.
-    results = [b[0] if isinstance(b, list) and len(b) == 1 else b for _, b in pairs]
-    return {
-        "function": function,
-        "tests": [{"args": a, "result": result} for (a, _), result in zip(pairs, results, strict=True)],
-    }
+    return {"function": function, "tests": [{"args": a, **_either(b)} for a, b in pairs]}
+
+
+def _either(output: Any) -> dict[str, Any]:
+    """The expected result of a function; of a list of one element, the element and the list."""
+    return {"results": [output[0], output]} if isinstance(output, list) and len(output) == 1 else {"result": output}
 
 
 def _livecodebench(record: Record, tests: str) -> Gold:

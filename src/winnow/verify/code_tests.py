@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Literal
 
 from winnow.errors import ConfigError, DataError
@@ -22,80 +20,17 @@ from winnow.registry import register
 from winnow.rewards.extract import after_reasoning
 from winnow.rewards.format import thinking_open
 from winnow.rewards.outcomes import failure
+from winnow.rewards.programs import Test, read_tests, same_output, same_value
 from winnow.verify.sandbox import Limits, Program, RunResult, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference, Sandbox
 
-_NUMBER = re.compile(rb"[-+]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][-+]?\d{1,4})?")
-_INTEGER = re.compile(rb"[-+]?\d+")
-
-
-def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
-    """Compare line by line, ignoring white space at the ends of lines and empty last lines.
-
-    Where the gold writes a number with a point or an exponent, any number within `tolerance` is equal (relative to the
-    gold's size, absolute below 1); integers and words are compared as text.
-    """
-    return all(
-        a is not None and b is not None and (a == b or _same_words(a.split(), b.split(), tolerance))
-        for a, b in zip_longest(_lines(mine), _lines(gold))
-    )
-
-
-def same_value(mine: Any, gold: Any, *, tolerance: float) -> bool:
-    """Compare JSON values: true is not 1, 2.0 is 2, and where the gold is no integer the tolerance applies."""
-    match gold:
-        case bool() | None | str():
-            return type(mine) is type(gold) and bool(mine == gold)
-        case int() | float():
-            return type(mine) in (int, float) and _same_numbers(mine, gold, tolerance)
-        case list():
-            return isinstance(mine, list) and len(mine) == len(gold) and all(
-                same_value(a, b, tolerance=tolerance) for a, b in zip(mine, gold, strict=True)
-            )  # fmt: skip
-        case dict():
-            return isinstance(mine, dict) and mine.keys() == gold.keys() and all(
-                same_value(mine[key], gold[key], tolerance=tolerance) for key in gold
-            )  # fmt: skip
-    return False
-
-
-def _lines(text: bytes) -> list[bytes]:
-    return [line.rstrip() for line in text.rstrip().split(b"\n")]
-
-
-def _same_words(mine: list[bytes], gold: list[bytes], tolerance: float) -> bool:
-    return len(mine) == len(gold) and all(a == b or _close(a, b, tolerance) for a, b in zip(mine, gold, strict=True))
-
-
-def _close(mine: bytes, gold: bytes, tolerance: float) -> bool:
-    if _INTEGER.fullmatch(gold) or not (_NUMBER.fullmatch(gold) and _NUMBER.fullmatch(mine)):
-        return False
-    return _same_numbers(float(mine), float(gold), tolerance)
-
-
-def _same_numbers(mine: float, gold: float, tolerance: float) -> bool:
-    if mine == gold:
-        return True
-    if isinstance(gold, int) or not math.isfinite(gold):
-        return False
-    try:
-        return abs(mine - gold) <= tolerance * max(1.0, abs(gold))
-    except OverflowError:  # an integer of more than 308 digits: not near any float
-        return False
-
-
 LONGEST_PROGRAM = 2**18  # bytes; longer ones are not compiled
-_LANGUAGES = ("", "python", "python3", "py")
+# The first line of a fence, possibly that of a list item. Text after backticks contains no backtick, or it is inline
+# code. Its language ends at a space, a comma, a colon or a brace: ```python title="x.py", ```{.python}, ```python:x.py.
+_OPENING = re.compile(r"(?P<indent>\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)?)(?P<mark>`{3,}(?=[^`]*$)|~{3,})(?P<info>.*)")
+_LANGUAGE = re.compile(r"[\s{.]*([^\s{},:;]*)")
+_PYTHON = re.compile(r"(py|python)(3(\.\d+)?)?|.*\.py")  # or the name of a file
 _SHOWN = 200  # characters of the last line of a program's stderr
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """One test: its input, and the expected output, which is not sent to the program."""
-
-    stdin: str
-    arguments: list[Any] | None  # arguments of a function; None: a whole program
-    expected: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +83,11 @@ def code_tests(
 ) -> Outcome:
     """1 when the program passes every test of the problem, else 0; with credit = "share" the share it passes.
 
-    The program is the last closed ```python fence after the reasoning ("text": all text after the reasoning). The
-    gold is {"tests": [{"stdin", "stdout"}, ...]} or {"function": name, "tests": [{"args", "result"}, ...]}; a function
-    may also be a method of a class Solution.
+    The program is the last closed ```python fence after the reasoning, or without one the last fence that names no
+    language ("text": all text after the reasoning). The gold is {"tests": [{"stdin", "stdout"}, ...]} or {"function":
+    name, "tests": [{"args", "result"}, ...]}, with `results` in place of `result` where any of several is right. A
+    function may also be a method of a class Solution. The names that the checkers of APPS and LiveCodeBench import are
+    in scope (verify/sandbox/preamble.py).
 
     The limits of a test are `seconds` of CPU time, 2 * `seconds` + 0.5 of wall-clock time, and `memory_mb`. The limit
     of all tests together is `total_seconds`, which must be below verify.timeout_seconds. A program that exceeds a limit
@@ -176,7 +113,7 @@ def _judge(
     sandbox: Sandbox,
     code: str,
     function: str,
-    tests: Sequence[_Test],
+    tests: Sequence[Test],
     *,
     limits: Limits,
     tolerance: float,
@@ -213,18 +150,19 @@ def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:
     return None
 
 
-def _as_program(source: bytes, function: str, test: _Test) -> Program:
+def _as_program(source: bytes, function: str, test: Test) -> Program:
     stdin = test.stdin.encode("utf-8", "surrogatepass")
     if test.arguments is None:
         return Program(code=source, stdin=stdin)
     return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
 
 
-def _verdict(run: RunResult, test: _Test, tolerance: float) -> _Verdict:
+def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
         return _Verdict(run.ending, _last_line(run.detail), run.late)
     if test.arguments is None:
-        same = same_output(run.stdout, test.expected.encode("utf-8", "surrogatepass"), tolerance=tolerance)
+        (gold,) = test.expected
+        same = same_output(run.stdout, gold.encode("utf-8", "surrogatepass"), tolerance=tolerance)
         return _Verdict("pass" if same else "wrong", "")
     if run.value is None:
         return _Verdict("wrong", "it exited without returning a value")
@@ -232,7 +170,8 @@ def _verdict(run: RunResult, test: _Test, tolerance: float) -> _Verdict:
         value = json.loads(run.value)
     except (ValueError, RecursionError):
         return _Verdict("wrong", "its return value is not JSON")
-    return _Verdict("pass" if same_value(value, test.expected, tolerance=tolerance) else "wrong", "")
+    same = any(same_value(value, gold, tolerance=tolerance) for gold in test.expected)
+    return _Verdict("pass" if same else "wrong", "")
 
 
 def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
@@ -269,40 +208,43 @@ def _program(prompt: Prompt, text: str, where: str) -> str | None:
 
 
 def last_fence(text: str) -> str | None:
-    """The content of the last closed ``` fence whose language is Python or not given; None without one."""
-    program, opened, language = None, None, ""
+    """The content of the last closed fence whose language is Python, else of the last without a language; or None.
+
+    A fence is as in Markdown: three or more backticks or tildes, possibly indented, up to a line of at least as many
+    of the same character. The content loses the fence's indentation.
+    """
+    found: dict[bool, str] = {}  # whether the language is named -> the last program
+    opened: re.Match[str] | None = None
     lines = text.split("\n")
     for number, line in enumerate(lines):
         mark = line.strip()
-        if opened is None and mark.startswith("```"):
-            opened, language = number + 1, mark[3:].strip().lower()
-        elif opened is not None and mark == "```":
-            if language in _LANGUAGES:
-                program = "\n".join(lines[opened:number])
+        if opened is None:
+            opened, start = _OPENING.fullmatch(line.rstrip()), number + 1
+        elif mark.startswith(opened["mark"]) and not mark.strip(mark[0]):
+            (language,) = _LANGUAGE.findall(opened["info"].lower())[:1]
+            if not language or _PYTHON.fullmatch(language):
+                found[language != ""] = _content(lines[start:number], len(opened["indent"]))
             opened = None
-    return program
+    return found.get(True, found.get(False))
 
 
-def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
+def _content(lines: Sequence[str], indent: int) -> str:
+    """The lines without the indentation of their fence, where the first one has it."""
+    first = next((line for line in lines if line.strip()), "")
+    shared = min(indent, len(first) - len(first.lstrip()))
+    return "\n".join(line[min(shared, len(line) - len(line.lstrip())) :] for line in lines)
+
+
+def _tests(prompt: Prompt) -> tuple[str, list[Test]]:
     """The gold's function (empty: whole programs) and tests. Raises DataError for a gold in another form."""
-    gold = prompt.answer
     try:
-        function = gold.get("function", "")
-        tests = [
-            _Test(stdin=test["stdin"], arguments=None, expected=test["stdout"])
-            if not function
-            else _Test(stdin="", arguments=list(test["args"]), expected=test["result"])
-            for test in gold["tests"]
-        ]
-        if not tests or any(not isinstance(part, str) for t in tests if not function for part in (t.stdin, t.expected)):
-            raise ValueError("no tests, or tests that are not text")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return read_tests(prompt.answer)
+    except ValueError as error:
         raise DataError(
-            f"prompt {prompt.id!r}: its answer contains no tests ({error!r})",
+            f"prompt {prompt.id!r}: its answer contains no tests ({error})",
             remedy='write it as {"tests": [{"stdin", "stdout"}]} or {"function", "tests": [{"args", "result"}]}',
             code="data.malformed",
         ) from error
-    return function, tests
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import pytest
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
+from winnow.rewards.programs import LONGEST_OUTPUT
 from winnow.tasks.code import code, programs
 from winnow.tasks.problems import SPLITS
 
@@ -54,8 +55,26 @@ def test_apps_functions(tmp_path: Path):
     cases = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}
     row = {"question": "Add.", "input_output": json.dumps(cases), "starter_code": "def add(a, b):"}
     found = only(tmp_path, row)
-    assert found.answer == {"function": "add", "tests": [{"args": [1, 2], "result": 3}]}
+    assert found.answer == {"function": "add", "tests": [{"args": [1, 2], "results": [3, [3]]}]}
     assert found.question == "Add.\n\nBegin with:\n```python\ndef add(a, b):\n```"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ([[1, 2]], {"results": [[1, 2], [[1, 2]]]}),
+        ([[]], {"results": [[], [[]]]}),
+        ([None], {"results": [None, [None]]}),
+        ([1, 2], {"result": [1, 2]}),
+        ([], {"result": []}),
+        (7, {"result": 7}),
+        ("x", {"result": "x"}),
+    ],
+)
+def test_only_a_list_of_one_element_has_two_readings(tmp_path: Path, output: Any, expected: dict[str, Any]):
+    cases = {"fn_name": "f", "inputs": [[1]], "outputs": [output]}
+    found = only(tmp_path, {"question": "?", "input_output": cases})
+    assert found.answer["tests"] == [{"args": [1], **expected}]
 
 
 def test_livecodebench_programs(tmp_path: Path):
@@ -74,6 +93,55 @@ def test_livecodebench_functions(tmp_path: Path):
     assert only(tmp_path, row).answer == {"function": "f", "tests": [{"args": [[1, 2], "x"], "result": [3]}]}
 
 
+LONG = "1" * (LONGEST_OUTPUT - 1)  # with its line break, as long as an output may be
+LISTED = ["1" * (LONGEST_OUTPUT - 100)]
+
+
+def longest(form: str, output: Any) -> dict[str, Any]:
+    """A record of this form whose second test expects the output."""
+    match form:
+        case "plain":
+            return {"question": "?", "tests": [{"stdin": "", "stdout": text} for text in ("1", output)]}
+        case "plain function":
+            tests = [{"args": [], "result": result} for result in (1, output)]
+            return {"question": "?", "function": "f", "tests": tests}
+        case "apps":
+            return {"question": "?", "input_output": {"inputs": ["", ""], "outputs": ["1", output]}}
+        case "apps function":
+            cases = {"fn_name": "f", "inputs": [[], []], "outputs": [[1], output]}
+            return {"question": "?", "input_output": json.dumps(cases)}
+        case "livecodebench":
+            hidden = [{"input": "", "output": output, "testtype": "stdin"}]
+            return {"question_content": "?", "public_test_cases": [CASE], "private_test_cases": hidden}
+        case _:
+            cases = [{"input": "1", "output": json.dumps(text), "testtype": "functional"} for text in (1, output)]
+            return {"question_content": "?", "public_test_cases": cases, "metadata": {"func_name": "f"}}
+
+
+FORMS = {
+    **dict.fromkeys(("plain", "apps", "livecodebench"), (LONG, "1" + LONG)),
+    **dict.fromkeys(("plain function", "apps function", "livecodebench function"), (LISTED, [LISTED[0] + "1" * 100])),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_output_that_no_program_may_print_is_refused_with_its_size(tmp_path: Path, form: str):
+    allowed, longer = FORMS[form]
+    assert len(only(tmp_path, longest(form, allowed)).answer["tests"]) == 2
+    with refused(DataError, "test.jsonl:1", "test 2", LONGEST_OUTPUT, code="data.malformed"):
+        only(tmp_path, longest(form, longer))
+
+
+def test_blank_lines_around_an_output_do_not_count(tmp_path: Path):
+    assert only(tmp_path, longest("plain", "\n" * LONGEST_OUTPUT + "1" + " \n" * 9)).answer["tests"]
+
+
+def test_an_output_in_bytes_is_measured(tmp_path: Path):
+    """Half as many characters of two bytes each."""
+    with refused(DataError, "test.jsonl:1", LONGEST_OUTPUT + 2, code="data.malformed"):
+        only(tmp_path, longest("plain", "é" * (LONGEST_OUTPUT // 2) + "1"))
+
+
 def test_packed_private_tests_are_not_unpacked(tmp_path: Path):
     packed = base64.b64encode(b"x\x9c...").decode()
     row = {"question_content": "?", "public_test_cases": json.dumps([CASE]), "private_test_cases": packed}
@@ -88,6 +156,8 @@ def test_packed_private_tests_are_not_unpacked(tmp_path: Path):
         ({"question": "?"}, ("tests", "input_output", "public_test_cases")),
         ({"question": "?", "tests": [{"stdin": "1"}]}, ("'tests'", "stdin", "stdout")),
         ({"question": "?", "tests": []}, ("'tests'",)),
+        ({"question": "?", "tests": [{"stdin": "1", "stdout": 2}]}, ("test 1",)),
+        ({"question_content": "?", "public_test_cases": [CASE, {**CASE, "input": [1]}]}, ("test 2",)),
         ({"question": "?", "input_output": "{"}, ("'input_output'", "JSON")),
         ({"question": "?", "input_output": {"inputs": ["1"], "outputs": []}}, ("'input_output'", "zip")),
         ({"question": "?", "input_output": {"inputs": [], "outputs": []}}, ("tests",)),

@@ -17,7 +17,7 @@ from winnow.rewards.compose import make_reward
 from winnow.rewards.contract import check_reward
 from winnow.tasks.code import programs
 from winnow.verify import Verifiers, code_tests
-from winnow.verify.code_tests import last_fence, same_output, same_value
+from winnow.verify.code_tests import last_fence
 from winnow.verify.sandbox import SandboxError, choose
 
 DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout": "42\n"}]}
@@ -75,6 +75,18 @@ def test_functions_and_methods():
     assert judge(fence("def add(a, b): return a - b"), ADD).detail == "test 1: wrong"
 
 
+def test_any_of_several_results_is_right():
+    either = {"function": "f", "tests": [{"args": [], "results": [5, [5]]}]}
+    returned = {"5": "correct", "[5]": "correct", "(5,)": "correct", "[[5]]": "wrong", "[5, 5]": "wrong", "[]": "wrong"}
+    assert {value: judge(fence(f"def f(): return {value}"), either).kind for value in returned} == returned
+    assert judge(fence("def f(): return [3]"), {"function": "f", "tests": [{"args": [], "result": 3}]}).kind == "wrong"
+
+
+def test_starter_code_of_livecodebench_is_completed():
+    program = "class Solution:\n    def add(self, a: float, b: Optional[float]) -> List[float]:\n        return a + b"
+    assert judge(fence(program), ADD).kind == "correct"
+
+
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
@@ -120,6 +132,79 @@ def test_the_last_python_fence_after_the_reasoning_counts():
     assert last_fence("```\nplain\n```") == "plain"
     assert last_fence(fence("kept") + "```python\nnever closed") == "kept"
     assert judge(fence(RIGHT) + "</think>" + fence(HALF)).kind == "wrong"
+
+
+FENCES = {
+    "a title": '```python title="x.py"\nA\n```',
+    "a title in braces": '```{.python title="x.py" linenums="1"}\nA\n```',
+    "a file after a colon": "```python:src/x.py\nA\n```",
+    "the name of a file": "```solution.py\nA\n```",
+    "a version": "```python3.11\nA\n```",
+    "capitals and a space": "``` Python \nA\n```",
+    "a comma": "```py,ignore\nA\n```",
+    "four backticks": "````python\nA\n````",
+    "four backticks around three": "````python\nA\n```\nB\n````",
+    "closed by more": "```python\nA\n`````",
+    "tildes": "~~~python\nA\n~~~",
+    "tildes around backticks": "~~~python\nA\n```\nB\n~~~",
+    "backticks around tildes": "```python\nA\n~~~\nB\n```",
+    "an indented fence": "1. Text\n\n   ```python\n   A\n     B\n   ```\n",
+    "an indented fence with an empty line": "    ```python\n\n    A\n\n    B\n    ```",
+    "an item of a list": "- ```python\n  A\n    B\n  ```",
+    "a numbered item": "10. ```python\n    A\n    ```",
+    "a tab": "\t```python\n\tA\n\t\tB\n\t```",
+    "an indented fence around none": "   ```python\nA\n    B\n   ```",
+    "carriage returns": "```python\r\nA\r\n```\r\n",
+}
+CONTENT = {
+    **dict.fromkeys(("four backticks around three", "tildes around backticks"), "A\n```\nB"),
+    "backticks around tildes": "A\n~~~\nB",
+    "an indented fence with an empty line": "\nA\n\nB",
+    **dict.fromkeys(("an indented fence", "an item of a list"), "A\n  B"),
+    "a tab": "A\n\tB",
+    "an indented fence around none": "A\n    B",
+    "carriage returns": "A\r",
+}
+
+
+@pytest.mark.parametrize("name", FENCES)
+def test_fences_are_read_as_in_markdown(name: str):
+    assert last_fence(f"Text.\n{FENCES[name]}\nText.") == CONTENT.get(name, "A")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nA\n~~~",  # closed by another character
+        "````python\nA\n```",  # closed by fewer
+        "```python A```",  # inline code
+        "```pycon\n>>> A\n```",
+        "```python2\nA\n```",
+        "```{.cpp}\nA\n```",
+        "``python\nA\n``",
+        "~~~text\nA\n~~~",
+    ],
+)
+def test_what_is_no_fence_of_a_program(text: str):
+    assert last_fence(text) is None
+
+
+def test_a_fence_without_a_language_is_the_program_only_if_no_other_names_python():
+    bare = "```\n42\n```\n"
+    assert last_fence(fence("A") + "It prints:\n" + bare) == "A"
+    assert last_fence(bare + fence("A") + bare) == "A"
+    assert last_fence(bare + "~~~\n43\n~~~\n") == "43"
+    assert last_fence(fence("A") + fence("B") + bare + "```text\nnoise\n```") == "B"
+    assert judge(fence(RIGHT) + "For 21 it prints\n```\n42\n```").kind == "correct"
+
+
+def test_a_long_completion_is_read_in_linear_time():
+    """Each of these lines is 200,000 characters long: with quadratic time the test takes minutes."""
+    many = 200_000
+    for line in (" " * many + "x", "- " + " " * many + "x", "`" * many + "x`"):
+        assert last_fence(f"{line}\n{fence('A')}") == "A"
+    for line in ("~" * many, "```x" + "{" * many):  # these open a fence
+        assert last_fence(f"{line}\n{fence('A')}") is None
 
 
 def test_a_program_inside_reasoning_that_never_ended_does_not_count():
@@ -180,59 +265,6 @@ def test_a_verdict_on_a_program_cannot_be_forged(name: str):
 def test_a_verdict_on_a_function_cannot_be_forged(name: str):
     outcome = judge(fence(FORGED_FUNCTIONS[name]), ADD)
     assert outcome.kind == "wrong", outcome
-
-
-# comparison
-
-
-@pytest.mark.parametrize(
-    ("mine", "gold", "same"),
-    [
-        (b"1 2\n3\n", b"1 2\n3", True),
-        (b"1 2  \r\n3\n\n\n", b"1 2\n3\n", True),
-        (b"1\n2\n3\n", b"1 2 3\n", False),
-        (b"", b"", True),
-        (b"\n", b"", True),
-        (b"0.3333333", b"0.33333333", True),
-        (b"0.334", b"0.333", False),
-        (b"2", b"2.0", True),
-        (b"2.0", b"2", False),  # the gold is an integer
-        (b"1000000008", b"1000000007", False),
-        (b"1e-9", b"0.0", True),
-        (b"1e-9", b"0", False),
-        (b"nan", b"0.5", False),
-        (b"0.5 a", b"0.50 b", False),
-        (b"9" * 900_000, b"1.5", False),
-    ],
-)
-def test_outputs(mine: bytes, gold: bytes, same: bool):
-    assert same_output(mine, gold, tolerance=1e-6) is same
-
-
-@pytest.mark.parametrize(
-    ("mine", "gold", "same"),
-    [
-        ([1, [2.0]], [1, [2]], True),
-        (1, True, False),
-        (True, 1, False),
-        (None, None, True),
-        (0, None, False),
-        ("1", 1, False),
-        ({"a": 0.1 + 0.2}, {"a": 0.3}, True),
-        ({"a": 1}, {"b": 1}, False),
-        ([1], [1, 2], False),
-        (1000000008, 1000000007, False),
-        (float("nan"), 1.0, False),
-        (float("inf"), 1.0, False),
-        (1.0, float("inf"), False),
-        (10**4000, 1.0, False),
-        (10**4000, 1, False),
-        (1, 10**4000, False),
-        (1.0, 10**4000, False),
-    ],
-)
-def test_values(mine: Any, gold: Any, same: bool):
-    assert same_value(mine, gold, tolerance=1e-6) is same
 
 
 # the reward as a member

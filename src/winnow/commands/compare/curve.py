@@ -106,11 +106,13 @@ def curve_of(
     task: str | None = None,
     measure: str = ACCURACY,
     seconds: Callable[[Row], float] | None = None,
+    restoring: Callable[[int], str] = lambda step: "put metrics.jsonl back as it was",
 ) -> Curve | None:
     """The curve in the rows of a run's metrics, or of its further task `task`; None for a run without an evaluation.
 
     Its points are the evaluations, and for a measure of training (reward/...) the steps. It has those of MEASURES and
-    `measure` that were measured. `seconds` replaces the measured seconds of a step.
+    `measure` that were measured. `seconds` replaces the measured seconds of a step, and
+    `restoring` is the remedy for a step that is missing.
     Raises DataError for a log that lacks a step before an evaluation, as the cost before it is then unknown.
     """
     points = (f"{prefix_of(task)}accuracy_sampled", *metrics_of(measure, task))
@@ -120,7 +122,7 @@ def curve_of(
     steps = [row for row in rows if is_step(row)]
     done = np.array([row["step"] for row in steps], dtype=np.int64)
     after = [int(row["step"]) for row in evaluated]
-    _check_whole(done, max(after), source)
+    _check_whole(done, max(after), source, restoring)
     x = {axis: _spent(steps, names)[after] for axis, names in SPENT.items()}
     if seconds is not None:
         x["seconds"] = _before([seconds(row) for row in steps])[after]
@@ -130,13 +132,13 @@ def curve_of(
     return Curve(source, seed, known_x, known_y)
 
 
-def _check_whole(done: IntArray, last: int, source: str) -> None:
+def _check_whole(done: IntArray, last: int, source: str, restoring: Callable[[int], str]) -> None:
     lacking = sorted(set(range(last)) - set(done.tolist()))
     if lacking:
         raise DataError(
             f"{source}: its metrics lack step {lacking[0]}, so the cost of the {last} steps before its evaluation is "
             f"unknown",
-            remedy="put metrics.jsonl back as it was, or omit the run",
+            remedy=f"{restoring(lacking[0])}, or omit the run",
             code="data.incomplete",
         )
 

@@ -18,6 +18,7 @@ from winnow.commands.compare.inputs import NamedFile, NamedRun, read_curves
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
+from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 
@@ -159,7 +160,9 @@ def seed_groups(
             members.append((named[item.path], by_path[item.path].curve, by_path[item.path]))
     groups = [_group(label, members) for label in dict.fromkeys(label for label, _, _ in members)]
     if not groups:
-        raise DataError("; ".join(["nothing is left to compare", *notes]), remedy="name other runs", code="data.empty")
+        foreign = any(isinstance(item, NamedRun) and open_log(item.path) is not None for item in inputs)
+        remedy = "compare the rollouts of training by the measure reward/mean, or " * foreign + "name other runs"
+        raise DataError("; ".join(["nothing is left to compare", *notes]), remedy=remedy, code="data.empty")
     known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
     check_measure(reading.measure, known)
     if reading.costs is not None:
@@ -180,6 +183,7 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             continue
         notes += [f"{item.path}: {note}" for note in log_notes(item.path)]
         rows, config = read_metrics(item.path), manifest["config"]
+        log = open_log(item.path)
         seconds = None if costs is None else partial(seconds_of, costs=costs, config=config, source=str(item.path))
         curve = curve_of(
             rows,
@@ -188,6 +192,7 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             task=task,
             measure=reading.measure,
             seconds=seconds,
+            **({} if log is None else {"restoring": log.restoring}),
         )
         if curve is None:
             of = "" if task is None else f" of {task}"

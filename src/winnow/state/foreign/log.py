@@ -95,6 +95,10 @@ class ForeignLog(ABC):
     def notes(self) -> list[str]:
         """What is not read, not logged or estimated, in sentences."""
 
+    @abstractmethod
+    def restoring(self, step: int) -> str:
+        """What to do about a step whose rollouts are missing, with the file that contained them; for a remedy."""
+
     def groups(self, step: int) -> list[ForeignGroup]:
         """The groups of a step, with different ids. Where all rewards of the step are 0 or 1, they are its verdicts."""
         groups = list(_distinct(self.read(step)))

@@ -189,6 +189,10 @@ class TrlLog(ForeignLog):
             )
         return notes
 
+    def restoring(self, step: int) -> str:
+        table = self.path / COMPLETIONS / f"completions_{step + 1:05}.parquet"
+        return f"put {table} back (a run with logging_steps above 1 has a table of some steps only)"
+
     def _tables(self) -> dict[int, Path]:
         """step -> its table. Raises DataError where there is none."""
         folder = self.path / COMPLETIONS

@@ -174,6 +174,8 @@ class VerlLog(ForeignLog):
         ]
         if "uid" not in columns:
             notes.append("rows with the same input count as one prompt, as no row has a uid")
+        if "acc" in columns:
+            notes.append("a response is correct if its acc is 1: one with partial credit is not")
         if extra := [name for name in columns if name not in READ]:
             notes.append(f"columns that are not read: {listed(extra)}")
         if unknown:
@@ -186,6 +188,10 @@ class VerlLog(ForeignLog):
         if any(_evaluations(row) for row in logged.values()):
             notes.append("evaluations count as sampled: the log does not show whether they were greedy")
         return notes
+
+    def restoring(self, step: int) -> str:
+        folder = next(iter(self.files().values())).parent
+        return f"put {folder / f'{step + 1}.jsonl'} back"
 
     def _rollouts(self, path: Path, step: int) -> list[_Row]:
         """The last output of every session, without rows that only fill the batch."""
@@ -326,14 +332,17 @@ def _row(path: Path, number: int, fields: Mapping[str, Any]) -> _Row:
 
 
 def _correct(path: Path, rows: Sequence[_Row]) -> BoolArray | None:
-    """[rows] by the column `acc`; None where no row has it. Raises DataError for what is neither 0 nor 1."""
+    """[rows] by the column `acc`: correct is 1, and partial credit is not. None where no row has it.
+
+    Raises DataError for what is no number between 0 and 1.
+    """
     values = [row.fields.get("acc") for row in rows]
     if all(value is None for value in values):
         return None
     for value in values:
-        if not isinstance(value, (int, float)) or value not in (0, 1):
-            raise malformed(path, f"has an 'acc' of {value!r:.40}, which is neither 0 nor 1")
-    return np.array(values, dtype=np.bool_)
+        if not isinstance(value, (int, float)) or not 0 <= value <= 1:  # not NaN either
+            raise malformed(path, f"has an 'acc' of {value!r:.40}, which is no number between 0 and 1")
+    return np.array([value == 1 for value in values], dtype=np.bool_)
 
 
 def _group(rows: Sequence[_Row], lengths: FloatArray, correct: BoolArray | None, places: Sequence[int]) -> ForeignGroup:

@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from winnow.verify.sandbox import bwrap, landlock, seccomp
+from winnow.verify.sandbox import bwrap, landlock, preamble, seccomp
 from winnow.verify.sandbox.interpreter import Interpreter
 from winnow.verify.sandbox.limits import Ending, Limits, Program, RunResult
 
@@ -281,7 +281,7 @@ def _message(layers: Layers, program: Program, limits: Limits, report: int, nonc
     )
     frames = (
         *(" ".join(map(str, numbers)).encode(), allowed.encode(), _filter() if layers.seccomp else b"", nonce),
-        *(program.function.encode(), program.arguments.encode(), program.code),
+        *(preamble.table(), program.function.encode(), program.arguments.encode(), program.code),
     )
     return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames) + program.stdin
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from winnow.rewards.programs import LONGEST_OUTPUT
+
 Ending = Literal[
     "finished", "compile_error", "runtime_error", "time_limit", "memory_limit", "output_limit", "sandbox_error"
 ]
@@ -19,7 +21,7 @@ class Limits:
     cpu_seconds: int = 2
     wall_seconds: float = 4.5  # for programs that sleep; CPU time is the usual limit
     memory_mb: int = 512  # of address space, including about 20 of the interpreter
-    output_bytes: int = 2**20  # of each of stdout, stderr and the returned value
+    output_bytes: int = LONGEST_OUTPUT  # of each of stdout, stderr and the returned value
     threads: int = 64
     open_files: int = 64
 

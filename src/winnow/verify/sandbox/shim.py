@@ -10,14 +10,18 @@ no text there can make a run count as failed or turn a wrong value into a right 
 
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import ctypes
 import os
 import resource
 import struct
 import sys
+from types import CodeType
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 SIGKILL, SECCOMP_FILTER = 9, 2
+LOADING = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, PATH_BENEATH = 444, 445, 446, 1
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -105,14 +109,55 @@ def report(pipe: int, line: bytes) -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
+def global_names(program: CodeType, usual: dict[str, list[str]]) -> set[str]:
+    """Those of the usual names that the program reads as global variables; an attribute with such a name is none."""
+    found: set[str] = set()
+    waiting = [program]
+    while waiting:
+        code = waiting.pop()
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        places = {place for place, name in enumerate(code.co_names) if name in usual}
+        found |= {code.co_names[place] for place in (places & names_read(code) if places else places)}
+    return found
+
+
+def names_read(code: CodeType) -> set[int]:
+    """Places in co_names of the variables that the instructions load, as Python 3.11 and later encode them."""
+    from opcode import EXTENDED_ARG, opmap  # not imported for programs that need none of the usual names
+
+    shifts = {opmap[name]: name == "LOAD_GLOBAL" for name in LOADING if name in opmap}
+    places, above = set(), 0
+    for instruction, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        whole = above | argument
+        above = whole << 8 if instruction == EXTENDED_ARG else 0
+        if instruction in shifts:
+            places.add(whole >> shifts[instruction])
+    return places
+
+
+def provide(program: CodeType, usual: bytes) -> None:
+    """Add to Python's builtins: `exit` and `quit`, which -S leaves out, and those of the usual names that are read.
+
+    The program's own names come before builtins, so none of them is replaced.
+    """
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
+    sources = {name: source for name, *source in (line.split() for line in usual.decode().splitlines())}
+    for name in global_names(program, sources):
+        module, *member = sources[name]
+        found = __import__(module)
+        setattr(builtins, name, getattr(found, member[0]) if member else found)
+
+
 def find(names: dict[str, object], name: str) -> object:
-    """A function of the program, or a method of its class Solution, which problem sites use."""
-    return names[name] if name in names else getattr(names["Solution"](), name)  # type: ignore[operator]
+    """A method of the program's class Solution, which problem sites use, or else a function of the program."""
+    solution = names.get("Solution")
+    return getattr(solution(), name) if hasattr(solution, name) else names[name]  # type: ignore[operator]
 
 
 def main() -> None:
     numbers = [int(word) for word in frame().split()]
-    allowed, filter_code, nonce, function, arguments, code = (frame() for _ in range(6))
+    allowed, filter_code, nonce, usual, function, arguments, code = (frame() for _ in range(7))
     pipe, *numbers = numbers
     lock_in(numbers, allowed, filter_code)
     report(pipe, nonce + b" ready")
@@ -124,6 +169,7 @@ def main() -> None:
     sys.argv[:] = ["solution.py"]
     sys.modules["__main__"] = module = type(sys)("__main__")
     try:
+        provide(program, usual)
         if not function:
             exec(program, module.__dict__)
             return

@@ -23,6 +23,7 @@ from winnow.state.logbook import log_notes, read_metrics, read_rows
 
 REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
 WEIGHTS = "reward_weights = [1.0, 0.5]\n"
+MEASURE = ("--measure", "reward/mean")
 THIRD = "completions/completions_00003.parquet"
 
 
@@ -35,6 +36,23 @@ def run(tmp_path):
 def weighted(folder, more=""):
     (folder / "winnow.toml").write_text(WEIGHTS + more)
     return folder
+
+
+def test_comparing_names_the_missing_table(run, tmp_path):
+    """The remedy works when it is followed."""
+    arguments = ["compare", str(run), str(weighted(Path(shutil.copytree(REAL, tmp_path / "b")))), *MEASURE]
+    (run / THIRD).rename(tmp_path / "kept")
+    result = CliRunner().invoke(app, arguments)
+    check_printed_error(result, run / THIRD, code="data.incomplete")
+    assert "metrics.jsonl" not in result.output
+    (tmp_path / "kept").rename(run / THIRD)
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+
+
+def test_without_an_accuracy_the_rewards_are_compared(run):
+    empty = CliRunner().invoke(app, ["compare", str(run)])
+    check_printed_error(empty, MEASURE[1], code="data.empty")
+    assert CliRunner().invoke(app, ["compare", str(run), *MEASURE]).exit_code == 0
 
 
 def test_a_real_run_is_replayed(run):

@@ -121,6 +121,54 @@ def test_acc_is_the_verdict(run):
     assert {row["reward"] for row in rows} == {0.5}
 
 
+def test_partial_credit_is_not_correct(run):
+    """Four shares of a response's tests in turn: only a whole one is a verdict of correct."""
+    shares = (0, 0.5, 0.999, 1.0)
+    for step in range(1, 6):
+        change(run, lambda number, row: {**row, "score": 0.5, "acc": shares[number % 4]}, f"rollouts/{step}.jsonl")
+    rows = list(read_rows(run, step=2, columns=["correct", "reward"]))
+    assert [row["correct"] for row in rows] == [False, False, False, True] * 8
+    (first, *_) = read_metrics(run)
+    assert (first["reward/accuracy"], first["outcome/correct"], first["reward/mean"]) == (0.25, 8, 0.5)
+    assert any("acc" in note for note in log_notes(run))
+    assert not any("acc " in note for note in log_notes(REAL))
+
+
+def test_a_log_with_partial_credit_alone_is_read(tmp_path):
+    """Every response has half of the credit, and the log has generations only."""
+    log = tmp_path / "run"
+    log.mkdir()
+    rows = [
+        {"input": f"q{prompt}", "output": "a", "gts": "4", "score": float(index % 2), "step": 1, "acc": 0.5}
+        for prompt in range(2)
+        for index in range(4)
+    ]
+    (log / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert {row["correct"] for row in read_rows(log)} == {False}
+    assert {row["reward/accuracy"] for row in read_metrics(log)} == {0.0}
+    for command in (["show"], ["compare", "--measure", "reward/mean"], ["replay", "--keep", "2"]):
+        result = CliRunner().invoke(app, [*command, str(log)])
+        assert result.exit_code == 0, result.output
+
+
+def test_comparing_names_the_missing_file(run, tmp_path):
+    """The remedy works when it is followed."""
+    (run / THIRD).rename(tmp_path / "kept")
+    refused_run = CliRunner().invoke(app, ["compare", str(run), str(REAL)])
+    check_printed_error(refused_run, run / THIRD, code="data.incomplete")
+    assert "metrics.jsonl" not in refused_run.output
+    (tmp_path / "kept").rename(run / THIRD)
+    assert CliRunner().invoke(app, ["compare", str(run), str(REAL)]).exit_code == 0
+
+
+def test_without_evaluations_the_rewards_of_training_are_compared(run):
+    """As the remedy says: the log's generations alone have no evaluation."""
+    (run / LOG).unlink()
+    empty = CliRunner().invoke(app, ["compare", str(run)])
+    check_printed_error(empty, "reward/mean", code="data.empty")
+    assert CliRunner().invoke(app, ["compare", str(run), "--measure", "reward/mean"]).exit_code == 0
+
+
 def test_rows_that_fill_a_batch_and_earlier_outputs_are_no_rollouts(run):
     padding, key = f"pad{'0' * 32}_0_0", rows_of(run)[0]["uid"]
     first = rows_of(run)[0]
@@ -201,7 +249,13 @@ DAMAGES = {  # a damage, the names in the message, and the code
     "rows of another step": (lambda run: change(run, lambda _, row: {**row, "step": 4}), THIRD, "data.malformed"),
     "a uid twice": (lambda run: lines(run, THIRD, lambda all: [*all, all[0]]), THIRD, "data.malformed"),
     "a uid that is no text": (lambda run: change(run, lambda _, row: {**row, "uid": 7}), "uid", "data.malformed"),
-    "an acc that is no verdict": (lambda run: change(run, lambda _, row: {**row, "acc": 0.5}), "acc", "data.malformed"),
+    "an acc above 1": (lambda run: change(run, lambda _, row: {**row, "acc": 1.5}), "acc", "data.malformed"),
+    "an acc below 0": (lambda run: change(run, lambda _, row: {**row, "acc": -1}), "acc", "data.malformed"),
+    "an acc of NaN": (lambda run: change(run, lambda _, row: {**row, "acc": float("nan")}), "acc", "data.malformed"),
+    "an acc that is a text": (lambda run: change(run, lambda _, row: {**row, "acc": "1"}), "acc", "data.malformed"),
+    "an acc of some rows": (
+        lambda run: change(run, lambda number, row: {**row, "acc": 1.0 if number else None}), "acc", "data.malformed",
+    ),
     "two files of one step": (
         lambda run: shutil.copy(run / THIRD, run / "rollouts/03.jsonl"), THIRD[9:], "data.malformed",
     ),

@@ -1,0 +1,69 @@
+"""Every benchmark that a page cites still runs: its quick form (--quick), with the settings of benchmarks/quick.py.
+
+The quickest are in the suite. The others are the weekly set: pytest -m weekly tests/unit/test_quick_benchmarks.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import quick
+
+REPOSITORY = Path(__file__).parents[2]
+BENCHMARKS = REPOSITORY / "benchmarks"
+
+SUITE = {"allocation_speed", "equal_groups", "log_size", "off_policy", "sandbox"}  # each needs about 2 s of a core
+NEEDS = {"trl_pods": "trl", "trl_step": "trl"}  # packages of another environment
+DATA = {"math_equivalence", "math_wrong_verdicts"}  # they read real problem sets
+NO_SCRIPT = {"frame", "math_pairs", "quick"}  # modules that benchmarks import
+
+
+def cited() -> set[str]:
+    """The scripts that a page names, and those whose result it names."""
+    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md")]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    names = {name for text in texts for name in re.findall(r"benchmarks/(\w+)\.py", text)}
+    results = {name for text in texts for name in re.findall(r"benchmarks/results/([\w.-]+\.json)", text)}
+    commands = [json.loads((BENCHMARKS / "results" / name).read_text()).get("command", "") for name in results]
+    names |= {name for command in commands for name in re.findall(r"benchmarks/(\w+)\.py", command)}
+    return {name for name in names if (BENCHMARKS / f"{name}.py").is_file()}
+
+
+def test_every_cited_benchmark_has_a_quick_form():
+    assert len(cited()) > 40
+    assert cited() - NO_SCRIPT - set(quick.SETTINGS) == set()
+    assert set(quick.SETTINGS) - cited() == set()
+
+
+def test_a_benchmark_without_a_quick_form_is_refused():
+    with pytest.raises(SystemExit, match="vllm_seeds"):
+        quick.settings_of("vllm_seeds")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SUITE else pytest.mark.weekly) for name in quick.SETTINGS]
+)
+def test_it_runs_in_quick_form_and_keeps_no_result(name: str, request: pytest.FixtureRequest):
+    if name in DATA:
+        request.getfixturevalue("test_data")
+    if importlib.util.find_spec(NEEDS.get(name, "winnow")) is None:
+        pytest.skip(f"{name} needs the extra {NEEDS[name]}")
+    before = set((BENCHMARKS / "results").iterdir())
+    done = run(name)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert set((BENCHMARKS / "results").iterdir()) == before
+
+
+def run(name: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
