@@ -119,6 +119,8 @@ def _row(found: GroupComparison, group: str, axis: str, costs: str, level: float
         "level": _number(found.plateau.level if level is None else level),
         "gain_of_last_third": _number(found.plateau.gain),
         "still_rising": found.plateau.still_rising,
+        "fall": _number(found.plateau.fall),
+        "unstable": found.plateau.unstable,
         "paired": ratio is not None and ratio.paired,
         "shows_difference": ratio is not None and ratio.shows_difference,
         **numbers,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import frame
@@ -23,10 +23,9 @@ import numpy as np
 from winnow.commands.compare.curve import ACCURACY
 from winnow.commands.compare.groups import seed_groups
 from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.compare.speed_up import LAST, SHARE, smoothed
+from winnow.commands.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
 from winnow.records import FloatArray
 
-MOST_FALL = 0.05  # of a stable cell, in the mean over its seeds
 LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
 
 
@@ -53,7 +52,7 @@ def main() -> None:
 
 def described(curves: Mapping[str, FloatArray]) -> dict[str, Any]:
     """What the rule reads of a cell, and its curves."""
-    fall = mean_fall(list(curves.values()))
+    fall = mean_fall([np.asarray(y) for y in curves.values()])
     return {
         "mean accuracy": round(float(np.mean([y[1:].mean() for y in curves.values()])), 5),
         "fall": round(fall, 5),
@@ -61,12 +60,6 @@ def described(curves: Mapping[str, FloatArray]) -> dict[str, Any]:
         "last third": round(float(np.mean([y[-math.ceil(len(y) / LAST) :].mean() for y in curves.values()])), 5),
         "seeds": {seed: [round(float(value), 5) for value in y] for seed, y in curves.items()},
     }
-
-
-def mean_fall(curves: Sequence[FloatArray]) -> float:
-    """The mean over seeds of the largest fall of a smoothed curve below its own running maximum."""
-    means = [smoothed(np.asarray(y)) for y in curves]
-    return float(np.mean([(np.maximum.accumulate(y) - y).max() for y in means]))
 
 
 def chosen(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
