@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -105,7 +106,8 @@ def _half(error: float, freedom: int, alpha: float) -> float:
     return float(stdtrit(freedom, 1 - alpha / 2)) * error if freedom else math.nan
 
 
-def pocock_levels(alpha: float, information: Sequence[float]) -> list[float]:
+@cache
+def pocock_levels(alpha: float, information: tuple[float, ...]) -> list[float]:
     """The two-sided nominal level of each look at these shares of the information, ascending and at most 1.
 
     Until the share t, alpha * log(1 + (e - 1) t) is spent. The chance of a crossing is integrated over the normal
@@ -139,7 +141,7 @@ def in_sequence(
     earlier contrast is one.
     """
     have = min(len(arm.at) for arm in arms.values())
-    levels = [pocock_levels(alpha, [look / looks[-1] for look in looks]) for alpha in ALPHA.values()]
+    levels = [pocock_levels(alpha, tuple(look / looks[-1] for look in looks)) for alpha in ALPHA.values()]
     done = [(look, dict(zip(ALPHA, of, strict=True))) for look, *of in zip(looks, *levels, strict=True) if look <= have]
     if not done:
         raise ValueError(f"{have} seeds are fewer than the first look, {looks[0]}")
