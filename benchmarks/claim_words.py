@@ -215,8 +215,8 @@ def is_beyond(result: Result, label: str, costs: str) -> bool:
 def of_one_machine(result: Result, baseline: str, group: str, costs: str) -> bool:
     """Whether the costs give two cells equal numbers of machines: published ones count one per prompt of a step."""
     file = json.loads((COSTS / f"{costs}.json").read_text(encoding="utf-8"))
-    one, two = (result["cells"][label]["per step"]["group/count"] or 1.0 for label in (baseline, group))
-    return file["per"] != "prompt" or abs(one / two - 1) < SAME
+    one, two = (result["cells"][label]["keys"]["rollout.prompts_per_step"] for label in (baseline, group))
+    return file["per"] != "prompt" or bool(one == two)
 
 
 def step_costs(result: Result, baseline: str, group: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # (p, n) of docs/choosing-n-and-m.md:
 
 
 def by_the_page(rate: float) -> tuple[int, int]:
-    """(n, m) for a mean pass rate at the start: n of docs/choosing-n-and-m.md, and a quarter of n, its rule until 2026."""
+    """(n, m) for a mean pass rate at the start: n of docs/choosing-n-and-m.md, and a quarter of n."""
     near = min(rate, 1 - rate)
     n = next(n for least, n in TABLE if near >= least)
     return n, n // 4
