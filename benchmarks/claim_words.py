@@ -111,13 +111,13 @@ def rows(claim: Claim, result: Result) -> list[Row]:
             if seconds and not of_one_machine(result, baseline, group, costs):
                 continue
             beyond = tuple(b for b in (baseline, group) if seconds and is_beyond(result, b, costs))
-            own = decision or _secondary(result, row)
+            own = decision or _secondary(result, row, fixed="level" in claim)
             found.append(Row(baseline, group, row["axis"], costs, own, decision is not None, own.seeds, row, beyond))
     return found
 
 
 def _primary(claim: Claim, result: Result) -> dict[tuple[str, str], Decision]:
-    """The decision on each contrast of a registered sequence. All are undecided if the level's baseline is unstable."""
+    """The decision on each contrast of a registered sequence."""
     if "looks" not in claim:
         return {}
     steps = {(row["baseline"], row["group"]): row for row in result["contrasts"] if row["axis"] == claim["primary"]}
@@ -126,19 +126,18 @@ def _primary(claim: Claim, result: Result) -> dict[tuple[str, str], Decision]:
         raise ValueError(f"claim {claim['number']}: a seed is above the level at its first evaluation")
     pairs = [(first, second) for first, second in claim["contrasts"]]
     known = {label: arm for label, arm in arms.items() if arm is not None}
-    found = [decision for decision, _ in in_sequence(known, pairs, claim["looks"])]
-    if any(row["unstable"] for row in steps.values() if row["baseline"] == claim["level_from"]):
-        found = [_undecided(decision) for decision in found]
-    return dict(zip(pairs, found, strict=True))
+    return dict(zip(pairs, (decision for decision, _ in in_sequence(known, pairs, claim["looks"])), strict=True))
 
 
-def _secondary(result: Result, row: Mapping[str, Any]) -> Decision:
-    """One look at the two arms alone; undecided without numbers if a seed starts above the level."""
+def _secondary(result: Result, row: Mapping[str, Any], *, fixed: bool) -> Decision:
+    """One look at the two arms alone; undecided without numbers if a seed starts above the level, and undecided if the
+    level is taken from an unstable baseline and not `fixed`.
+    """
     baseline, group = (times(result, row, side) for side in ("baseline", "group"))
     if baseline is None or group is None:
         return Decision("undecided", *[UNKNOWN] * 5, len(row["times"]["group"]), "none")
     decision = decided(baseline, group)
-    return _undecided(decision) if row.get("unstable") or fall(result, row["baseline"]) > MOST_FALL else decision
+    return decision if fixed or fall(result, row["baseline"]) <= MOST_FALL else _undecided(decision)
 
 
 MOST_FALL = 0.05  # of a stable baseline: winnow.commands.compare.speed_up, and the registered rule

@@ -5,9 +5,8 @@
 Groups are drawn with replacement from the seeds of one cell of the stored results of claims, so every true ratio is 1,
 and every gain or loss is false. Three pipelines, each from curves to words:
 
-- "sequence": three arms and three contrasts as claim 2 has them, with its looks, its pooled spread, its fixed order and
-  its rule of stability; the level is from three further draws, its pilots. It counts draws with any gain or loss among
-  the three words.
+- "sequence": three arms and three contrasts as claim 2 has them, with its looks, its pooled spread and its fixed order;
+  the level is from three further draws, its pilots. It counts draws with any gain or loss among the three words.
 - "sequence within seeds": the same with the three arms of claim 2 itself, whose curves are shuffled among the arms
   within each seed, so that seeds stay paired. Arms that differ widen the spread here.
 - "pair": one secondary contrast of two arms with 5 and with 8 seeds, and the level from the plateau of its baseline.
@@ -35,7 +34,7 @@ from winnow.records import FloatArray
 from winnow.seeds import generator
 
 ARMS, LOOKS, PILOTS, FEWEST = 3, (8, 12, 16), 3, 8
-CONTRASTS = (("0", "1"), ("2", "0"), ("2", "1"))  # in the order of claim 2, which times from its last baseline
+CONTRASTS = (("0", "1"), ("2", "0"), ("2", "1"))  # in the order of claim 2
 ALARM = ("gain", "loss")
 
 
@@ -111,7 +110,7 @@ def sequence(rng: np.random.Generator, pool: Pool) -> list[str]:
     pilots = rng.integers(len(pool.curves), size=PILOTS)
     every = pool.times(SHARE * float(pool.ends[pilots].mean()))
     arms = [[every[seed] for seed in draw] for draw in draws]
-    return words(arms, float(pool.falls[draws[-1]].mean()))
+    return words(arms)
 
 
 def shuffled(rng: np.random.Generator, pools: Sequence[Pool], level: float) -> list[str]:
@@ -119,13 +118,13 @@ def shuffled(rng: np.random.Generator, pools: Sequence[Pool], level: float) -> l
     every = [pool.times(level) for pool in pools]
     drawn = [(int(seed), rng.permutation(ARMS)) for seed in rng.integers(len(every[0]), size=LOOKS[-1])]
     arms = [[every[order[arm]][seed] for seed, order in drawn] for arm in range(ARMS)]
-    return words(arms, float(np.mean([pools[order[-1]].falls[seed] for seed, order in drawn])))
+    return words(arms)
 
 
-def words(arms: Sequence[Sequence[SeedTime]], fall: float) -> list[str]:
-    """The words of the sequence for these arms; undecided if the level's baseline, the last arm, falls too far."""
+def words(arms: Sequence[Sequence[SeedTime]]) -> list[str]:
+    """The words of the sequence for these arms; undecided if a seed starts above the level."""
     known = {str(arm): timed for arm, of in enumerate(arms) if (timed := as_times(of)) is not None}
-    if fall > MOST_FALL or len(known) < len(arms):
+    if len(known) < len(arms):
         return ["undecided"] * len(CONTRASTS)
     return [decision.word for decision, _ in in_sequence(known, CONTRASTS, LOOKS)]
 

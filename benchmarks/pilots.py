@@ -3,18 +3,19 @@
     winnow sweep configs/sweeps/claim_02_pilots.toml
     python benchmarks/pilots.py claim_02_pilots
 
-Reads sweeps/NAME, whose labels are ARM,learning_rate=RATE. A cell is stable if its seeds fall by at most 5 points from
-their running maximum, in the mean. An arm gets the stable rate with the highest held-out accuracy, averaged over all
-evaluations after step 0 and over seeds. The level is 95% of the mean accuracy of the baseline's pilots at its rate over
-the last third of their evaluations, rounded down to a tenth of a point. Writes benchmarks/results/<date>_NAME.json with
-every curve. If the rate of an arm is the first or the last of the grid, the grid has to be extended for all arms.
+Reads sweeps/NAME, whose labels are ARM,learning_rate=RATE. An arm gets the rate with the highest held-out accuracy,
+averaged over all evaluations after step 0 and over seeds. A cell is stable if its seeds fall by at most 5 points from
+their running maximum, in the mean. The level is 95% of the mean accuracy over the last third of the evaluations of a
+chosen cell that is stable, the lowest of these, rounded down to a tenth of a point. Writes
+benchmarks/results/<date>_NAME.json with every curve. If the rate of an arm is the first or the last of the grid, the
+grid has to be extended for all arms.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import frame
@@ -33,7 +34,6 @@ def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the pilots' sweep")
     parser.add_argument("--folder", help="default: sweeps/NAME")
-    parser.add_argument("--baseline", default="grpo_64", help="the arm that the level is taken from")
     options = frame.parse(parser)
     folder = options.folder or f"sweeps/{options.sweep}"
     groups, notes = seed_groups(named_inputs([folder]).inputs)
@@ -42,7 +42,7 @@ def main() -> None:
     report = {
         "chosen": rates,
         "at the edge of the grid": at_edge(cells, rates),
-        "level": level(cells[_label(options.baseline, rates[options.baseline])]),
+        "level": level([cells[f"{arm},learning_rate={rate:g}"] for arm, rate in rates.items()]),
         "cells": cells,
         "steps": groups[0].curves[0].x["steps"].tolist(),
         "notes": notes,
@@ -63,16 +63,11 @@ def described(curves: Mapping[str, FloatArray]) -> dict[str, Any]:
 
 
 def chosen(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """arm -> its stable rate with the highest mean accuracy, of equal ones the lowest. Raises ValueError if an arm has
-    no stable rate.
-    """
-    found: dict[str, float] = {}
-    for arm, rates in _by_arm(cells).items():
-        stable = [(cell["mean accuracy"], -rate) for rate, cell in rates.items() if cell["stable"]]
-        if not stable:
-            raise ValueError(f"no rate of {arm} is stable: extend the grid to lower rates")
-        found[arm] = -max(stable)[1]
-    return found
+    """arm -> its rate with the highest mean accuracy, of equal ones the lowest."""
+    return {
+        arm: max(rates, key=lambda rate, rates=rates: (rates[rate]["mean accuracy"], -rate))  # type: ignore[misc]
+        for arm, rates in _by_arm(cells).items()
+    }
 
 
 def at_edge(cells: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]) -> list[str]:
@@ -80,9 +75,12 @@ def at_edge(cells: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]) 
     return [arm for arm, of in _by_arm(cells).items() if rates[arm] in (min(of), max(of))]
 
 
-def level(cell: Mapping[str, Any]) -> float:
-    """The level from the baseline's pilots."""
-    return math.floor(1000 * SHARE * cell["last third"]) / 1000
+def level(cells: Sequence[Mapping[str, Any]]) -> float:
+    """The level from the chosen cells. Raises ValueError if none of them is stable."""
+    stable = [cell["last third"] for cell in cells if cell["stable"]]
+    if not stable:
+        raise ValueError("no arm is stable at its rate, so there is no level")
+    return math.floor(1000 * SHARE * min(stable)) / 1000
 
 
 def _by_arm(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, Mapping[str, Any]]]:
@@ -93,10 +91,6 @@ def _by_arm(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, Map
             raise ValueError(f"{label!r} is not ARM,learning_rate=RATE")
         arms.setdefault(match["arm"], {})[float(match["rate"])] = cell
     return arms
-
-
-def _label(arm: str, rate: float) -> str:
-    return f"{arm},learning_rate={rate:g}"
 
 
 if __name__ == "__main__":

@@ -27,19 +27,21 @@ def cells(**arms):
     }
 
 
-def test_an_arm_gets_its_best_stable_rate_and_of_equal_ones_the_lowest():
+def test_an_arm_gets_its_best_rate_and_of_equal_ones_the_lowest():
     of = cells(
         a={6e-5: (0.5, True), 1.2e-4: (0.6, True), 2.4e-4: (0.7, False)},
         b={6e-5: (0.5, True), 1.2e-4: (0.6, True), 2.4e-4: (0.6, True)},
     )
-    assert chosen(of) == {"a": 1.2e-4, "b": 1.2e-4}
-    assert at_edge(of, chosen(of)) == []
-    assert at_edge(of, {"a": 6e-5, "b": 2.4e-4}) == ["a", "b"]
+    assert chosen(of) == {"a": 2.4e-4, "b": 1.2e-4}
+    assert at_edge(of, chosen(of)) == ["a"]
+    assert at_edge(of, {"a": 6e-5, "b": 1.2e-4}) == ["a"]
 
 
-def test_an_arm_without_a_stable_rate_is_refused():
-    with pytest.raises(ValueError, match="no rate of a"):
-        chosen(cells(a={1e-4: (0.6, False), 2e-4: (0.7, False)}))
+def test_the_level_is_from_the_lowest_stable_cell():
+    of = [{"last third": third, "stable": stable} for third, stable in ((0.6, False), (0.7, True), (0.8, True))]
+    assert level(of) == 0.665
+    with pytest.raises(ValueError, match="no arm is stable"):
+        level(of[:1])
 
 
 def test_a_cell_is_described_by_its_mean_its_fall_and_its_last_third():
@@ -51,7 +53,6 @@ def test_a_cell_is_described_by_its_mean_its_fall_and_its_last_third():
     assert not cell["stable"]
     assert described({"1": rising})["stable"]
     assert cell["last third"] == pytest.approx((0.6 + 0.3) / 2)
-    assert level({"last third": 0.7}) == 0.665
 
 
 def test_a_registered_level_replaces_that_of_the_baselines_plateau():
