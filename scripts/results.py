@@ -10,6 +10,7 @@ benchmarks/claim_words.py. A result that is not of the registered sweep is not u
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -235,9 +236,35 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
     yield from table(result, rows)
     yield ""
     yield from cells(result)
+    if "pilots" in claim:
+        yield ""
+        yield from pilots(claim)
     if limits := comment.get("limits", "").strip():
         yield ""
         yield limits
+
+
+def pilots(claim: Claim) -> Iterator[str]:
+    """The pilots of a claim: a row per arm, with the mean accuracy and the fall at every rate of the grid."""
+    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots']}.json"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    grid: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for label, cell in found["cells"].items():
+        arm, _, rate = label.partition(",learning_rate=")
+        grid.setdefault(arm, {})[float(rate)] = cell
+    rates = sorted({rate for of in grid.values() for rate in of})
+    yield f"Pilots ([result](../benchmarks/results/{path.name})): held-out accuracy, averaged over all evaluations. In"
+    yield "brackets is the largest fall below a seed's own maximum in points. Both are means over seeds. The chosen rate is"
+    yield "bold."
+    yield ""
+    yield f"| arm | {' | '.join(f'{rate:g}' for rate in rates)} |"
+    yield "|---" * (1 + len(rates)) + "|"
+    for arm, of in grid.items():
+        texts = {rate: f"{100 * cell['mean accuracy']:.1f}% ({100 * cell['fall']:.1f})" for rate, cell in of.items()}
+        texts[found["chosen"][arm]] = f"**{texts[found['chosen'][arm]]}**"
+        yield f"| {name(arm)} | {' | '.join(texts.get(rate, '-') for rate in rates)} |"
+    yield ""
+    yield f"The level is {100 * claim['level']:.1f}%."
 
 
 def conclusions(rows: Sequence[Row]) -> Iterator[str]:
