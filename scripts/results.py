@@ -254,8 +254,8 @@ def pilots(claim: Claim) -> Iterator[str]:
         grid.setdefault(arm, {})[float(rate)] = cell
     rates = sorted({rate for of in grid.values() for rate in of})
     yield f"Pilots ([result](../benchmarks/results/{path.name})): held-out accuracy, averaged over all evaluations. In"
-    yield "brackets is the largest fall below a seed's own maximum in points. Both are means over seeds. The chosen rate is"
-    yield "bold."
+    yield "brackets is the largest fall below a seed's own maximum in points. Both are means over seeds. The chosen rate"
+    yield "is bold."
     yield ""
     yield f"| arm | {' | '.join(f'{rate:g}' for rate in rates)} |"
     yield "|---" * (1 + len(rates)) + "|"
