@@ -253,9 +253,12 @@ def pilots(claim: Claim) -> Iterator[str]:
         arm, _, rate = label.partition(",learning_rate=")
         grid.setdefault(arm, {})[float(rate)] = cell
     rates = sorted({rate for of in grid.values() for rate in of})
-    yield f"Pilots ([result](../benchmarks/results/{path.name})): held-out accuracy, averaged over all evaluations. In"
-    yield "brackets is the largest fall below a seed's own maximum in points. Both are means over seeds. The chosen rate"
-    yield "is bold."
+    link = f"[result](../benchmarks/results/{path.name})"
+    text = (
+        f"Pilots ({link}): held-out accuracy, averaged over all evaluations, and in brackets the largest fall below a "
+        "seed's own maximum in points. Both are means over seeds. The chosen rate is bold."
+    )
+    yield textwrap.fill(text, WIDTH, break_on_hyphens=False)
     yield ""
     yield f"| arm | {' | '.join(f'{rate:g}' for rate in rates)} |"
     yield "|---" * (1 + len(rates)) + "|"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +14,7 @@ import pytest
 
 from winnow.commands.compare.curve import Curve
 from winnow.commands.compare.groups import SeedGroup
+from winnow.state.costs import read_costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import claims
@@ -119,3 +123,31 @@ def test_the_curves_compute_the_seconds_of_linear_costs_and_keep_falling_points(
 
     of = step_costs.curves({pair: steps(*pair, falling) for pair in step_costs.PAIRS}, 2).update
     assert dict(zip(of.rollouts, of.seconds, strict=True))[16.0] == pytest.approx(0.4)  # not the 0.5 of 8 rollouts
+
+
+@pytest.mark.parametrize(("others", "written"), [(0.0, True), (0.2, False)])
+def test_a_file_of_costs_is_written_only_if_the_machine_was_alone(tmp_path, monkeypatch, others, written):
+    def measured(n, m, *_):
+        return steps(n, m, lambda n, m: (0.1 + 0.001 * n, 0.02 + 0.002 * m))
+
+    readings = itertools.count()  # of a processor: 10 seconds of each run, of which 5 are its own
+    monkeypatch.setattr(step_costs, "trained", measured)
+    monkeypatch.setattr(
+        step_costs, "processor", lambda: tuple(next(readings) * x for x in (10.0, 5.0 + 10.0 * others, 5.0))
+    )
+    monkeypatch.setattr(step_costs, "COSTS", tmp_path / "configs" / "costs" / "costs.json")
+    (tmp_path / "configs" / "costs").mkdir(parents=True)
+    reports = []
+    monkeypatch.setattr(step_costs.frame, "finish", lambda name, report, *_, **__: reports.append(report))
+    monkeypatch.setattr(step_costs.frame, "begin", lambda **_: None)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/step_costs.py", "--threads", "1"])
+    with nullcontext() if written else pytest.raises(SystemExit, match="refused"):
+        step_costs.main()
+    assert step_costs.COSTS.exists() is written
+    (report,) = reports
+    assert len(report["share of other processes"]) == 2 * len(step_costs.PAIRS)
+    assert bool(report["refused"]) is not written
+    if written:
+        check = json.loads(step_costs.COSTS.read_text())["check"]
+        assert check == {"lowest": pytest.approx(1, abs=1e-3), "highest": pytest.approx(1, abs=1e-3), "others": 0.0}
+        assert read_costs(step_costs.COSTS).source == report["costs"]["source"]
