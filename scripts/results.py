@@ -138,7 +138,10 @@ def where(claim: Claim, row: Row, result: Result) -> str:
 
 def phrase(row: Row, *, by: bool = True) -> str:
     """ "gain by steps, 1.29 (1.12 to 1.48)": the word, and the numbers that it is made from."""
-    return f"{row.decision.word}{f' by {axis(row)}' if by else ''}, {ratio(row)}"
+    of = row.decision
+    excluded = of.word == "undecided" and not of.bound and not of.low <= 1 <= of.high
+    why = (", not reached by the order" if row.primary else ", as its level is unstable") * excluded
+    return f"{of.word}{f' by {axis(row)}' if by else ''}{why}, {ratio(row)}"
 
 
 def ratio(row: Row) -> str:
