@@ -138,8 +138,8 @@ def time_cautions(
     if plateau.unstable:
         fall = f"{100 * plateau.fall:.3g} points" if plateau.share else f"{plateau.fall:.3g}"
         yield (
-            f"{baseline}: unstable; its seeds fall by {fall} below their own maximum, in the mean, so its plateau is no "
-            f"level to compare with; lower its learning rate"
+            f"{baseline}: unstable; its seeds fall by {fall} below their own maximum, in the mean, so its plateau is "
+            f"no level to compare with; lower its learning rate"
         )
 
 
