@@ -202,6 +202,15 @@ def test_only_a_primary_contrast_can_be_advised(claim):
         assert row.decision.word != "undecided" or advice == "no effect shown"
 
 
+def test_equal_groups_are_called_different_in_at_most_five_percent_of_draws():
+    path = max(words.RESULTS.glob("20??-??-??_false_alarms*.json"))
+    result = json.loads(path.read_text(encoding="utf-8"))
+    for pipeline, found in result["any gain or loss"].items():
+        assert found["mean"] <= 0.05, pipeline
+        error = math.sqrt(0.05 * 0.95 / result["settings"]["trials"])
+        assert found["highest"] <= 0.05 + 3 * error, pipeline
+
+
 def test_shared_runs_are_counted_by_seed_and_curve():
     curves = {"a": {"seeds": {"0": [0.1], "1": [0.1]}}, "b": {"seeds": {"0": [0.1], "1": [0.2]}}}
     assert words.shared([{"curves": curves}, {"curves": {"c": curves["a"]}}]) == (3, 6)
