@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from decimal import ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal, localcontext
 from math import exp, log
 from statistics import fmean, median
 from typing import Any
+
+from doc_pages import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+from claim_words import fall
 
 
 def clock(seconds: float) -> str:
@@ -81,7 +87,7 @@ def printed(value: Any, form: str) -> set[str]:
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(clock, first, cover, part, of_seeds, shown_between, gaps, peak, regret_of),
+        *(clock, first, cover, part, of_seeds, shown_between, gaps, peak, regret_of, fall),
         *(list, median, min, max, sum, len, all),
     )
 }
