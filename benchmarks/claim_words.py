@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from decisions import Decision, Times, decided, in_sequence
+
+from winnow.commands.compare.curve import ACCURACY, Curve
+from winnow.commands.compare.speed_up import MOST_FALL, mean_fall, seed_time
 
 ROOT = Path(__file__).parents[1]
 CLAIMS, RESULTS = ROOT / "benchmarks" / "claims.toml", ROOT / "benchmarks" / "results"
@@ -140,21 +144,23 @@ def _secondary(result: Result, row: Mapping[str, Any], *, fixed: bool) -> Decisi
     return decision if fixed or fall(result, row["baseline"]) <= MOST_FALL else _undecided(decision)
 
 
-MOST_FALL = 0.05  # of a stable baseline: winnow.commands.compare.speed_up, and the registered rule
-
-
 def fall(result: Result, label: str) -> float:
     """The mean over seeds of the largest fall of a smoothed curve below its own maximum."""
-    falls = []
-    for seed in result["curves"][label]["seeds"].values():
-        padded = [None, *seed, None]
-        means = [_mean([y for y in padded[place : place + 3] if y is not None]) for place in range(len(seed))]
-        falls.append(max(top - y for top, y in zip(itertools.accumulate(means, max), means, strict=True)))
-    return _mean(falls)
+    return mean_fall([np.array(seed) for seed in result["curves"][label]["seeds"].values()])
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def at_level(claim: Claim, result: Result, level: float) -> list[Decision | None]:
+    """The decisions on a registered sequence, in steps, at another level; None each if a seed starts above it."""
+    arms: dict[str, Times] = {}
+    for label, cell in result["curves"].items():
+        seeds = [cell["seeds"][seed] for seed in sorted(cell["seeds"], key=int)]
+        of = [Curve(label, None, {STEPS: np.array(cell[STEPS])}, {ACCURACY: np.array(seed)}) for seed in seeds]
+        found = [seed_time(curve, ACCURACY, level) for curve in of]
+        if any(time.ending == "at the first" for time in found):
+            return [None] * len(claim["contrasts"])
+        arms[label] = Times(tuple(time.x[STEPS] for time in found), tuple(not time.reached for time in found))
+    pairs = [(first, second) for first, second in claim["contrasts"]]
+    return [decision for decision, _ in in_sequence(arms, pairs, claim["looks"])]
 
 
 def _undecided(of: Decision) -> Decision:

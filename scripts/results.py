@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import claim_words as words  # noqa: E402 - from the folder that was added
 from claim_words import Claim, Result, Row  # noqa: E402
+from decisions import Decision  # noqa: E402
 
 COMMENTS, PAGE, README = ROOT / "docs" / "results_comments.toml", ROOT / "docs" / "results.md", ROOT / "README.md"
 PICTURES = ROOT / "docs" / "static"
@@ -40,6 +41,7 @@ PARTS = {  # of claims with several sweeps
     "claim_10_words": ", word problems",
 }
 MARKS = ("<!-- effects: python scripts/results.py -->\n", "<!-- end of the effects -->\n")
+LEVELS = (-0.05, -0.025, 0.0, 0.025)  # of accuracy, beside a registered level
 GROUPS = ("do", "do not", "no effect shown")
 WIDTH = 118
 Found = Mapping[str, tuple[str, Result] | None]
@@ -146,11 +148,15 @@ def phrase(row: Row, *, by: bool = True) -> str:
 
 def ratio(row: Row) -> str:
     """ "1.29 (1.12 to 1.48)"; "at most 0.57 (0.45 to 0.73)" with seeds that never reached the level."""
-    of = row.decision
+    return f"{interval(row.decision)}{'†' if row.beyond else ''}"
+
+
+def interval(of: Decision) -> str:
+    """The ratio with its 95% interval."""
     if math.isnan(of.ratio):
         return "a seed starts above the level"
     bound = f"{of.bound} " if of.bound not in ("", "none") else ""
-    return f"{bound}{of.ratio:.2f} ({of.low:.2f} to {of.high:.2f}){'†' if row.beyond else ''}"
+    return f"{bound}{of.ratio:.2f} ({of.low:.2f} to {of.high:.2f})"
 
 
 def axis(row: Row) -> str:
@@ -236,15 +242,34 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
     yield ""
     yield f"![Accuracy of claim {claim['number']}'s cells over steps and seconds](static/{claim['sweep']}.svg)"
     yield ""
-    yield from table(result, rows)
+    yield from table(result, rows, fixed="level" in claim)
     yield ""
     yield from cells(result)
     if "pilots" in claim:
+        yield ""
+        yield from levels(claim, result)
         yield ""
         yield from pilots(claim)
     if limits := comment.get("limits", "").strip():
         yield ""
         yield limits
+
+
+def levels(claim: Claim, result: Result) -> Iterator[str]:
+    """The arms that are unstable in the claim's runs, and the words by steps at levels around the registered one."""
+    for label in result["cells"]:
+        if (fall := words.fall(result, label)) > words.MOST_FALL:
+            yield f"{name(label)}: unstable in these runs, with a fall of {100 * fall:.1f} points from its own maximum."
+            yield ""
+    yield "The same by steps at other levels, which shows how far a word depends on the level (secondary):"
+    yield ""
+    shown = [claim["level"] + difference for difference in LEVELS]
+    yield f"| this | instead of | {' | '.join(f'{100 * level:.1f}%' for level in shown)} |"
+    yield "|---" * (2 + len(shown)) + "|"
+    columns = [words.at_level(claim, result, level) for level in shown]
+    for (first, second), *found in zip(claim["contrasts"], *columns, strict=True):
+        texts = ["-" if of is None else f"{of.word}, {interval(of)}" for of in found]
+        yield f"| {name(second)} | {name(first)} | {' | '.join(texts)} |"
 
 
 def pilots(claim: Claim) -> Iterator[str]:
@@ -284,7 +309,7 @@ def conclusions(rows: Sequence[Row]) -> Iterator[str]:
         yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def table(result: Result, rows: Sequence[Row]) -> Iterator[str]:
+def table(result: Result, rows: Sequence[Row], *, fixed: bool) -> Iterator[str]:
     """One row per contrast and axis."""
     yield "| instead of | this | by | word | times sooner (95%) | 90% | PODS's 99%, a point | level | reached by |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -299,14 +324,16 @@ def table(result: Result, rows: Sequence[Row]) -> Iterator[str]:
         word = f"{of.word}{', primary' * row.primary}"
         yield (
             f"| {name(row.baseline)} | {name(row.group)} | {axis(row)} | {word} | {ratio(row)} | {near} | {pods} "
-            f"| {level(result, source)} | {reached} |"
+            f"| {level(result, source, fixed=fixed)} | {reached} |"
         )
 
 
-def level(result: Result, row: Mapping[str, Any]) -> str:
-    """ "65.2%, still rising", or "unstable"."""
+def level(result: Result, row: Mapping[str, Any], *, fixed: bool) -> str:
+    """ "65.2%, still rising", "unstable", or "fixed" beforehand."""
     if row["level"] is None:
         return "-"
+    if fixed:
+        return f"{100 * row['level']:.1f}%, fixed"
     rising = row["still_rising"] and row["gain_of_last_third"] >= -0.01
     unstable = words.fall(result, row["baseline"]) > words.MOST_FALL
     return f"{100 * row['level']:.1f}%{', still rising' * rising}{', unstable' * unstable}"

@@ -104,6 +104,49 @@ def test_every_secondary_word_is_recomputed_from_the_stored_times(claim):
         assert any(line in text and printed in text for text in page.splitlines())
 
 
+LEVELS = {8: (0.031006, 0.062011), 12: (0.020754, 0.045103), 16: (0.019969, 0.044565)}  # Pocock's, two-sided
+
+
+@pytest.mark.parametrize("claim", [claim for claim in MEASURED if "looks" in claim], ids=by_sweep)
+def test_every_primary_word_is_recomputed_from_the_stored_times(claim):
+    """By other code: the mean variance of the pairs, at the first look that decides, in the registered order."""
+    _, result = FOUND[claim["sweep"]]
+    primary = {(row.baseline, row.group): row for row in words.rows(claim, result) if row.primary}
+    assert list(primary) == list(map(tuple, claim["contrasts"]))
+    assert {row.axis for row in primary.values()} == {claim["primary"]}
+    at, never = {}, {}
+    for row in primary.values():
+        assert row.source["level"] == claim["level"]
+        for side in ("baseline", "group"):
+            of = row.source["times"][side]
+            at[row.source[side]] = np.log(filled(result, row.source, side))
+            never[row.source[side]] = np.array([of[seed] == "never" for seed in sorted(of, key=int)])
+    opened = 0
+    for (first, second), row in primary.items():
+        for look in (look for look in claim["looks"] if look <= len(at[first])):
+            pairs = [(a, b) for a in at for b in at if a < b]
+            variance = np.mean([(at[a] - at[b])[:look].var(ddof=1) for a, b in pairs])
+            middle = (at[first] - at[second])[:look].mean()
+            half = [student.isf(p / 2, 2 * (look - 1)) * math.sqrt(variance / look) for p in LEVELS[look]]
+            low, high = math.exp(middle - half[0]), math.exp(middle + half[0])
+            near = math.exp(middle - half[1]), math.exp(middle + half[1])
+            out = never[first][:look].any(), never[second][:look].any()
+            expected = "undecided"
+            if low > 1 and look >= opened and not out[1]:
+                expected = "gain"
+            elif high < 1 and look >= opened and not out[0]:
+                expected = "loss"
+            elif low <= 1 <= high and near[0] >= 0.8 and near[1] <= 1.25 and not any(out):
+                expected = "equal"
+            if expected != "undecided":
+                break
+        opened = look if expected in ("gain", "loss") else math.inf
+        assert (row.decision.word, row.look) == (expected, look)
+        assert (row.decision.low, row.decision.high) == pytest.approx((low, high), rel=1e-4)
+        printed = f"**{expected}, {results_page.ratio(row)}**"
+        assert printed in results_page.PAGE.read_text(encoding="utf-8")
+
+
 def filled(result, source, side):
     label, axis = source[side], source["axis"]
     over = result["seconds"][source["costs"]][label] if axis == "seconds" else result["curves"][label][axis]
