@@ -98,6 +98,17 @@ class Row:
     source: Mapping[str, Any] = field(repr=False)  # the row of the result
     beyond: tuple[str, ...] = ()  # cells whose costs are beyond the last point of a curve
 
+    @property
+    def how(self) -> str:
+        """Of a primary contrast: that it is, the look that decided it, and one look at all seeds if there are more."""
+        of, seeds = self.source, len(self.source["times"]["group"])
+        every = (
+            f"; all {seeds} seeds in one look: {of['ratio']:.2f}, {of['low']:.2f} to {of['high']:.2f}"
+            if of["low"]
+            else ""
+        )
+        return f" (primary, decided with {self.look} seeds{every * (seeds > self.look)})" * self.primary
+
 
 def rows(claim: Claim, result: Result) -> list[Row]:
     """Every contrast on every axis, in the registered order. Without seconds from costs that fail their own check, or

@@ -304,7 +304,7 @@ def conclusions(rows: Sequence[Row]) -> Iterator[str]:
         of = sorted(
             (row for row in rows if (row.baseline, row.group) == (first, second)), key=lambda row: not row.primary
         )
-        said = "; ".join(f"{phrase(row)}{' (primary)' * row.primary}" for row in of)
+        said = "; ".join(f"{phrase(row)}{row.how}" for row in of)
         line = f"- {name(second)}, against {name(first)}: {said}."
         yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
