@@ -3,9 +3,10 @@
     winnow sweep configs/sweeps/claim_01_equal_m.toml
     python benchmarks/claims.py claim_01_equal_m --costs configs/costs/two_cpu_cores.json configs/costs/pods_a.json
 
-Reads sweeps/NAME and the entries of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
-writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. Seconds are recomputed
-from the costs; those that the runs measured are not used, because two runs shared the machine.
+Reads sweeps/NAME and the entry of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
+writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. A claim with a level in
+that file is timed to it, and the others to 95% of the plateau of their baseline. Seconds are recomputed from the costs;
+those that the runs measured are not used, because two runs shared the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import frame
 from winnow.commands.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
 from winnow.commands.compare.curve import MeanCurve
 from winnow.commands.compare.groups import SeedGroup
-from winnow.commands.compare.speed_up import SeedTime
+from winnow.commands.compare.speed_up import SeedTime, TimeRatio, seed_time, time_ratio
 from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 
@@ -91,38 +93,52 @@ def contrasts(claim: Mapping[str, Any], folder: Path, path: Path) -> list[dict[s
     costs, rows = read_costs(path), list[dict[str, Any]]()
     for baseline in dict.fromkeys(baseline for baseline, _ in claim["contrasts"]):
         found = compare_inputs([str(folder)], baseline=baseline, costs=costs)
-        for first, group in claim["contrasts"]:
-            rows += [_row(found, group, axis, path.stem) for axis in claim["axes"] if first == baseline]
+        if "level" in claim:
+            found = replace(found, times=to_level(found, claim["level"]))
+        groups = [group for first, group in claim["contrasts"] if first == baseline]
+        rows += [_row(found, group, axis, path.stem, claim.get("level")) for group in groups for axis in claim["axes"]]
     return rows
 
 
-def _row(found: GroupComparison, group: str, axis: str, costs: str) -> dict[str, Any]:
-    ratio, pods = next(((r.ratio, r.pods) for r in found.speed_ups if (r.group, r.axis) == (group, axis)), (None, None))
+def to_level(found: GroupComparison, level: float) -> dict[str, tuple[SeedTime, ...]]:
+    """label -> the times of its seeds to a level that was fixed beforehand."""
+    return {g.label: tuple(seed_time(curve, found.measure, level) for curve in g.curves) for g in found.groups}
+
+
+def _row(found: GroupComparison, group: str, axis: str, costs: str, level: float | None) -> dict[str, Any]:
+    ratio: TimeRatio | None = time_ratio(found.times[found.baseline], found.times[group], axis) if found.times else None
+    pods = next((r.pods for r in found.speed_ups if (r.group, r.axis) == (group, axis)), None)
     numbers = {} if ratio is None else {name: _number(getattr(ratio, name)) for name in RATIO}
+    sides = {"baseline": found.baseline, "group": group}
     return {
         "baseline": found.baseline,
         "group": group,
         "axis": axis,
         "costs": costs if axis == "seconds" else MEASURED,
         "plateau": _number(found.plateau.value),
-        "level": _number(found.plateau.level),
+        "level": _number(found.plateau.level if level is None else level),
         "gain_of_last_third": _number(found.plateau.gain),
         "still_rising": found.plateau.still_rising,
+        "fall": _number(found.plateau.fall),
+        "unstable": found.plateau.unstable,
         "paired": ratio is not None and ratio.paired,
         "shows_difference": ratio is not None and ratio.shows_difference,
         **numbers,
         "pods_99": None if pods is None else _number(pods.ratio),
-        "times": {name: _times(found.times.get(label, ()), axis) for name, label in _sides(found.baseline, group)},
-        "final": {name: _final(found, label) for name, label in _sides(found.baseline, group)},
-        "per_step": {name: _per_step(found, label, axis) for name, label in _sides(found.baseline, group)},
+        "times": {name: _times(found.times.get(label, ()), axis) for name, label in sides.items()},
+        "horizon": {name: _horizon(found, label, axis) for name, label in sides.items()},
+        "final": {name: _final(found, label) for name, label in sides.items()},
+        "per_step": {name: _per_step(found, label, axis) for name, label in sides.items()},
     }
 
 
 RATIO = ("ratio", "low", "high", "at_least", "at_most")
 
 
-def _sides(baseline: str, group: str) -> tuple[tuple[str, str], ...]:
-    return ("baseline", baseline), ("group", group)
+def _horizon(found: GroupComparison, label: str, axis: str) -> dict[str, float | None]:
+    """seed -> the place of its last evaluation."""
+    (group,) = (group for group in found.groups if group.label == label)
+    return {str(curve.seed): _number(curve.x[axis][-1]) for curve in group.curves if axis in curve.x}
 
 
 def _times(times: Sequence[SeedTime], axis: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import numpy as np
 from winnow.commands.profile.setting import Setting
 
 Times = Mapping[str, Mapping[str, float]]  # label -> seed -> seconds to the level; infinity: never
-TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # (p, n) of step 2 of docs/choosing-n-and-m.md: this n from this p on
+TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # (p, n) of docs/choosing-n-and-m.md: this n from this p on
 
 
 def by_the_page(rate: float) -> tuple[int, int]:
-    """(n, m) of docs/choosing-n-and-m.md for a mean pass rate at the start: n of its step 2, and a quarter of n."""
+    """(n, m) for a mean pass rate at the start: n of docs/choosing-n-and-m.md, and a quarter of n."""
     near = min(rate, 1 - rate)
     n = next(n for least, n in TABLE if near >= least)
     return n, n // 4

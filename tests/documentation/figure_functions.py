@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from decimal import ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal, localcontext
-from statistics import median
+from math import exp, log
+from statistics import fmean, median
 from typing import Any
+
+from doc_pages import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+from claim_words import fall
 
 
 def clock(seconds: float) -> str:
@@ -59,6 +66,12 @@ def peak(profile: Any, measured: str, rollouts: int) -> float:
     return float(found["peak_bytes"]) / 2**20
 
 
+def regret_of(result: Any, label: str) -> float:
+    """The geometric mean over seeds of a cell's time over the best one's, where every seed reached the level."""
+    best = {seed: min(of[seed] for of in result["times"].values() if of[seed]) for seed in result["times"][label]}
+    return exp(fmean(log(time / best[seed]) for seed, time in result["times"][label].items()))
+
+
 def printed(value: Any, form: str) -> set[str]:
     """A figure in its format: two texts where the stored number, which is itself rounded, lies halfway between them."""
     if not isinstance(value, float):
@@ -73,5 +86,8 @@ def printed(value: Any, form: str) -> set[str]:
 
 FUNCTIONS = {
     function.__name__: function
-    for function in (clock, first, cover, part, of_seeds, shown_between, gaps, peak, median, min, max, sum, len, all)
+    for function in (
+        *(clock, first, cover, part, of_seeds, shown_between, gaps, peak, regret_of, fall),
+        *(list, median, min, max, sum, len, all),
+    )
 }

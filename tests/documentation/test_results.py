@@ -1,48 +1,259 @@
-"""docs/results.md is what scripts/results.py makes of the results, and answers every claim."""
+"""docs/results.md and README's effects are what scripts/results.py makes of the results, and answer every claim."""
 
+from __future__ import annotations
+
+import copy
 import importlib.util
+import json
+import math
+import re
 import tomllib
 
+import numpy as np
 import pytest
 from doc_pages import REPOSITORY
+from scipy.stats import t as student
 
 SPEC = importlib.util.spec_from_file_location("results_page", REPOSITORY / "scripts" / "results.py")
 results_page = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(results_page)
+words = results_page.words
 
-CLAIMS = tomllib.loads(results_page.CLAIMS.read_text(encoding="utf-8"))["claim"]
-MEASURED = [claim for claim in CLAIMS if results_page.newest(claim["sweep"])]
+CLAIMS = words.claims()
+FOUND = {claim["sweep"]: words.newest(claim["sweep"]) for claim in CLAIMS}
+MEASURED = [claim for claim in CLAIMS if FOUND[claim["sweep"]]]
+SECONDARY = [claim for claim in MEASURED if "looks" not in claim]
 APPENDIX = dict.fromkeys(["claim_11_weighting", "claim_12_ppo", "claim_13_losses", "claim_13_off_policy"], 3)
-MAIN = ("claim_01_equal_m", "claim_02_equal_n", "claim_07_allocation_grpo", "claim_07_allocation_raft")
-SEEDS = {**APPENDIX, **dict.fromkeys(MAIN, 8)}  # of each cell of a sweep; 5 of the others
+MAIN = ("claim_01_equal_m", "claim_07_allocation_grpo", "claim_07_allocation_raft")
+SEEDS = {**APPENDIX, **dict.fromkeys(MAIN, 8), "claim_02_tuned": 16}  # of each cell of a sweep; 5 of the others
+EFFECT = re.compile(
+    r"\b(gains?|(?:a|no) loss|loses?|sooner|later|faster|slower|better|worse|no difference|helps?|pays?|saves?)\b"
+)
+
+
+def by_sweep(claim):
+    return claim["sweep"]
 
 
 def test_the_claims_are_the_thirteen():
     assert {claim["number"] for claim in CLAIMS} == set(range(1, 14))
 
 
-def test_the_page_is_made_from_the_results():
-    found = {claim["sweep"]: results_page.newest(claim["sweep"]) for claim in CLAIMS}
-    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page(CLAIMS, found)
+def test_the_page_and_the_readme_are_made_from_the_results():
+    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page(CLAIMS, FOUND)
+    readme = results_page.README.read_text(encoding="utf-8")
+    assert readme == results_page.readme(readme, CLAIMS, FOUND)
+    assert readme.count(results_page.MARKS[0]) == readme.count(results_page.MARKS[1]) == 1
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["sweep"])
-def test_a_claim_s_sweep_has_its_cells(claim):
+def test_no_word_of_effect_is_written_by_hand():
+    """In the comments on claims, and in README's items, outside the places that the script fills."""
+    comments = results_page.comments()
+    texts = [text for name, of in comments.items() if name.startswith("claim_") for text in of.values()]
+    texts += [line for line in comments["readme"]["effects"].splitlines() if line.startswith("- ")]
+    left = [re.sub(r"\{[^}]*\}|\([^)]*\)", "", text) for text in texts]
+    assert [EFFECT.findall(text) for text in left if EFFECT.search(text)] == []
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=by_sweep)
+def test_a_claim_s_sweep_has_its_cells_and_every_cell_a_name(claim):
     sweep = tomllib.loads((REPOSITORY / "configs" / "sweeps" / f"{claim['sweep']}.toml").read_text(encoding="utf-8"))
     assert {label for contrast in claim["contrasts"] for label in contrast} <= sweep["variants"].keys()
     assert len(sweep["seeds"]) == SEEDS.get(claim["sweep"], 5)
+    assert sweep["variants"].keys() <= results_page.comments()["names"].keys()
 
 
-@pytest.mark.parametrize("claim", MEASURED, ids=lambda claim: claim["sweep"])
-def test_a_measured_claim_has_each_contrast_with_seeds_and_an_interval(claim):
-    _, result = results_page.newest(claim["sweep"])
+@pytest.mark.parametrize("claim", MEASURED, ids=by_sweep)
+def test_a_measured_claim_has_each_contrast(claim):
+    _, result = FOUND[claim["sweep"]]
     rows = {(row["baseline"], row["group"], row["axis"], row["costs"]): row for row in result["contrasts"]}
     assert {(first, second) for first, second, _, _ in rows} == set(map(tuple, claim["contrasts"]))
     for row in rows.values():
-        seeds = SEEDS.get(claim["sweep"], 5)
-        assert {side: len(times) for side, times in row["times"].items()} == {"baseline": seeds, "group": seeds}
-        ended = [time for times in row["times"].values() for time in times.values() if isinstance(time, str)]
-        assert ended or row["low"] is not None
+        assert {len(times) for times in row["times"].values()} == {len(result["cells"][row["baseline"]]["seeds"])}
     assert result["command"]
     assert result["commit"]
     assert (results_page.PICTURES / f"{claim['sweep']}.svg").exists()
+
+
+@pytest.mark.parametrize("claim", SECONDARY, ids=by_sweep)
+def test_every_secondary_word_is_recomputed_from_the_stored_times(claim):
+    """By other code than the page's: Student's t of paired log times."""
+    _, result = FOUND[claim["sweep"]]
+    rows = words.rows(claim, result)
+    assert rows
+    for row in rows:
+        sides = [row.source["times"][side] for side in ("baseline", "group")]
+        never = ["never" in times.values() for times in sides]
+        at = [filled(result, row.source, side) for side in ("baseline", "group")]
+        differences = np.log(at[0]) - np.log(at[1])
+        low, high = interval(differences, 0.95)
+        near = interval(differences, 0.90)
+        expected = "undecided"
+        if words.fall(result, row.baseline) <= words.MOST_FALL:
+            if low > 1 and not never[1]:
+                expected = "gain"
+            elif high < 1 and not never[0]:
+                expected = "loss"
+            elif low <= 1 <= high and near[0] >= 0.8 and near[1] <= 1.25 and not any(never):
+                expected = "equal"
+        assert row.decision.word == expected
+        assert (row.decision.low, row.decision.high) == pytest.approx((low, high), rel=1e-6)
+        printed = f"{row.decision.ratio:.2f} ({low:.2f} to {high:.2f})"
+        page = results_page.PAGE.read_text(encoding="utf-8")
+        line = f"| {results_page.axis(row)} | {expected} | "
+        assert any(line in text and printed in text for text in page.splitlines())
+
+
+LEVELS = {8: (0.031006, 0.062011), 12: (0.020754, 0.045103), 16: (0.019969, 0.044565)}  # Pocock's, two-sided
+
+
+@pytest.mark.parametrize("claim", [claim for claim in MEASURED if "looks" in claim], ids=by_sweep)
+def test_every_primary_word_is_recomputed_from_the_stored_times(claim):
+    """By other code: the mean variance of the pairs, at the first look that decides, in the registered order."""
+    _, result = FOUND[claim["sweep"]]
+    primary = {(row.baseline, row.group): row for row in words.rows(claim, result) if row.primary}
+    assert list(primary) == list(map(tuple, claim["contrasts"]))
+    assert {row.axis for row in primary.values()} == {claim["primary"]}
+    at, never = {}, {}
+    for row in primary.values():
+        assert row.source["level"] == claim["level"]
+        for side in ("baseline", "group"):
+            of = row.source["times"][side]
+            at[row.source[side]] = np.log(filled(result, row.source, side))
+            never[row.source[side]] = np.array([of[seed] == "never" for seed in sorted(of, key=int)])
+    opened = 0
+    for (first, second), row in primary.items():
+        for look in (look for look in claim["looks"] if look <= len(at[first])):
+            pairs = [(a, b) for a in at for b in at if a < b]
+            variance = np.mean([(at[a] - at[b])[:look].var(ddof=1) for a, b in pairs])
+            middle = (at[first] - at[second])[:look].mean()
+            half = [student.isf(p / 2, 2 * (look - 1)) * math.sqrt(variance / look) for p in LEVELS[look]]
+            low, high = math.exp(middle - half[0]), math.exp(middle + half[0])
+            near = math.exp(middle - half[1]), math.exp(middle + half[1])
+            out = never[first][:look].any(), never[second][:look].any()
+            expected = "undecided"
+            if low > 1 and look >= opened and not out[1]:
+                expected = "gain"
+            elif high < 1 and look >= opened and not out[0]:
+                expected = "loss"
+            elif low <= 1 <= high and near[0] >= 0.8 and near[1] <= 1.25 and not any(out):
+                expected = "equal"
+            if expected != "undecided":
+                break
+        opened = look if expected in ("gain", "loss") else math.inf
+        assert (row.decision.word, row.look) == (expected, look)
+        assert (row.decision.low, row.decision.high) == pytest.approx((low, high), rel=1e-4)
+        printed = f"**{expected}, {results_page.ratio(row)}**"
+        assert printed in results_page.PAGE.read_text(encoding="utf-8")
+
+
+def filled(result, source, side):
+    label, axis = source[side], source["axis"]
+    over = result["seconds"][source["costs"]][label] if axis == "seconds" else result["curves"][label][axis]
+    times = source["times"][side]
+    return np.array([over[-1] if times[seed] == "never" else times[seed] for seed in sorted(times, key=int)])
+
+
+def interval(differences, share):
+    half = student.ppf((1 + share) / 2, len(differences) - 1) * differences.std(ddof=1) / math.sqrt(len(differences))
+    return math.exp(differences.mean() - half), math.exp(differences.mean() + half)
+
+
+def test_a_seed_that_never_reaches_the_level_has_a_bound_with_an_interval():
+    (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_07_allocation_grpo")
+    rows = words.rows(claim, FOUND[claim["sweep"]][1])
+    (row,) = (row for row in rows if (row.group, row.axis) == ("grpo_gvm", "steps"))
+    assert results_page.ratio(row) == "at most 0.81 (0.64 to 1.02)"
+    assert row.decision.word == "undecided"
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if "pilots" in claim], ids=by_sweep)
+def test_a_claims_rates_and_level_are_those_of_its_pilots(claim):
+    (path,) = words.RESULTS.glob(f"20??-??-??_{claim['pilots']}.json")
+    pilots = json.loads(path.read_text(encoding="utf-8"))
+    sweeps = REPOSITORY / "configs" / "sweeps"
+    variants = tomllib.loads((sweeps / f"{claim['sweep']}.toml").read_text(encoding="utf-8"))["variants"]
+    assert {arm: keys["optimizer.learning_rate"] for arm, keys in variants.items()} == pilots["chosen"]
+    assert pilots["at the edge of the grid"] == []
+    assert pilots["level"] == claim["level"]
+    grid = tomllib.loads((sweeps / f"{claim['pilots']}.toml").read_text(encoding="utf-8"))
+    rates = grid["grid"]["optimizer.learning_rate"]
+    assert pilots["cells"].keys() == {f"{arm},learning_rate={rate:g}" for arm in variants for rate in rates}
+    for cell in pilots["cells"].values():
+        assert len(cell["seeds"]) == len(grid["seeds"]) >= 3
+        means = [np.mean(curve[1:]) for curve in cell["seeds"].values()]
+        assert cell["mean accuracy"] == pytest.approx(np.mean(means), abs=1e-5)
+    for arm, rate in pilots["chosen"].items():
+        best = max(cell["mean accuracy"] for label, cell in pilots["cells"].items() if label.startswith(f"{arm},"))
+        assert pilots["cells"][f"{arm},learning_rate={rate:g}"]["mean accuracy"] == best
+
+
+def changed(result, **of):
+    made = copy.deepcopy(result)
+    for cell in made["cells"].values():
+        cell.update(copy.deepcopy(of))
+    return made
+
+
+def test_only_a_result_of_the_registered_sweep_is_used(tmp_path, capsys):
+    name, result = FOUND["claim_01_equal_m"]
+    (tmp_path / name).write_text(json.dumps(result))
+    faster = {"keys": {**result["cells"]["grpo_16"]["keys"], "optimizer.learning_rate": 1e-3}}
+    sparse = copy.deepcopy(result)
+    for curve in sparse["curves"].values():
+        curve["steps"] = [2 * step for step in curve["steps"]]
+    others = [
+        changed(result, steps=[12]),
+        changed(result, seeds=["0", "1"]),
+        changed(result, **faster),
+        sparse,
+        {**result, "cells": {"grpo_16": result["cells"]["grpo_16"]}},
+    ]
+    for day, other in enumerate(others, start=1):
+        (tmp_path / f"2099-01-0{day}_claim_01_equal_m.json").write_text(json.dumps(other))
+    assert words.newest("claim_01_equal_m", tmp_path) == (name, result)
+    assert capsys.readouterr().out.count("is not used") == len(others)
+    (tmp_path / "2099-01-09_claim_01_equal_m_2.json").write_text(json.dumps(result))
+    assert words.newest("claim_01_equal_m", tmp_path)[0] == "2099-01-09_claim_01_equal_m_2.json"
+
+
+def test_seconds_of_costs_that_fail_their_check_are_not_on_the_page(tmp_path, monkeypatch):
+    _, result = FOUND["claim_01_equal_m"]
+    monkeypatch.setattr(words, "COSTS", tmp_path)
+    costs = {"source": result["costs"]["two_cpu_cores"], "check": {"lowest": 0.91, "highest": 1.09}}
+    for check, accepted in ((costs["check"], True), ({"lowest": 0.89, "highest": 1.0}, False), (None, False)):
+        (tmp_path / "two_cpu_cores.json").write_text(json.dumps({**costs, "check": check}))
+        assert words.accepted(result, "two_cpu_cores") is accepted
+    (tmp_path / "two_cpu_cores.json").write_text(json.dumps({**costs, "source": "other curves"}))
+    assert not words.accepted(result, "two_cpu_cores")
+
+
+def test_published_costs_beyond_their_last_point_are_marked():
+    (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_10_llama")
+    rows = [row for row in words.rows(claim, FOUND[claim["sweep"]][1]) if row.axis == "seconds"]
+    assert {row.beyond for row in rows if row.baseline == "grpo_64"} == {("grpo_64",)}
+    assert {row.beyond for row in rows if row.baseline == "grpo_16"} == {()}
+    assert all(results_page.ratio(row).endswith("†") == bool(row.beyond) for row in rows)
+
+
+@pytest.mark.parametrize("claim", MEASURED, ids=by_sweep)
+def test_only_a_primary_contrast_can_be_advised(claim):
+    for row in words.rows(claim, FOUND[claim["sweep"]][1]):
+        advice = words.advice(row, FOUND[claim["sweep"]][1])
+        assert advice in results_page.GROUPS
+        assert advice != "do" or row.primary
+        assert row.decision.word != "undecided" or advice == "no effect shown"
+
+
+def test_equal_groups_are_called_different_in_at_most_five_percent_of_draws():
+    path = max(words.RESULTS.glob("20??-??-??_false_alarms*.json"))
+    result = json.loads(path.read_text(encoding="utf-8"))
+    for pipeline, found in result["any gain or loss"].items():
+        assert found["mean"] <= 0.05, pipeline
+        error = math.sqrt(0.05 * 0.95 / result["settings"]["trials"])
+        assert found["highest"] <= 0.05 + 3 * error, pipeline
+
+
+def test_shared_runs_are_counted_by_seed_and_curve():
+    curves = {"a": {"seeds": {"0": [0.1], "1": [0.1]}}, "b": {"seeds": {"0": [0.1], "1": [0.2]}}}
+    assert words.shared([{"curves": curves}, {"curves": {"c": curves["a"]}}]) == (3, 6)

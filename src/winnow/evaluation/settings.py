@@ -218,9 +218,10 @@ def evaluation_tasks(
     task_defaults: bool = False,
     further: bool = True,
 ) -> list[EvaluationTask]:
-    """One per task of `tasks` (see `named_tasks`); without any, the task of the settings.
+    """One per task of `tasks` (see `named_tasks`); without any, the task of the settings. A name without a path keeps
+    the options, such as files, of the settings' task or entry of `evaluate.tasks` with this name.
 
-    In that case `further` adds the tasks of `evaluate.tasks`. `settings_from` documents the origin of
+    Without `tasks`, `further` adds the tasks of `evaluate.tasks`. `settings_from` documents the origin of
     the settings. Raises what it and `source_of` raise, and ConfigError if the task, reward or engine of a run was a
     function given from Python.
     """
@@ -238,7 +239,7 @@ def evaluation_tasks(
             source, model, changed, sets, trust_run=trust_run, task_defaults=task_defaults, further=further
         )
 
-    configs = [resolved(task) for task in named or (None,)]
+    configs = [resolved(_with_options(task, source.data)) for task in named] or [resolved(None)]
     if not named and further:
         first, more = configs[0].task, configs[0].evaluate.tasks
         configs += [resolved(None, task) for task in more if (task.use, task.options) != (first.use, first.options)]
@@ -249,6 +250,22 @@ def evaluation_tasks(
     names = distinct([one.task.label for one in configs], taken=("metrics", "settings", "report"))
     single = [_without_further(one) for one in configs]
     return [EvaluationTask(name, one, source.base) for name, one in zip(names, single, strict=True)]
+
+
+def _with_options(task: Mapping[str, Any], data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A named task with the options that nested settings give it; None if it is their own task.
+
+    Code is named by the call alone, so a function of a file has the options of the call.
+    """
+    if task.keys() != {"use"} or ".py:" in task["use"]:
+        return task
+    own, evaluate = tables(data).get("task"), data.get("evaluate")
+    if isinstance(own, Mapping) and own.get("use") == task["use"]:
+        return None
+    further = evaluate.get("tasks") if isinstance(evaluate, Mapping) else None
+    listed = further if isinstance(further, (list, tuple)) else ()
+    same = [one for one in listed if isinstance(one, Mapping) and one.get("use") == task["use"]]
+    return same[0] if len(same) == 1 else task
 
 
 def named_tasks(texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import winnow
 from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
-from winnow.evaluation.settings import EVERY, settings_from, settings_of, source_of
+from winnow.evaluation.settings import EVERY, evaluation_tasks, settings_from, settings_of, source_of
 from winnow.training.setup.resolve import resolve_members
 
 PLANTED = """
@@ -61,6 +61,33 @@ def test_a_checkpoint_is_evaluated_with_its_runs_configuration(run):
     assert (config.model.path, config.model.lora) == (str(checkpoint), None)
     assert (config.seed, config.task.options, config.evaluate.problems) == (7, {"path": "y"}, 3)
     assert base == checkpoint.parents[1]
+
+
+FILES = {"train": "a.jsonl", "test": "b.jsonl", "question": "q"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "options"),
+    [
+        ('[task]\nuse = "jsonl"\ntrain = "a.jsonl"\ntest = "b.jsonl"\nquestion = "q"', "jsonl", FILES),
+        (
+            '[evaluate]\ntasks = [{ use = "jsonl", train = "a.jsonl", test = "b.jsonl", question = "q" }]',
+            "jsonl",
+            FILES,
+        ),
+        ('[task]\nuse = "jsonl"\ntrain = "a.jsonl"\ntest = "b.jsonl"', "jsonl=c.jsonl", {"path": "c.jsonl"}),
+        ('[task]\nuse = "jsonl"\ntrain = "a.jsonl"\ntest = "b.jsonl"', "arithmetic", {}),
+    ],
+)
+def test_a_task_named_as_in_the_file_keeps_the_files_options(tmp_path, text, named, options):
+    (tmp_path / "mine.toml").write_text(text)
+    (one,) = evaluation_tasks("bundled", tmp_path / "mine.toml", [named])
+    assert (one.config.task.use, one.config.task.options) == (named.partition("=")[0], options)
+
+
+def test_a_task_named_as_in_the_run_keeps_the_runs_options(run):
+    (one,) = evaluation_tasks(str(run(TRAINED)), None, ["jsonl"])
+    assert one.config.task.options == {"path": "x"}
 
 
 def test_a_link_to_a_checkpoint_is_that_checkpoint(run, tmp_path):

@@ -135,6 +135,12 @@ def time_cautions(
         yield from _soon(label, seeds)
     if plateau.still_rising:
         yield _rising(baseline, plateau)
+    if plateau.unstable:
+        fall = f"{100 * plateau.fall:.3g} points" if plateau.share else f"{plateau.fall:.3g}"
+        yield (
+            f"{baseline}: unstable; its seeds fall by {fall} below their own maximum, in the mean, so its plateau is "
+            f"no level to compare with; lower its learning rate"
+        )
 
 
 def _rising(baseline: str, plateau: Plateau) -> str:

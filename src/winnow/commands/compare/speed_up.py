@@ -77,6 +77,7 @@ def smoothed(y: FloatArray) -> FloatArray:
 SHARE = 0.95  # of the plateau: the level
 LAST = 3  # the plateau is measured over the last 1 / LAST of the evaluations
 MOST_GAIN = 0.01  # for a share; for other measures a fraction of the plateau
+MOST_FALL = 0.05  # likewise
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Plateau:
     gain: float  # mean over seeds of the gain of a least-squares line there; NaN for a single evaluation
     bound: float  # one-sided 95% upper bound of `gain`, by Student's t; for one curve the gain itself
     share: bool  # whether values are between 0 and 1, so that a point is 0.01
+    fall: float  # mean over seeds of the largest fall of the smoothed curve below its own running maximum
 
     @property
     def level(self) -> float | None:
@@ -100,8 +102,15 @@ class Plateau:
 
     @property
     def still_rising(self) -> bool:
-        """Whether the runs do not show that the baseline has levelled off; longer runs may have a higher level."""
-        return not self.bound <= self.most_gain
+        """Whether the runs do not show that the baseline has levelled off; longer runs may have a higher level. A curve
+        whose line falls by more than a plateau may gain does not rise.
+        """
+        return not (self.bound <= self.most_gain or self.gain < -self.most_gain)
+
+    @property
+    def unstable(self) -> bool:
+        """Whether the baseline falls too far below its own maximum for its plateau to be a level."""
+        return self.fall > (MOST_FALL if self.share else MOST_FALL * abs(self.value))
 
 
 def plateau_of(curves: Sequence[Curve], measure: str, *, share: bool = True) -> Plateau:
@@ -115,7 +124,15 @@ def plateau_of(curves: Sequence[Curve], measure: str, *, share: bool = True) -> 
     gain, seeds = float(gains.mean()), len(gains)
     error = float(gains.std(ddof=1)) / math.sqrt(seeds) if seeds > 1 else 0.0
     bound = gain + float(stdtrit(seeds - 1, 0.95)) * error if seeds > 1 else gain
-    return Plateau(value, gain, bound, share)
+    return Plateau(value, gain, bound, share, mean_fall([c.y[measure][np.isfinite(c.y[measure])] for c in curves]))
+
+
+def mean_fall(seeds: Sequence[FloatArray]) -> float:
+    """The mean over [P] measured values of each seed of the largest fall of the smoothed curve below its running
+    maximum.
+    """
+    means = [smoothed(y) for y in seeds]
+    return float(np.mean([(np.maximum.accumulate(y) - y).max() for y in means]))
 
 
 def is_share(curves: Sequence[Curve], measure: str) -> bool:

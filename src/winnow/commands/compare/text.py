@@ -16,7 +16,7 @@ from winnow.commands.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedU
 from winnow.view.text import format_count, format_duration, one_line, sanitize
 
 GAP = 2  # columns between two cells
-STILL_RISING = "still rising"
+STILL_RISING, UNSTABLE = "still rising", "unstable"
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -36,9 +36,9 @@ def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[st
 def _level(comparison: GroupComparison, ratio: TimeRatio) -> str:
     plateau = comparison.plateau
     level, value = (number(comparison, of) for of in (plateau.level or math.nan, plateau.value))
-    rising = f", {STILL_RISING}" * plateau.still_rising
+    marks = f", {STILL_RISING}" * plateau.still_rising + f", {UNSTABLE}" * plateau.unstable
     how = "compared seed by seed" if ratio.paired else "compared by group means, as the seeds are not the same"
-    return f"level: {title(comparison.measure)} {level} (plateau {value}{rising}); {how}"
+    return f"level: {title(comparison.measure)} {level} (plateau {value}{marks}); {how}"
 
 
 _HEAD = ("", "baseline", "group", "speed-up [95%]", f"PODS {PODS_SHARE:.0%}")
@@ -227,7 +227,7 @@ ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
 CURVES = ("group", "axis", "x", "measure", *ESTIMATE)
 SPEED_UPS = (
     "group", "baseline", "axis", "measure", "costs",
-    "level", "plateau", "plateau_gain", "plateau_gain_bound", "still_rising",
+    "level", "plateau", "plateau_gain", "plateau_gain_bound", "still_rising", "unstable",
     "seeds", "baseline_seeds", "paired", "censored_group", "censored_baseline", "at_first_group", "at_first_baseline",
     "group_time", "baseline_time", "ratio", "low", "high", "at_least", "at_most", "difference_shown",
     "pods_level", "pods_baseline_x", "pods_group_x", "pods_group_last_x", "pods_99", "pods_never_reached",
@@ -276,7 +276,7 @@ def _speed_up(row: SpeedUpRow, comparison: GroupComparison) -> tuple[Any, ...]:
     )
     return (
         *(row.group, comparison.baseline, row.axis, comparison.measure, comparison.costs and comparison.costs.source),
-        *(plateau.level, plateau.value, plateau.gain, plateau.bound, plateau.still_rising),
+        *(plateau.level, plateau.value, plateau.gain, plateau.bound, plateau.still_rising, plateau.unstable),
         *(seeds[row.group], seeds[comparison.baseline], of.paired, *endings),
         *(of.group, of.baseline, of.ratio, of.low, of.high, of.at_least, of.at_most),
         of.shows_difference if of.has_interval else None,

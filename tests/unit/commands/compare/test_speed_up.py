@@ -105,6 +105,21 @@ def test_a_gain_of_more_than_one_point_is_rising(gain, rising):
     assert plateau_of(curves(*([0.1, 0.6, 0.6 + gain] for _ in range(2))), "m").still_rising is rising
 
 
+def test_a_curve_that_falls_is_not_rising_however_uncertain():
+    falling = plateau_of(curves([0.1, 0.7, 0.60], [0.1, 0.6, 0.65]), "m")  # gains -0.1 and 0.05
+    assert falling.gain == pytest.approx(-0.025)
+    assert falling.bound > 0.01
+    assert not falling.still_rising
+
+
+@pytest.mark.parametrize(("low", "unstable"), [(0.45, False), (0.44, True)])
+def test_a_baseline_is_unstable_by_the_mean_largest_fall_of_its_smoothed_seeds(low, unstable):
+    one = [0.0, 0.6, 0.6, 0.6, low, low, low, 0.6]  # means of three: 0.6 at the highest, `low` at the lowest
+    plateau = plateau_of(curves(one, [0.0, 0.6, 0.6, 0.6, 0.65, 0.65, 0.65, 0.65], [0.6] * 8), "m")
+    assert plateau.fall == pytest.approx((0.6 - low) / 3)
+    assert plateau.unstable is unstable
+
+
 def test_a_measure_that_is_no_share_may_gain_one_percent_of_its_plateau():
     lengths = curves([10, 200, 203], [10, 200, 203])
     assert not is_share(lengths, "m")

@@ -1,0 +1,97 @@
+"""Choose a learning rate for every arm of a claim from its pilots, by the rule in benchmarks/claims.toml.
+
+    winnow sweep configs/sweeps/claim_02_pilots.toml
+    python benchmarks/pilots.py claim_02_pilots
+
+Reads sweeps/NAME, whose labels are ARM,learning_rate=RATE. An arm gets the rate with the highest held-out accuracy,
+averaged over all evaluations after step 0 and over seeds. A cell is stable if its seeds fall by at most 5 points from
+their running maximum, in the mean. The level is 95% of the mean accuracy over the last third of the evaluations of a
+chosen cell that is stable, the lowest of these, rounded down to a tenth of a point. Writes
+benchmarks/results/<date>_NAME.json with every curve. If the rate of an arm is the first or the last of the grid, the
+grid has to be extended for all arms.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import frame
+import numpy as np
+
+from winnow.commands.compare.curve import ACCURACY
+from winnow.commands.compare.groups import seed_groups
+from winnow.commands.compare.inputs import named_inputs
+from winnow.commands.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
+from winnow.records import FloatArray
+
+LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
+
+
+def main() -> None:
+    parser = frame.parser(__doc__)
+    parser.add_argument("sweep", help="the name of the pilots' sweep")
+    parser.add_argument("--folder", help="default: sweeps/NAME")
+    options = frame.parse(parser)
+    folder = options.folder or f"sweeps/{options.sweep}"
+    groups, notes = seed_groups(named_inputs([folder]).inputs)
+    cells = {group.label: described({str(curve.seed): curve.y[ACCURACY] for curve in group.curves}) for group in groups}
+    rates = chosen(cells)
+    report = {
+        "chosen": rates,
+        "at the edge of the grid": at_edge(cells, rates),
+        "level": level([cells[f"{arm},learning_rate={rate:g}"] for arm, rate in rates.items()]),
+        "cells": cells,
+        "steps": groups[0].curves[0].x["steps"].tolist(),
+        "notes": notes,
+    }
+    frame.finish(options.sweep, report, options, show=("chosen", "at the edge of the grid", "level"))
+
+
+def described(curves: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """What the rule reads of a cell, and its curves."""
+    fall = mean_fall([np.asarray(y) for y in curves.values()])
+    return {
+        "mean accuracy": round(float(np.mean([y[1:].mean() for y in curves.values()])), 5),
+        "fall": round(fall, 5),
+        "stable": fall <= MOST_FALL,
+        "last third": round(float(np.mean([y[-math.ceil(len(y) / LAST) :].mean() for y in curves.values()])), 5),
+        "seeds": {seed: [round(float(value), 5) for value in y] for seed, y in curves.items()},
+    }
+
+
+def chosen(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """arm -> its rate with the highest mean accuracy, of equal ones the lowest."""
+    return {
+        arm: max(rates, key=lambda rate, rates=rates: (rates[rate]["mean accuracy"], -rate))  # type: ignore[misc]
+        for arm, rates in _by_arm(cells).items()
+    }
+
+
+def at_edge(cells: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]) -> list[str]:
+    """The arms whose rate is the first or the last of their grid."""
+    return [arm for arm, of in _by_arm(cells).items() if rates[arm] in (min(of), max(of))]
+
+
+def level(cells: Sequence[Mapping[str, Any]]) -> float:
+    """The level from the chosen cells. Raises ValueError if none of them is stable."""
+    stable = [cell["last third"] for cell in cells if cell["stable"]]
+    if not stable:
+        raise ValueError("no arm is stable at its rate, so there is no level")
+    return math.floor(1000 * SHARE * min(stable)) / 1000
+
+
+def _by_arm(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, Mapping[str, Any]]]:
+    arms: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for label, cell in cells.items():
+        match = LABEL.fullmatch(label)
+        if match is None:
+            raise ValueError(f"{label!r} is not ARM,learning_rate=RATE")
+        arms.setdefault(match["arm"], {})[float(match["rate"])] = cell
+    return arms
+
+
+if __name__ == "__main__":
+    main()
