@@ -46,10 +46,10 @@ def questions() -> Path:
     return data
 
 
-def sweep() -> Path:
+def sweep(text: str | None = None) -> Path:
     """The folder of a sweep of the labels of claim 1, with two seeds of a few steps each, which it runs now."""
     place = folder()
-    (place / "sweep.toml").write_text(SWEEP, encoding="utf-8")
+    (place / "sweep.toml").write_text(text or SWEEP, encoding="utf-8")
     subprocess.run([sys.executable, "-m", "winnow", "sweep", "sweep.toml"], cwd=place, check=True)
     return place / "runs"
 
@@ -78,6 +78,10 @@ select = "all"
 "rollout.rollouts_per_prompt" = 8
 select = { use = "max_variance", keep_per_prompt = 4 }
 """
+RATE = '"optimizer.learning_rate" = 1e-3\n'
+PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.001"') + (
+    '[grid]\n"optimizer.learning_rate" = [5e-4, 1e-3]\n'
+)
 COSTS = REPOSITORY / "configs" / "costs" / "two_cpu_cores.json"
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
@@ -94,6 +98,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "demo": {"folder": lambda: sweep() / "grpo_16"},
     "engine_precision": {"problems": 4, "prompts": 2, "steps": [0, 1]},
     "equal_groups": {"trials": 2},
+    "false_alarms": {"trials": 2},
     "generation_speed": {"rounds": 1, "before": REPOSITORY, "after": REPOSITORY, "shapes": ["bundled"]},
     "gradient_noise": {"prompts": 16, "rollouts": 16, "resamples": 4},
     "gvm_variance": {"prompts": 8, "measure": 4, "pool": 8, "probe": 2, "probes": 4, "resamples": 4, "rollouts": [2]},
@@ -103,6 +108,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "math_wrong_verdicts": {"data": REAL, "per_kind": 1},
     "off_policy": {"seeds": 2, "updates": 4, "lags": [0, 1], "rates": [1.0]},
     "parity": {"prompts": 2, "rollouts": [1, 2]},
+    "pilots": {"sweep": "claim_02_pilots", "folder": lambda: str(sweep(PILOTS))},
     "planner": {"sweeps": lambda: [str(sweep())], "baseline": "grpo_16", "costs": str(COSTS), "steps": 4},
     "played": {"sweep": "guess_number", "folder": sweep},
     "ppo": {"folder": folder, "seeds": 1, "variants": ["grpo"]},

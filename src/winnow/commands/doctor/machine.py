@@ -304,6 +304,8 @@ OPTIONAL = (
     Optional("math-verify", "math", "compare answers by computer algebra (rewards with grader = 'math')"),
     Optional("datasets", "hub", "read data sets of the hub"),
     Optional("huggingface-hub", "hub", "fetch models and data of the hub"),
+    Optional("gguf", "gguf", "read models in GGUF files (winnow fetch)"),
+    Optional("if-verifiable", "instructions", "check verifiable instructions"),
     Optional("reasoning-gym", "gym", "train on the tasks of reasoning_gym"),
     Optional("verifiers", "verifiers", "train on task sets of the verifiers library"),
     Optional("bitsandbytes", "bnb", "use 8-bit moments and bases of 4 bits"),
