@@ -153,7 +153,7 @@ METRICS: dict[str, str] = {
     "sampler/skipped": "prompts that the sampler considered and did not draw; in the row of the first step of a draw",
     "sampler/overdue": "prompts that were drawn because they had waited longer than the sampler's `patience`",
     "sampler/probability_least": "lowest probability with which a step of the draw has one of its prompts; absent, as "
-    "the next one, with a sampler that knows none",
+    "the next one, for a sampler whose draws have no known probability",
     "sampler/probability_most": "highest such probability",
     "plan/count_min": "fewest rollouts of a prompt in the probed plan",
     "plan/count_max": "most rollouts of a prompt in the probed plan",

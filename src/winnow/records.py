@@ -221,7 +221,7 @@ class Group:
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
     outcomes: tuple[Outcome, ...] | None = None  # [N]
-    drawn: Draw | None = None  # of its prompt; None where the sampler knows no probability, or has one for all prompts
+    drawn: Draw | None = None  # of its prompt; None if it has no known probability, or the same for all prompts
     keep: BoolArray | None = None  # [N]
     token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
     values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: the values before each token

@@ -52,7 +52,7 @@ class PromptValue:
             raise ValueError(f"within = {self.within} must be a range")
 
     def added(self, n: IntArray, statistics: FloatArray) -> FloatArray:
-        """[K] the value that rollout n + 1 adds. Raises ValueError where it is not a number."""
+        """[K] the value that rollout n + 1 adds. Raises ValueError if it is not a number."""
         if self.gain is None:
             gains = np.asarray(self.total(n + 1, statistics) - self.total(n, statistics), dtype=np.float64)
         else:

@@ -283,7 +283,7 @@ def adarft(
     Checked against the authors' code (uscnlp-lime/verl, verl/trainer/ppo/custom_sampler.py and ray_trainer.py). There
     8 loader processes fetch batches ahead, so a batch has an old level, and equal distances are ordered by position. So
     a constant level gives the same batch in every step. Here ties are in the order of the epoch, and `candidates` times
-    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError where a prompt
+    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError if a prompt
     has no difficulty.
     """
     check_number("target", target)

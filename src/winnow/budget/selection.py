@@ -109,7 +109,7 @@ def _ascending(rewards: FloatArray, ties: FloatArray) -> IntArray:
 
 
 def _checked(rewards: FloatArray, ties: FloatArray) -> FloatArray:
-    """The rewards. Raises ValueError where the two are not [N], a reward is not finite, or two ties are equal."""
+    """The rewards. Raises ValueError if the two are not [N], a reward is not finite, or two ties are equal."""
     if np.ndim(rewards) != 1 or np.shape(rewards) != np.shape(ties):
         raise ValueError(f"rewards of shape {np.shape(rewards)} and ties of shape {np.shape(ties)}: both must be [N]")
     if not np.isfinite(rewards).all():

@@ -50,7 +50,7 @@ def relabel_errors(key: str, of: str = "model.path") -> Iterator[None]:
 def settings_folder(path: str) -> Path:
     """The folder with the settings and the tokenizer, downloaded from the hub where necessary.
 
-    Raises DataError where there is no such model.
+    Raises DataError if there is no such model.
     """
     return _download(path, SETTINGS) if is_hub_id(path) else _local(path)
 

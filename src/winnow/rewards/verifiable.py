@@ -66,7 +66,7 @@ def require() -> None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Raise DataError for a rule that no checker of winnow's knows, and for arguments that are not exactly the
+    """Raise DataError for a rule without a checker in winnow, and for arguments that are not exactly the
     checker's: it would draw those that are absent.
     """
     name, arguments = str(rule.get("rule")), rule.get("arguments")
@@ -203,7 +203,7 @@ def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
 
 
 def _rules(prompt: Prompt) -> Sequence[Rule]:
-    """The rules of a prompt. Raises DataError where there is none, or a bad one."""
+    """The rules of a prompt. Raises DataError if there is none, or a bad one."""
     rules: Sequence[Rule] = prompt.meta.get("rules") or ()
     if not rules:
         raise _bad_rule("the problem has no rules in meta['rules']", "use the task 'instructions', or add them")

@@ -146,7 +146,7 @@ class History:
         dynamic sampling may add. `state` is the sampler's next state, and `metrics` are those of the draw. `chances`
         are, for each of the steps, the probabilities with which it has its rows; None: unknown, or equal.
 
-        Raises ValueError where a prompt is drawn twice.
+        Raises ValueError if a prompt is drawn twice.
         """
         drawn = np.concatenate([np.asarray(of_step, dtype=np.int64) for of_step in rows])
         if len(np.unique(drawn)) < len(drawn):

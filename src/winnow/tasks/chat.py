@@ -124,7 +124,7 @@ def conversation_texts(
 ) -> list[str]:
     """The text of every conversation, up to the next message of the assistant; `options` as in `chat_texts`.
 
-    With `parts`, every content is given as a list of one part. Raises DataError where the template is missing, fails or
+    With `parts`, every content is given as a list of one part. Raises DataError if the template is missing, fails or
     exceeds a limit, and ConfigError as `chat_texts`.
     """
     texts, refusal = _attempt(conversations, tokenizer, options, parts=parts)

@@ -144,7 +144,7 @@ def _split_file(own: Mapping[str, str], wanted: Split, fields: _Fields) -> Itera
 def _read(
     file: str, key: str, fields: _Fields, keys: Sequence[str] | None
 ) -> Iterator[tuple[Record, tuple[Message, ...]]]:
-    """The rows of a file with their messages. Raises DataError where question or answer is missing."""
+    """The rows of a file with their messages. Raises DataError if question or answer is missing."""
     path = Path(file).expanduser()
     for record in read_rows(path, key=key, keys=keys):
         for role, name in fields.roles.items():

@@ -34,7 +34,7 @@ def problem(
 def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Problem]:
     """The problems of a split with unique ids: a repeated question is numbered `-2`, `-3` ...
 
-    Raises DataError where there is no problem.
+    Raises DataError if there is no problem.
     """
     seen: Counter[str] = Counter()
     unique = []
@@ -75,7 +75,7 @@ def check_only_test(task: str, split: str) -> None:
 
 
 def check_split(split: str) -> Split:
-    """`split` itself. Raises ConfigError where there is no such split."""
+    """`split` itself. Raises ConfigError if there is no such split."""
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}", remedy=near_miss(split, SPLITS), code="config.value")
     return split

@@ -194,7 +194,7 @@ class TrlLog(ForeignLog):
         return f"put {table} back (a run with logging_steps above 1 has a table of some steps only)"
 
     def _tables(self) -> dict[int, Path]:
-        """step -> its table. Raises DataError where there is none."""
+        """step -> its table. Raises DataError if there is none."""
         folder = self.path / COMPLETIONS
         found: dict[int, Path] = {}
         with errors_as(DataError, f"cannot read {folder}", "make it readable", code="data.unreadable"):
@@ -229,7 +229,7 @@ class TrlLog(ForeignLog):
     def _weights(self, state: TrainerState) -> list[float]:
         """The weights of the rewards: those of the settings, or 1 each.
 
-        Raises DataError where the logged rewards contradict them.
+        Raises DataError if the logged rewards contradict them.
         """
         given = self.settings.reward_weights
         weights = [1.0] * len(state.rewards) if given is None else list(given)
@@ -267,7 +267,7 @@ class TrlLog(ForeignLog):
     def _groups(self, path: Path, table: pa.Table, state: TrainerState, mean_length: float) -> Iterator[ForeignGroup]:
         """The groups: consecutive rows of one prompt, or as many as the settings name.
 
-        Raises DataError where they are unequal.
+        Raises DataError if they are unequal.
         """
         rewards = _rewards(path, table, state.rewards, self._weights(state))
         prompts = [_text(prompt) for prompt in table["prompt"].to_pylist()]
@@ -332,7 +332,7 @@ def _parsed_state(path: Path, when: tuple[int, ...]) -> TrainerState:
 
 
 def _table(path: Path, step: int, state: TrainerState) -> pa.Table:
-    """The table of a step of TRL. Raises DataError where it is damaged, lacks a column, or is of another step."""
+    """The table of a step of TRL. Raises DataError if it is damaged, lacks a column, or is of another step."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -393,7 +393,7 @@ def _kept(path: Path, table: pa.Table) -> BoolArray:
 
 
 def _verdicts(folder: Path, parts: Mapping[str, FloatArray], name: str) -> BoolArray:
-    """[rows] whether the reward of this name is at least 1. Raises DataError where the run has no such reward."""
+    """[rows] whether the reward of this name is at least 1. Raises DataError if the run has no such reward."""
     if name not in parts:
         raise DataError(
             f"{folder / SETTINGS}: the run has no reward {name!r}",

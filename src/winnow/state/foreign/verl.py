@@ -227,7 +227,7 @@ class VerlLog(ForeignLog):
         return {} if path is None else _logged(path, written(path))
 
     def _logger_file(self) -> Path | None:
-        """The file of verl's file logger. Raises DataError where there are several."""
+        """The file of verl's file logger. Raises DataError if there are several."""
         above = [self.path.parent] * bool(_dumps(self.path))  # its dumps alone were named
         for folder in (self.path, *above):
             found = [path for path in sorted(folder.glob("*.jsonl")) if not _DUMP.fullmatch(path.name)]

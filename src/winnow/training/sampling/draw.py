@@ -35,7 +35,7 @@ def make_history(members: Members, pool: PromptPool) -> History:
 def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[int]) -> None:
     """Draw the prompts of these steps, all different, and record them in the history.
 
-    Raises ConfigError where the sampler returns anything but that number of different prompts.
+    Raises ConfigError if the sampler returns anything but that number of different prompts.
     """
     rollout = members.config.rollout
     count = len(steps) * rollout.prompts_per_step

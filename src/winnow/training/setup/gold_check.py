@@ -44,7 +44,7 @@ def check_golds(
 ) -> tuple[str, ...]:
     """Warnings about golds of the sample that the reward refuses. All ranks get those of the rank that writes.
 
-    Raises DataError where it refuses those of every problem that it judged; a user's reward with other options than its
+    Raises DataError if it refuses those of every problem that it judged; a user's reward with other options than its
     defaults is a warning too. A gold without a verdict counts neither as refused nor as accepted.
     """
     return ranks.from_writer(lambda: tuple(_warnings(members, sample, verifiers, now)), doing="trying golds")
