@@ -23,7 +23,8 @@ LOADS = {
 }
 
 # (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged:
-# inside the sandbox, in a process of its own, and nothing imports it. A trainer and its engine's process pickle what
+# inside the sandbox, in a process of its own, and nothing imports it. It also imports the standard modules that
+# preamble.py lists, under the names that the program reads. A trainer and its engine's process pickle what
 # they say over a socket pair without a name, which nobody else can write to; what a model wrote is in it as text. The
 # ranks of a run do so among each other, over connections that they made in torch's process group, whose network must be
 # trusted as for any training with torch. The file of user code runs a "file.py:function" from its text, as an import
@@ -33,6 +34,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("user_code.py", "exec"),
     ("verify/sandbox/shim.py", "compile"),
     ("verify/sandbox/shim.py", "exec"),
+    ("verify/sandbox/shim.py", "__import__"),
     ("engines/process/engine.py", "pickle"),
     ("engines/process/messages.py", "pickle"),
     ("ranks.py", "pickle"),
