@@ -195,8 +195,8 @@ def form_of(template: str) -> str:
 def read_calls(text: str, form: str = AUTO) -> list[Call | Malformed]:
     """The calls in a turn of the policy, in order: those in winnow's own form, and those in `form`.
 
-    "auto" is the form "hermes" where no chat template has decided (`form_of`). After `MOST` calls a last `Malformed`
-    stands for all others. A turn that ends a thought, but does not begin it, has begun inside it.
+    "auto" is the form "hermes" where no chat template has decided (`form_of`). After `MOST` calls, one last
+    `Malformed` takes the place of all others. A turn that ends a thought, but does not begin it, has begun inside it.
     """
     found = _found(text, FORMS[USUAL if form == AUTO else form])
     calls = [Malformed("a call inside <think> is not made", own=call.own) if inside else call for call, inside in found]

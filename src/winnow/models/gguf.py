@@ -1,7 +1,7 @@
 """Write the model in a GGUF file, such as llama.cpp uses, as a folder in Hugging Face format with bfloat16 weights.
 
 Quantized weights become numbers again, each rounded to the nearest one of bfloat16. They are not the weights that were
-published: the file has only their rounded values, and the model card that is written says which tensors had how many
+published: the file has only their rounded values, and the model card lists which tensors had how many
 bits. The layout and the tokenizer are checked before any weight is read.
 """
 
