@@ -19,7 +19,7 @@ from winnow.state.costs import read_costs
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import claims
 import step_costs
-from pilots import at_edge, chosen, described, level
+from pilots import arms_with_unfinished, at_edge, chosen, described, level
 
 
 def cells(**arms):
@@ -151,3 +151,12 @@ def test_a_file_of_costs_is_written_only_if_the_machine_was_alone(tmp_path, monk
         check = json.loads(step_costs.COSTS.read_text())["check"]
         assert check == {"lowest": pytest.approx(1, abs=1e-3), "highest": pytest.approx(1, abs=1e-3), "others": 0.0}
         assert read_costs(step_costs.COSTS).source == report["costs"]["source"]
+
+
+def test_an_arm_with_an_unfinished_run_is_left_out():
+    two = {"100": np.zeros(3), "101": np.zeros(3)}
+    short = {"100": np.zeros(3), "101": np.zeros(2)}
+    labels = [f"{arm},learning_rate={rate}" for arm in ("whole", "short", "seed", "label") for rate in ("1e-4", "2e-4")]
+    of = dict(zip(labels, [two, two, two, short, {"100": np.zeros(3)}, two, two], strict=False))
+    assert arms_with_unfinished(of, labels, ["100", "101"]) == ["short", "seed", "label"]
+    assert arms_with_unfinished({label: two for label in labels}, labels, ["100", "101"]) == []
