@@ -3,11 +3,11 @@
     winnow sweep configs/sweeps/claim_03_rollouts.toml
     python benchmarks/claims.py claim_03_rollouts --costs configs/costs/two_cpu_cores.json configs/costs/pods_a.json
 
-Reads the registered cells of sweeps/NAME and the entry of benchmarks/claims.toml whose sweep it is, compares as
-`winnow compare` does, and writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. A claim with a level in
-that file is timed to it, and the others to 95% of the plateau of their baseline. Seconds are recomputed from the costs;
-those that the runs measured are not used, because two runs shared the machine. A contrast has no row if the folder
-lacks one of its cells, and no seconds if the costs omit work of one of them.
+Reads the registered cells of sweeps/NAME and the entry of benchmarks/claims.toml whose sweep it is, compares as `winnow
+compare` does, and writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. A
+claim with a level in that file is timed to it, and the others to 95% of the plateau of their baseline. Seconds are
+recomputed from the costs; those that the runs measured are not used, because two runs shared the machine. A contrast
+has no row if the folder lacks one of its cells, and no seconds if the costs omit work of one of them.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def page(claims: Sequence[Claim], found: Found) -> str:
 
 
 def screen(claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """What to do, what not to do, and what shows no effect: a row per tuned contrast, on its first axis with a result."""
+    """What to do, what not to do, and what shows no effect: a row per tuned contrast, on its first axis."""
     yield "| | instead of | evidence | when it applies |"
     yield "|---|---|---|---|"
     rows = [(*row, words.advice(row[1], row[2])) for row in advised(claims, found)]
