@@ -213,9 +213,7 @@ def test_links_of_the_configurations_lead_somewhere():
 
 def test_no_command_writes_where_git_would_show_it():
     ignored = (REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
-    written = [
-        tomllib.loads((REPOSITORY / "configs/sweeps/claim_02_tuned.toml").read_text(encoding="utf-8"))["output"]
-    ]
+    written = [tomllib.loads((REPOSITORY / "configs/sweeps/claim_02_tuned.toml").read_text(encoding="utf-8"))["output"]]
     for command in (*SHOWN, *NAMED):
         name, arguments = words(command)
         written += [path for option, path in itertools.pairwise(arguments) if option in ("--output", "-o", "--json")]
