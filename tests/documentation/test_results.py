@@ -323,3 +323,36 @@ def test_equal_groups_are_called_different_in_at_most_five_percent_of_draws():
 def test_shared_runs_are_counted_by_seed_and_curve():
     curves = {"a": {"seeds": {"0": [0.1], "1": [0.1]}}, "b": {"seeds": {"0": [0.1], "1": [0.2]}}}
     assert words.shared([{"curves": curves}, {"curves": {"c": curves["a"]}}]) == (3, 6)
+
+
+def partly_run():
+    """(arm of claim 14 that was run, result): the rows and cells of a contrast of claim 2, under that arm's label."""
+    result = copy.deepcopy(FOUND["claim_02_tuned"][1])
+    of = ("grpo_16", "pods_64_16"), {"steps", "seconds", "tokens_generated"}
+    rows = [r for r in result["contrasts"] if (r["baseline"], r["group"]) == of[0] and r["axis"] in of[1]]
+    arm = "grpo_8"
+    for row in rows:
+        row["group"] = arm
+        row["times"] = {side: dict(list(at.items())[:8]) for side, at in row["times"].items()}
+    for table in (result["cells"], result["curves"], *result["seconds"].values()):
+        table[arm] = table.pop("pods_64_16")
+        del table["grpo_64"]
+    return arm, {**result, "contrasts": rows}
+
+
+def test_a_claim_that_was_run_in_part_says_which_contrasts_were_not():
+    (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_14_tuned")
+    arm, result = partly_run()
+    found = {"claim_14_tuned": ("a.json", result)}
+    rows = words.rows(claim, result)
+    assert {(row.baseline, row.group) for row in rows} == {("grpo_16", arm)}
+    assert {row.look for row in rows} == {8}
+    assert all(row.decision.word != "not decided" and not row.primary for row in rows)
+    summary = list(results_page.summary([claim], found))
+    assert sum("| not run | - | - | - | one grid |" in line for line in summary) == len(claim["contrasts"]) - 1
+    lines = list(results_page.conclusions(claim, rows))
+    assert sum(line.endswith("not run.") for line in lines) == len(claim["contrasts"]) - 1
+    ((_, first, _),) = results_page.advised([claim], found)
+    assert (first.axis, first.costs) == ("seconds", words.THIS_MACHINE)  # the first of the registered axes
+    items = results_page.filled("- A.{items claim_14_tuned}", [claim], found)
+    assert len([line for line in items.splitlines() if line.startswith("- **")]) == 1
