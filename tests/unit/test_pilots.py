@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.groups import SeedGroup
+from winnow.commands.compare.groups import SeedGroup, omitted_work
 from winnow.state.costs import read_costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -160,3 +160,27 @@ def test_an_arm_with_an_unfinished_run_is_left_out():
     of = dict(zip(labels, [two, two, two, short, {"100": np.zeros(3)}, two, two], strict=False))
     assert arms_with_unfinished(of, labels, ["100", "101"]) == ["short", "seed", "label"]
     assert arms_with_unfinished({label: two for label in labels}, labels, ["100", "101"]) == []
+
+
+def test_a_claim_reads_its_registered_cells_alone_with_the_baseline_first(tmp_path):
+    for label in ("pods_32_16", "grpo_16", "of another sweep", "comparison"):
+        (tmp_path / label).mkdir()
+    found = claims.inputs("claim_03_rollouts", tmp_path)
+    assert found == [f"{label}={tmp_path / label}" for label in ("grpo_16", "pods_32_16")]
+    with pytest.raises(SystemExit, match="pods_64_2"):
+        claims.inputs("claim_04_kept", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "work"),
+    [
+        ({"allocate": {"use": "gvm"}, "probe": {"gradient_norm": "none"}}, []),
+        ({"allocate": "gvm", "probe": {"gradient_norm": "output_head"}}, ["a probe's gradient norms"]),
+        ({"allocate": {"use": "gvm"}, "critic": {"form": "model"}}, ["a value model", "a probe's gradient norms"]),
+        ({"allocate": {"use": "gvm_online"}}, []),
+        ({"critic": None}, []),
+        ({}, []),
+    ],
+)
+def test_the_work_that_cost_curves_omit(config, work):
+    assert omitted_work(config) == work
