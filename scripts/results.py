@@ -216,7 +216,7 @@ def summary(claims: Sequence[Claim], found: Found) -> Iterator[str]:
     """One row per contrast: the word and the ratio of times on each axis."""
     yield "| claim | instead of | this | seconds, this machine | seconds, published costs | tokens | steps | rates |"
     yield "|---|---|---|---|---|---|---|---|"
-    tuned = {tuple(pair): claim["number"] for claim in claims if words.is_tuned(claim) for pair in claim["contrasts"]}
+    tuned = {(row.baseline, row.group): claim["number"] for claim, row, _ in advised(claims, found)}
     for claim in claims:
         if (named := found[claim["sweep"]]) is None:
             yield f"| {claim['number']} | not measured yet | | | | | | |"
