@@ -92,12 +92,10 @@ def at_edge(cells: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]) 
     return [arm for arm, of in _by_arm(cells).items() if rates[arm] in (min(of), max(of))]
 
 
-def level(cells: Sequence[Mapping[str, Any]]) -> float:
-    """The level from the chosen cells. Raises ValueError if none of them is stable."""
+def level(cells: Sequence[Mapping[str, Any]]) -> float | None:
+    """The level from the chosen cells; None if none of them is stable."""
     stable = [cell["last third"] for cell in cells if cell["stable"]]
-    if not stable:
-        raise ValueError("no arm is stable at its rate, so there is no level")
-    return math.floor(1000 * SHARE * min(stable)) / 1000
+    return math.floor(1000 * SHARE * min(stable)) / 1000 if stable else None
 
 
 def _by_arm(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, Mapping[str, Any]]]:
