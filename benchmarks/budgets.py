@@ -5,9 +5,8 @@
 
 Reads sweeps/NAME, and the sweep's baseline. A candidate and its baseline are compared seed by seed where both have
 spent the same: at the end of the shorter run of the two, on each axis. Between two evaluations it is interpolated.
-Beside it is the time to 95% of the baseline's plateau, as `winnow compare` has it.
-Seconds are recomputed from `--costs`, because runs shared the machine. Tokens beyond cuts are on no axis. Writes
-benchmarks/results/<date>_NAME.json.
+Beside it is the time to 95% of the baseline's plateau, as `winnow compare` has it. There are no seconds, because runs
+shared the machine. Tokens beyond cuts are on no axis. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from winnow.commands.compare.comparison import compare_inputs
 from winnow.commands.compare.curve import ACCURACY, Curve, estimate
 from winnow.commands.compare.groups import SeedGroup
 from winnow.commands.compare.speed_up import SpeedUp
-from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 
-AXES = ("tokens_generated", "tokens_trained", "seconds", "steps")
+AXES = ("tokens_generated", "tokens_trained", "steps")
 BASELINES = {"vip_rloo": "rloo"}  # of the others it is that of the sweep
 POINTS = 64  # at which a curve is read for its mean
 
@@ -36,13 +34,11 @@ def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the sweep's file")
     parser.add_argument("--folder", help="default: sweeps/NAME")
-    parser.add_argument("--costs", default="configs/costs/two_cpu_cores.json")
     options = frame.parse(parser)
     folder = Path(options.folder or f"sweeps/{options.sweep}")
-    found = compare_inputs([str(folder)], costs=read_costs(Path(options.costs)))
+    found = compare_inputs([str(folder)])
     groups = {group.label: group for group in found.groups}
     report = {
-        "costs": read_costs(Path(options.costs)).source,
         "cells": {label: cell(group) for label, group in groups.items()},
         "contrasts": {
             label: contrast(group, groups[base], base)
@@ -50,7 +46,7 @@ def main() -> None:
             if (base := BASELINES.get(label, found.baseline)) != label
         },
         "sooner at 95% of the plateau": {  # than the sweep's baseline
-            label: {row.axis: _times_sooner(row) for row in found.speed_ups if row.group == label}
+            label: {row.axis: _times_sooner(row) for row in found.speed_ups if row.group == label and row.axis in AXES}
             for label in groups
             if label != found.baseline
         },

@@ -2,7 +2,8 @@
 
 scripts/results.py prints these, and tests/documentation/test_results.py recomputes them. A contrast is primary if
 benchmarks/claims.toml registers its claim with `primary` and `looks`. All others are secondary: their words are those
-of one look at their own two arms, and no word of theirs is corrected for their number.
+of one look at their own two arms, and no word of theirs is corrected for their number. A claim without `pilots` has
+rates that were not tuned on one grid. Its contrasts have intervals, and are not decided.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ UNKNOWN = float("nan")
 def claims() -> list[Claim]:
     """The registered claims."""
     return list(tomllib.loads(CLAIMS.read_text(encoding="utf-8"))["claim"])
+
+
+def is_tuned(claim: Claim) -> bool:
+    """Whether the learning rates of its arms were chosen on one grid, by pilots to the horizon."""
+    return "pilots" in claim
 
 
 def newest(sweep: str, folder: Path = RESULTS) -> tuple[str, Result] | None:
@@ -127,6 +133,8 @@ def rows(claim: Claim, result: Result) -> list[Row]:
                 continue
             beyond = tuple(b for b in (baseline, group) if seconds and is_beyond(result, b, costs))
             own = decision or _secondary(result, row, fixed="level" in claim)
+            if not is_tuned(claim):
+                own = replace(own, word="not decided")
             found.append(Row(baseline, group, row["axis"], costs, own, decision is not None, own.seeds, row, beyond))
     return found
 
@@ -152,7 +160,7 @@ def _secondary(result: Result, row: Mapping[str, Any], *, fixed: bool) -> Decisi
     if baseline is None or group is None:
         return Decision("undecided", *[UNKNOWN] * 5, len(row["times"]["group"]), "none")
     decision = decided(baseline, group)
-    return decision if fixed or fall(result, row["baseline"]) <= MOST_FALL else _undecided(decision)
+    return decision if fixed or fall(result, row["baseline"]) <= MOST_FALL else replace(decision, word="undecided")
 
 
 def fall(result: Result, label: str) -> float:
@@ -172,10 +180,6 @@ def at_level(claim: Claim, result: Result, level: float) -> list[Decision | None
         arms[label] = Times(tuple(time.x[STEPS] for time in found), tuple(not time.reached for time in found))
     pairs = [(first, second) for first, second in claim["contrasts"]]
     return [decision for decision, _ in in_sequence(arms, pairs, claim["looks"])]
-
-
-def _undecided(of: Decision) -> Decision:
-    return Decision("undecided", of.ratio, of.low, of.high, of.near_low, of.near_high, of.seeds, of.bound)
 
 
 def times(result: Result, row: Mapping[str, Any], side: str) -> Times | None:
@@ -293,12 +297,14 @@ def shared(results: Sequence[Result]) -> tuple[int, int]:
 def advice(row: Row, result: Result) -> str:
     """ "do", "do not" or "no effect shown": for a contrast by steps in seconds, else on its own axis.
 
-    An undecided contrast advises nothing. A secondary gain is no "do": nothing corrects it for the number of contrasts.
+    Without a word there is no advice. A secondary gain is no "do": nothing corrects it for the number of contrasts.
     """
     of, unit = row.decision, (1.0, 1.0)
+    if of.word in ("undecided", "not decided"):
+        return "no effect shown"
     least, most = relative_cost(result, row.baseline, row.group) if row.axis == STEPS else unit
-    if of.word != "undecided" and row.primary and of.bound in ("", "at least") and of.low / most > 1:
+    if row.primary and of.bound in ("", "at least") and of.low / most > 1:
         return "do"
-    if of.word != "undecided" and of.bound in ("", "at most") and least > 0 and of.high / least < 1:
+    if of.bound in ("", "at most") and least > 0 and of.high / least < 1:
         return "do not"
     return "no effect shown"

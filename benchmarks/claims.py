@@ -1,12 +1,13 @@
 """The result of one claim's sweep: curves and contrasts, under every pair of cost curves.
 
-    winnow sweep configs/sweeps/claim_01_equal_m.toml
-    python benchmarks/claims.py claim_01_equal_m --costs configs/costs/two_cpu_cores.json configs/costs/pods_a.json
+    winnow sweep configs/sweeps/claim_03_rollouts.toml
+    python benchmarks/claims.py claim_03_rollouts --costs configs/costs/two_cpu_cores.json configs/costs/pods_a.json
 
-Reads sweeps/NAME and the entry of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
-writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. A claim with a level in
-that file is timed to it, and the others to 95% of the plateau of their baseline. Seconds are recomputed from the costs;
-those that the runs measured are not used, because two runs shared the machine.
+Reads the registered cells of sweeps/NAME and the entry of benchmarks/claims.toml whose sweep it is, compares as `winnow
+compare` does, and writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. A
+claim with a level in that file is timed to it, and the others to 95% of the plateau of their baseline. Seconds are
+recomputed from the costs; those that the runs measured are not used, because two runs shared the machine. A contrast
+has no row if the folder lacks one of its cells, and no seconds if the costs omit work of one of them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import frame
 
 from winnow.commands.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
 from winnow.commands.compare.curve import MeanCurve
-from winnow.commands.compare.groups import SeedGroup
+from winnow.commands.compare.groups import SeedGroup, omitted_work
 from winnow.commands.compare.speed_up import SeedTime, TimeRatio, seed_time, time_ratio
 from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
 
-CLAIMS = frame.HERE / "claims.toml"
+CLAIMS, SWEEPS = frame.HERE / "claims.toml", frame.HERE.parent / "configs" / "sweeps"
 MEASURED = "tokens and steps"  # the axis that needs no costs
 WORK = (  # metrics of a step; their means describe a cell
     "budget/rollouts", "budget/tokens_generated", "budget/probe_tokens", "budget/tokens_trained", "select/trained",
@@ -49,14 +50,15 @@ def main() -> None:
         raise SystemExit(f"{CLAIMS} has no claim with the sweep {options.sweep!r}")
     (claim,) = claims
     files = [Path(name) for name in options.costs]
-    by_costs = {path.stem: compare_inputs([str(folder)], costs=read_costs(path)) for path in files}
+    named = inputs(options.sweep, folder)
+    by_costs = {path.stem: compare_inputs(named, costs=read_costs(path)) for path in files}
     first = next(iter(by_costs.values()))
     report = {
         "claim": claim["number"],
         "sweep": options.sweep,
         "cells": cells(first.groups),
         "costs": {path.stem: read_costs(path).source for path in files},
-        "contrasts": [row for path in files for row in contrasts(claim, folder, path)],
+        "contrasts": [row for path in files for row in contrasts(claim, named, path)],
         "curves": curves(first),
         "seconds": {name: seconds(found) for name, found in by_costs.items()},
         "rollouts by pass rate": {
@@ -65,6 +67,18 @@ def main() -> None:
         },
     }
     frame.finish(options.sweep, report, options, show=("contrasts",))
+
+
+def inputs(sweep: str, folder: Path) -> list[str]:
+    """LABEL=PATH of every cell of the registered sweep that has a folder, its baseline first. Raises SystemExit if none
+    has one.
+    """
+    file = tomllib.loads((SWEEPS / f"{sweep}.toml").read_text(encoding="utf-8"))
+    labels = sorted(file["variants"], key=lambda label: label != file["baseline"])
+    found = [f"{label}={folder / label}" for label in labels if (folder / label).is_dir()]
+    if not found:
+        raise SystemExit(f"{folder} has no cell of {sweep}: {', '.join(labels)}")
+    return found
 
 
 def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
@@ -88,15 +102,19 @@ KEYS = (
 )  # fmt: skip
 
 
-def contrasts(claim: Mapping[str, Any], folder: Path, path: Path) -> list[dict[str, Any]]:
+def contrasts(claim: Mapping[str, Any], named: Sequence[str], path: Path) -> list[dict[str, Any]]:
     """One row per contrast and axis; tokens and steps are listed once, with the first costs."""
     costs, rows = read_costs(path), list[dict[str, Any]]()
-    for baseline in dict.fromkeys(baseline for baseline, _ in claim["contrasts"]):
-        found = compare_inputs([str(folder)], baseline=baseline, costs=costs)
+    labels = {one.partition("=")[0] for one in named}
+    pairs = [pair for pair in claim["contrasts"] if labels.issuperset(pair)]
+    for baseline in dict.fromkeys(baseline for baseline, _ in pairs):
+        found = compare_inputs(named, baseline=baseline, costs=costs)
         if "level" in claim:
             found = replace(found, times=to_level(found, claim["level"]))
-        groups = [group for first, group in claim["contrasts"] if first == baseline]
-        rows += [_row(found, group, axis, path.stem, claim.get("level")) for group in groups for axis in claim["axes"]]
+        partial = {group.label for group in found.groups if any(omitted_work(run.config) for run in group.runs)}
+        for group in (group for first, group in pairs if first == baseline):
+            axes = [axis for axis in claim["axes"] if axis != "seconds" or not partial & {baseline, group}]
+            rows += [_row(found, group, axis, path.stem, claim.get("level")) for axis in axes]
     return rows
 
 

@@ -2,7 +2,8 @@
 
 A ratio is the baseline's time over the group's, so above 1 the group is sooner. Gain or loss: the 95% interval excludes
 1. Equal: it does not, and the 90% interval is within 0.8 and 1.25, as two one-sided tests at 5% (Schuirmann 1987). All
-else is undecided. A seed that never reaches the level enters at its horizon, so the ratio is a bound: it supports the
+else is undecided. "Not decided" is no word of an interval: claim_words.py gives it to a contrast whose learning rates
+were not tuned. A seed that never reaches the level enters at its horizon, so the ratio is a bound: it supports the
 word on its own side, and never "equal".
 
 The interval is Student's t of log times. Its spread is the residual over the arms and seeds of a page, which for two
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
-Word = Literal["gain", "loss", "equal", "undecided"]
+Word = Literal["gain", "loss", "equal", "undecided", "not decided"]
 Bound = Literal["", "at most", "at least", "none"]  # what the ratio is, with seeds that never reached the level
 MARGIN = (0.8, 1.25)
 ALPHA = {"difference": 0.05, "equality": 0.10}  # two-sided; 1 - alpha is the interval's level

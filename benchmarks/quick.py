@@ -47,7 +47,7 @@ def questions() -> Path:
 
 
 def sweep(text: str | None = None) -> Path:
-    """The folder of a sweep of the labels of claim 1, with two seeds of a few steps each, which it runs now."""
+    """The folder of a sweep of two labels of claims, with two seeds of a few steps each, which it runs now."""
     place = folder()
     (place / "sweep.toml").write_text(text or SWEEP, encoding="utf-8")
     subprocess.run([sys.executable, "-m", "winnow", "sweep", "sweep.toml"], cwd=place, check=True)
@@ -90,8 +90,8 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "allocation_speed": {"rounds": 1},
     "allocator_variance": {"prompts": 4, "measure": 4, "pool": 8, "probe": 2, "resamples": 4, "rollouts": [2]},
     "budget_signal": {"steps": 2, "seeds": 2},
-    "budgets": {"sweep": "claim_01_equal_m", "folder": sweep},
-    "claims": {"sweep": "claim_01_equal_m", "folder": sweep, "costs": [str(COSTS)]},
+    "budgets": {"sweep": "budget_screen", "folder": sweep},
+    "claims": {"sweep": "claim_03_rollouts", "folder": sweep, "costs": [str(COSTS)]},
     "chaos": {"kills": 1, "configs": ["grpo_pods"]},
     "coverage": {"repetitions": 100, "resampled": 100},
     "decoding": {"rounds": 1, "tokens": 2, "rows": [4]},

@@ -43,6 +43,7 @@ PARTS = {  # of claims with several sweeps
 MARKS = ("<!-- effects: python scripts/results.py -->\n", "<!-- end of the effects -->\n")
 LEVELS = (-0.05, -0.025, 0.0, 0.025)  # of accuracy, beside a registered level
 GROUPS = ("do", "do not", "no effect shown")
+OTHERS = 10  # the claim whose cells have the labels of others, and another policy
 WIDTH = 118
 Found = Mapping[str, tuple[str, Result] | None]
 
@@ -89,37 +90,27 @@ def page(claims: Sequence[Claim], found: Found) -> str:
 
 
 def screen(claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """What to do, what not to do, and what shows no effect: a row per contrast, on its first axis with a result.
-
-    Of secondary contrasts without an effect, only those with a gain that is not confirmed have a row.
-    """
+    """What to do, what not to do, and what shows no effect: a row per tuned contrast, on its first axis."""
     yield "| | instead of | evidence | when it applies |"
     yield "|---|---|---|---|"
     rows = [(*row, words.advice(row[1], row[2])) for row in advised(claims, found)]
     for group in GROUPS:
         of_group = [row for row in rows if row[3] == group]
-        kept = [row for row in of_group if row[1].primary or group != GROUPS[-1] or row[1].decision.word == "gain"]
         yield f"| **{group.capitalize()}**{'' if of_group else ': nothing'} | | | |"
-        for claim, row, result, _ in kept:
+        for claim, row, result, _ in of_group:
             yield f"| {name(row.group)} | {name(row.baseline)} | {evidence(claim, row)} | {where(claim, row, result)} |"
-        if others := len(of_group) - len(kept):
-            yield f"| {others} more, in [all contrasts](#all-contrasts) | | equal or undecided, or costs decide | |"
 
 
 def advised(claims: Sequence[Claim], found: Found) -> Iterator[tuple[Claim, Row, Result]]:
-    """The contrasts of the first table. A contrast that claim 2 decides is not repeated; nor is the appendix."""
-    decided = {tuple(pair) for claim in claims if "looks" in claim for pair in claim["contrasts"]}
-    for claim in sorted(claims, key=lambda claim: "looks" not in claim):
+    """The contrasts of the first table: those whose rates were tuned on one grid, and that were run."""
+    for claim in claims:
         named = found[claim["sweep"]]
-        if named is None or claim.get("appendix"):
+        if named is None or not words.is_tuned(claim):
             continue
         for first, second in claim["contrasts"]:
-            if "looks" not in claim and claim["number"] != 10 and (first, second) in decided:
-                continue
             of = [row for row in words.rows(claim, named[1]) if (row.baseline, row.group) == (first, second)]
-            best = sorted(of, key=lambda row: (bool(row.beyond), claim["axes"].index(row.axis)))
-            if best:
-                yield claim, best[0], named[1]
+            if of:
+                yield claim, min(of, key=lambda row: (bool(row.beyond), claim["axes"].index(row.axis))), named[1]
 
 
 def evidence(claim: Claim, row: Row) -> str:
@@ -132,8 +123,8 @@ def where(claim: Claim, row: Row, result: Result) -> str:
     """When the evidence applies: the cost of a step for a contrast by steps, and the comment on the sweep."""
     parts = []
     if row.axis == words.STEPS and (known := words.step_costs(result, row.baseline, row.group)):
-        costs = " and ".join(f"{cost:.2f} {COSTS[costs]}" for costs, cost in known.items())
-        parts.append(f"a step costs {costs} times as much")
+        costs = " and ".join(f"{cost:.2f} times as much {COSTS[costs]}" for costs, cost in known.items())
+        parts.append(f"a step costs {costs}")
     parts.append(comments().get(claim["sweep"], {}).get("where", "one prompt per step"))
     return "; ".join(parts)
 
@@ -141,6 +132,8 @@ def where(claim: Claim, row: Row, result: Result) -> str:
 def phrase(row: Row, *, by: bool = True) -> str:
     """ "gain by steps, 1.29 (1.12 to 1.48)": the word, and the numbers that it is made from."""
     of = row.decision
+    if of.word == "not decided":
+        return f"not decided{f' by {axis(row)}' if by else ''}: rates not tuned, {ratio(row)}"
     excluded = of.word == "undecided" and not of.bound and not of.low <= 1 <= of.high
     why = (", not reached by the order" if row.primary else ", as its level is unstable") * excluded
     return f"{of.word}{f' by {axis(row)}' if by else ''}{why}, {ratio(row)}"
@@ -164,7 +157,9 @@ def axis(row: Row) -> str:
 
 
 def filled(text: str, claims: Sequence[Claim], found: Found) -> str:
-    """A comment with each {sweep baseline group axis [costs]} replaced by its phrase, wrapped again."""
+    """A comment with each {sweep baseline group axis [costs]} replaced by its phrase, wrapped again. Of several that
+    "or" separates, the first that was measured is taken.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         kind, *rest = match[1].split()
@@ -174,17 +169,32 @@ def filled(text: str, claims: Sequence[Claim], found: Found) -> str:
         if kind == "candidates":
             count, better, worse = words.candidates(rest)
             return f"of {count} candidates, {better or 'none'} reached a higher and {worse or 'none'} a lower accuracy"
-        sweep, first, second, on, *costs = match[1].split()
-        (claim,) = (claim for claim in claims if claim["sweep"] == sweep)
-        named = found[sweep]
-        of = [] if named is None else words.rows(claim, named[1])
-        wanted = (first, second, on, *(costs or [""]))
-        one = next((row for row in of if (row.baseline, row.group, row.axis, row.costs) == wanted), None)
-        if one is not None:
-            return phrase(one)
+        if kind == "items":
+            return "".join(f"\n{item}" for item in items(rest[0], claims, found))
+        for choice in match[1].split(" or "):
+            sweep, first, second, on, *costs = choice.split()
+            wanted = (first, second, on, *(costs or [""]))
+            for row in rows_of(sweep, claims, found):
+                if (row.baseline, row.group, row.axis, row.costs) == wanted:
+                    return phrase(row)
         return f"not measured by {f'seconds {COSTS[costs[0]]}' if costs else AXES[on]}"
 
     return "\n".join(map(_wrapped, re.sub(r"\{([^}]+)\}", replaced, text.strip()).split("\n")))
+
+
+def rows_of(sweep: str, claims: Sequence[Claim], found: Found) -> list[Row]:
+    """The decided rows of a claim; empty if it has no result."""
+    (claim,) = (claim for claim in claims if claim["sweep"] == sweep)
+    named = found[sweep]
+    return [] if named is None else words.rows(claim, named[1])
+
+
+def items(sweep: str, claims: Sequence[Claim], found: Found) -> Iterator[str]:
+    """A list item per contrast of a claim that was run, with its words on every axis within the costs' points."""
+    rows = [row for row in rows_of(sweep, claims, found) if not row.beyond]
+    for first, second in dict.fromkeys((row.baseline, row.group) for row in rows):
+        said = "; ".join(phrase(row) for row in rows if (row.baseline, row.group) == (first, second))
+        yield f"- **{name(second)}, instead of {name(first)}**: {said}."
 
 
 def _wrapped(line: str) -> str:
@@ -206,22 +216,26 @@ def summary(claims: Sequence[Claim], found: Found) -> Iterator[str]:
     """One row per contrast: the word and the ratio of times on each axis."""
     yield "| claim | instead of | this | seconds, this machine | seconds, published costs | tokens | steps | rates |"
     yield "|---|---|---|---|---|---|---|---|"
+    tuned = {(row.baseline, row.group): claim["number"] for claim, row, _ in advised(claims, found)}
     for claim in claims:
         if (named := found[claim["sweep"]]) is None:
             yield f"| {claim['number']} | not measured yet | | | | | | |"
             continue
         rows = words.rows(claim, named[1])
-        rates = "one grid" if "looks" in claim else "not one grid"
         for first, second in claim["contrasts"]:
+            also = "" if claim["number"] == OTHERS else tuned.get((first, second), "")
+            rates = "one grid" if words.is_tuned(claim) else f"not tuned{f', see claim {also}' if also else ''}"
             of = {row.costs or row.axis: row for row in rows if (row.baseline, row.group) == (first, second)}
             tokens = next((row for row in of.values() if row.axis.startswith("tokens")), None)
             cells = [of.get(words.THIS_MACHINE), of.get(words.PUBLISHED), tokens, of.get(words.STEPS)]
-            shown = " | ".join("-" if row is None else _strong(row, phrase(row, by=False)) for row in cells)
+            shown = " | ".join("-" if row is None else _cell(row) for row in cells) if of else "not run | - | - | -"
             label = f"{claim['number']}{PARTS.get(claim['sweep'], '')}"
             yield f"| {label} | {name(first)} | {name(second)} | {shown} | {rates} |"
 
 
-def _strong(row: Row, text: str) -> str:
+def _cell(row: Row) -> str:
+    """Word and ratio, bold if the contrast is primary; the ratio alone if its rates were not tuned."""
+    text = ratio(row) if row.decision.word == "not decided" else phrase(row, by=False)
     return f"**{text}**" if row.primary else text
 
 
@@ -238,29 +252,35 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
     yield f"([result](../benchmarks/results/{file}))."
     yield ""
     rows = words.rows(claim, result)
-    yield from conclusions(rows)
+    yield from conclusions(claim, rows)
     yield ""
     yield f"![Accuracy of claim {claim['number']}'s cells over steps and seconds](static/{claim['sweep']}.svg)"
     yield ""
     yield from table(result, rows, fixed="level" in claim)
     yield ""
     yield from cells(result)
-    if "pilots" in claim:
+    if words.is_tuned(claim):
         yield ""
-        yield from levels(claim, result)
-        yield ""
+        yield from unstable(result)
+        if "looks" in claim:
+            yield from levels(claim, result)
+            yield ""
         yield from pilots(claim)
     if limits := comment.get("limits", "").strip():
         yield ""
         yield limits
 
 
-def levels(claim: Claim, result: Result) -> Iterator[str]:
-    """The arms that are unstable in the claim's runs, and the words by steps at levels around the registered one."""
+def unstable(result: Result) -> Iterator[str]:
+    """The arms that are unstable in the claim's runs."""
     for label in result["cells"]:
         if (fall := words.fall(result, label)) > words.MOST_FALL:
             yield f"{name(label)}: unstable in these runs, with a fall of {100 * fall:.1f} points from its own maximum."
             yield ""
+
+
+def levels(claim: Claim, result: Result) -> Iterator[str]:
+    """The words by steps at levels around the registered one."""
     yield "The same by steps at other levels, which shows how far a word depends on the level (secondary):"
     yield ""
     shown = [claim["level"] + difference for difference in LEVELS]
@@ -274,7 +294,7 @@ def levels(claim: Claim, result: Result) -> Iterator[str]:
 
 def pilots(claim: Claim) -> Iterator[str]:
     """The pilots of a claim: a row per arm, with the mean accuracy and the fall at every rate of the grid."""
-    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots']}.json"))
+    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots'][-1]}.json"))
     found = json.loads(path.read_text(encoding="utf-8"))
     grid: dict[str, dict[float, Mapping[str, Any]]] = {}
     for label, cell in found["cells"].items():
@@ -298,14 +318,15 @@ def pilots(claim: Claim) -> Iterator[str]:
     yield f"The level is {100 * claim['level']:.1f}%."
 
 
-def conclusions(rows: Sequence[Row]) -> Iterator[str]:
-    """A line per contrast: the word on each axis, the primary one first."""
-    for first, second in dict.fromkeys((row.baseline, row.group) for row in rows):
-        of = sorted(
-            (row for row in rows if (row.baseline, row.group) == (first, second)), key=lambda row: not row.primary
-        )
-        said = "; ".join(f"{phrase(row)}{row.how}" for row in of)
-        line = f"- {name(second)}, against {name(first)}: {said}."
+def conclusions(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
+    """A line per contrast: the word on each axis, the primary one first, or that it was not run or not tuned."""
+    for first, second in claim["contrasts"]:
+        of = [row for row in rows if (row.baseline, row.group) == (first, second)]
+        said = "; ".join(f"{phrase(row)}{row.how}" for row in sorted(of, key=lambda row: not row.primary))
+        if not words.is_tuned(claim):
+            said = "; ".join(f"{ratio(row)} by {axis(row)}" for row in of)
+            said = f"not decided, because the rates were not tuned on one grid. {said}"
+        line = f"- {name(second)}, against {name(first)}: {said if of else 'not run'}."
         yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib.util
 import json
 import math
@@ -24,7 +25,7 @@ FOUND = {claim["sweep"]: words.newest(claim["sweep"]) for claim in CLAIMS}
 MEASURED = [claim for claim in CLAIMS if FOUND[claim["sweep"]]]
 SECONDARY = [claim for claim in MEASURED if "looks" not in claim]
 APPENDIX = dict.fromkeys(["claim_11_weighting", "claim_12_ppo", "claim_13_losses", "claim_13_off_policy"], 3)
-MAIN = ("claim_01_equal_m", "claim_07_allocation_grpo", "claim_07_allocation_raft")
+MAIN = ("claim_07_allocation_grpo", "claim_07_allocation_raft", "claim_14_tuned")
 SEEDS = {**APPENDIX, **dict.fromkeys(MAIN, 8), "claim_02_tuned": 16}  # of each cell of a sweep; 5 of the others
 EFFECT = re.compile(
     r"\b(gains?|(?:a|no) loss|loses?|sooner|later|faster|slower|better|worse|no difference|helps?|pays?|saves?)\b"
@@ -35,8 +36,13 @@ def by_sweep(claim):
     return claim["sweep"]
 
 
-def test_the_claims_are_the_thirteen():
-    assert {claim["number"] for claim in CLAIMS} == set(range(1, 14))
+TUNED = ["claim_02_tuned", "claim_14_tuned"]  # sweeps whose rates are from one grid
+
+
+def test_the_claims_are_the_thirteen_without_the_withdrawn_one():
+    assert {claim["number"] for claim in CLAIMS} == set(range(2, 15))
+    assert [claim["sweep"] for claim in CLAIMS if words.is_tuned(claim)] == TUNED
+    assert all("level" in claim for claim in CLAIMS if words.is_tuned(claim))
 
 
 def test_the_page_and_the_readme_are_made_from_the_results():
@@ -58,16 +64,34 @@ def test_no_word_of_effect_is_written_by_hand():
 @pytest.mark.parametrize("claim", CLAIMS, ids=by_sweep)
 def test_a_claim_s_sweep_has_its_cells_and_every_cell_a_name(claim):
     sweep = tomllib.loads((REPOSITORY / "configs" / "sweeps" / f"{claim['sweep']}.toml").read_text(encoding="utf-8"))
-    assert {label for contrast in claim["contrasts"] for label in contrast} <= sweep["variants"].keys()
+    pilots = pilot_sweeps(claim)
+    assert {label for contrast in claim["contrasts"] for label in contrast} <= sweep["variants"].keys() | {
+        label for file in pilots for label in file["variants"]
+    }
+    for file in pilots:  # an arm that was not run has no cell; the others differ from their pilots in the rate alone
+        for label in file["variants"].keys() & sweep["variants"].keys():
+            rate = {"optimizer.learning_rate": sweep["variants"][label]["optimizer.learning_rate"]}
+            assert file["variants"][label] | rate == sweep["variants"][label]
     assert len(sweep["seeds"]) == SEEDS.get(claim["sweep"], 5)
     assert sweep["variants"].keys() <= results_page.comments()["names"].keys()
 
 
+def pilot_sweeps(claim):
+    paths = [REPOSITORY / "configs" / "sweeps" / f"{name}.toml" for name in claim.get("pilots", [])]
+    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
 @pytest.mark.parametrize("claim", MEASURED, ids=by_sweep)
 def test_a_measured_claim_has_each_contrast(claim):
+    """Of its cells. The page says of the others that they were not run."""
     _, result = FOUND[claim["sweep"]]
     rows = {(row["baseline"], row["group"], row["axis"], row["costs"]): row for row in result["contrasts"]}
-    assert {(first, second) for first, second, _, _ in rows} == set(map(tuple, claim["contrasts"]))
+    run = [pair for pair in claim["contrasts"] if result["cells"].keys() >= set(pair)]
+    assert {(first, second) for first, second, _, _ in rows} == set(map(tuple, run))
+    page = results_page.PAGE.read_text(encoding="utf-8")
+    for first, second in (pair for pair in claim["contrasts"] if pair not in run):
+        line = f"| {claim['number']} | {results_page.name(first)} | {results_page.name(second)} | not run |"
+        assert line in page
     for row in rows.values():
         assert {len(times) for times in row["times"].values()} == {len(result["cells"][row["baseline"]]["seeds"])}
     assert result["command"]
@@ -88,8 +112,8 @@ def test_every_secondary_word_is_recomputed_from_the_stored_times(claim):
         differences = np.log(at[0]) - np.log(at[1])
         low, high = interval(differences, 0.95)
         near = interval(differences, 0.90)
-        expected = "undecided"
-        if words.fall(result, row.baseline) <= words.MOST_FALL:
+        expected = "undecided" if words.is_tuned(claim) else "not decided"
+        if words.is_tuned(claim):
             if low > 1 and not never[1]:
                 expected = "gain"
             elif high < 1 and not never[0]:
@@ -163,29 +187,35 @@ def test_a_seed_that_never_reaches_the_level_has_a_bound_with_an_interval():
     (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_07_allocation_grpo")
     rows = words.rows(claim, FOUND[claim["sweep"]][1])
     (row,) = (row for row in rows if (row.group, row.axis) == ("grpo_gvm", "steps"))
-    assert results_page.ratio(row) == "at most 0.81 (0.64 to 1.02)"
-    assert row.decision.word == "undecided"
+    assert row.decision.word == "not decided"
 
 
-@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if "pilots" in claim], ids=by_sweep)
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if words.is_tuned(claim)], ids=by_sweep)
 def test_a_claims_rates_and_level_are_those_of_its_pilots(claim):
-    (path,) = words.RESULTS.glob(f"20??-??-??_{claim['pilots']}.json")
-    pilots = json.loads(path.read_text(encoding="utf-8"))
-    sweeps = REPOSITORY / "configs" / "sweeps"
+    sweeps, chosen, edges = REPOSITORY / "configs" / "sweeps", {}, []
+    for name, grid in zip(claim["pilots"], pilot_sweeps(claim), strict=True):
+        if not (paths := sorted(words.RESULTS.glob(f"20??-??-??_{name}.json"))):
+            continue  # registered, and not measured yet
+        pilots = json.loads(paths[-1].read_text(encoding="utf-8"))
+        chosen |= pilots["chosen"]
+        edges += pilots["at the edge of the grid"]
+        rates = grid["grid"]["optimizer.learning_rate"]
+        assert pilots["chosen"].keys() <= grid["variants"].keys()
+        assert pilots["cells"].keys() >= {f"{a},learning_rate={rate:g}" for a in pilots["chosen"] for rate in rates}
+        for cell in pilots["cells"].values():
+            assert sorted(map(int, cell["seeds"])) == grid["seeds"] == [100, 101, 102]
+            means = [np.mean(curve[1:]) for curve in cell["seeds"].values()]
+            assert cell["mean accuracy"] == pytest.approx(np.mean(means), abs=1e-5)
+        for arm, rate in pilots["chosen"].items():
+            best = max(cell["mean accuracy"] for label, cell in pilots["cells"].items() if label.startswith(f"{arm},"))
+            assert pilots["cells"][f"{arm},learning_rate={rate:g}"]["mean accuracy"] == best
+        if name == claim["pilots"][0]:
+            assert pilots["level"] == claim["level"]
     variants = tomllib.loads((sweeps / f"{claim['sweep']}.toml").read_text(encoding="utf-8"))["variants"]
-    assert {arm: keys["optimizer.learning_rate"] for arm, keys in variants.items()} == pilots["chosen"]
-    assert pilots["at the edge of the grid"] == []
-    assert pilots["level"] == claim["level"]
-    grid = tomllib.loads((sweeps / f"{claim['pilots']}.toml").read_text(encoding="utf-8"))
-    rates = grid["grid"]["optimizer.learning_rate"]
-    assert pilots["cells"].keys() == {f"{arm},learning_rate={rate:g}" for arm in variants for rate in rates}
-    for cell in pilots["cells"].values():
-        assert len(cell["seeds"]) == len(grid["seeds"]) >= 3
-        means = [np.mean(curve[1:]) for curve in cell["seeds"].values()]
-        assert cell["mean accuracy"] == pytest.approx(np.mean(means), abs=1e-5)
-    for arm, rate in pilots["chosen"].items():
-        best = max(cell["mean accuracy"] for label, cell in pilots["cells"].items() if label.startswith(f"{arm},"))
-        assert pilots["cells"][f"{arm},learning_rate={rate:g}"]["mean accuracy"] == best
+    assert {arm: keys["optimizer.learning_rate"] for arm, keys in variants.items()} == {
+        arm: chosen[arm] for arm in variants
+    }
+    assert not variants.keys() & set(edges)
 
 
 def changed(result, **of):
@@ -196,9 +226,9 @@ def changed(result, **of):
 
 
 def test_only_a_result_of_the_registered_sweep_is_used(tmp_path, capsys):
-    name, result = FOUND["claim_01_equal_m"]
+    name, result = FOUND["claim_06_statistics"]
     (tmp_path / name).write_text(json.dumps(result))
-    faster = {"keys": {**result["cells"]["grpo_16"]["keys"], "optimizer.learning_rate": 1e-3}}
+    faster = {"keys": {**result["cells"]["pods_64_16"]["keys"], "optimizer.learning_rate": 1e-3}}
     sparse = copy.deepcopy(result)
     for curve in sparse["curves"].values():
         curve["steps"] = [2 * step for step in curve["steps"]]
@@ -207,18 +237,18 @@ def test_only_a_result_of_the_registered_sweep_is_used(tmp_path, capsys):
         changed(result, seeds=["0", "1"]),
         changed(result, **faster),
         sparse,
-        {**result, "cells": {"grpo_16": result["cells"]["grpo_16"]}},
+        {**result, "cells": {"pods_64_16": result["cells"]["pods_64_16"]}},
     ]
     for day, other in enumerate(others, start=1):
-        (tmp_path / f"2099-01-0{day}_claim_01_equal_m.json").write_text(json.dumps(other))
-    assert words.newest("claim_01_equal_m", tmp_path) == (name, result)
+        (tmp_path / f"2099-01-0{day}_claim_06_statistics.json").write_text(json.dumps(other))
+    assert words.newest("claim_06_statistics", tmp_path) == (name, result)
     assert capsys.readouterr().out.count("is not used") == len(others)
-    (tmp_path / "2099-01-09_claim_01_equal_m_2.json").write_text(json.dumps(result))
-    assert words.newest("claim_01_equal_m", tmp_path)[0] == "2099-01-09_claim_01_equal_m_2.json"
+    (tmp_path / "2099-01-09_claim_06_statistics_2.json").write_text(json.dumps(result))
+    assert words.newest("claim_06_statistics", tmp_path)[0] == "2099-01-09_claim_06_statistics_2.json"
 
 
 def test_seconds_of_costs_that_fail_their_check_are_not_on_the_page(tmp_path, monkeypatch):
-    _, result = FOUND["claim_01_equal_m"]
+    _, result = FOUND["claim_02_tuned"]
     monkeypatch.setattr(words, "COSTS", tmp_path)
     costs = {"source": result["costs"]["two_cpu_cores"], "check": {"lowest": 0.91, "highest": 1.09}}
     for check, accepted in ((costs["check"], True), ({"lowest": 0.89, "highest": 1.0}, False), (None, False)):
@@ -242,7 +272,43 @@ def test_only_a_primary_contrast_can_be_advised(claim):
         advice = words.advice(row, FOUND[claim["sweep"]][1])
         assert advice in results_page.GROUPS
         assert advice != "do" or row.primary
-        assert row.decision.word != "undecided" or advice == "no effect shown"
+        assert row.decision.word not in ("undecided", "not decided") or advice == "no effect shown"
+        assert (row.decision.word == "not decided") is not words.is_tuned(claim)
+
+
+def test_the_first_screen_and_the_readme_have_only_contrasts_with_tuned_rates():
+    advised = list(results_page.advised(CLAIMS, FOUND))
+    assert {claim["sweep"] for claim, _, _ in advised} <= set(TUNED)
+    pairs = [(claim["sweep"], row.baseline, row.group) for claim, row, _ in advised]
+    assert len(pairs) == len(set(pairs)) >= 3
+    effects = results_page.comments()["readme"]["effects"]
+    named = [of.split()[0] for of in re.findall(r"\{(claim_[^}]*)\}", effects)]
+    named += re.findall(r"\{items (\w+)\}", effects)
+    assert named
+    assert set(named) <= set(TUNED)
+    assert "not decided" not in results_page.filled(effects, CLAIMS, FOUND)
+
+
+def test_a_claim_with_rates_from_single_pilots_has_intervals_and_no_word():
+    (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_03_rollouts")
+    result = FOUND[claim["sweep"]][1]
+    tuned = words.rows({**claim, "pilots": []}, result)
+    for row, was in zip(words.rows(claim, result), tuned, strict=True):
+        assert row.decision.word == "not decided"
+        assert was.decision.word in ("gain", "loss", "equal", "undecided")
+        assert dataclasses.replace(row.decision, word=was.decision.word) == was.decision
+    assert {row.decision.word for row in tuned} >= {"gain", "loss"}
+
+
+def test_a_place_that_names_several_contrasts_gets_the_first_that_was_measured():
+    second = "claim_07_allocation_raft raft_16 raft_gvm tokens_generated"
+    without = {**FOUND, "claim_14_tuned": None}
+    first = "claim_14_tuned raft_16 raft_gvm tokens_generated"
+    filled = results_page.filled(f"{{{first} or {second}}}", CLAIMS, without)
+    assert filled == results_page.filled(f"{{{second}}}", CLAIMS, FOUND)
+    assert filled.startswith("not decided by tokens generated")
+    assert results_page.filled(f"{{{first}}}", CLAIMS, without).startswith("not measured")
+    assert results_page.filled("{items claim_14_tuned}", CLAIMS, without) == ""
 
 
 def test_equal_groups_are_called_different_in_at_most_five_percent_of_draws():
@@ -257,3 +323,36 @@ def test_equal_groups_are_called_different_in_at_most_five_percent_of_draws():
 def test_shared_runs_are_counted_by_seed_and_curve():
     curves = {"a": {"seeds": {"0": [0.1], "1": [0.1]}}, "b": {"seeds": {"0": [0.1], "1": [0.2]}}}
     assert words.shared([{"curves": curves}, {"curves": {"c": curves["a"]}}]) == (3, 6)
+
+
+def partly_run():
+    """(arm of claim 14 that was run, result): the rows and cells of a contrast of claim 2, under that arm's label."""
+    result = copy.deepcopy(FOUND["claim_02_tuned"][1])
+    of = ("grpo_16", "pods_64_16"), {"steps", "seconds", "tokens_generated"}
+    rows = [r for r in result["contrasts"] if (r["baseline"], r["group"]) == of[0] and r["axis"] in of[1]]
+    arm = "grpo_8"
+    for row in rows:
+        row["group"] = arm
+        row["times"] = {side: dict(list(at.items())[:8]) for side, at in row["times"].items()}
+    for table in (result["cells"], result["curves"], *result["seconds"].values()):
+        table[arm] = table.pop("pods_64_16")
+        del table["grpo_64"]
+    return arm, {**result, "contrasts": rows}
+
+
+def test_a_claim_that_was_run_in_part_says_which_contrasts_were_not():
+    (claim,) = (claim for claim in CLAIMS if claim["sweep"] == "claim_14_tuned")
+    arm, result = partly_run()
+    found = {"claim_14_tuned": ("a.json", result)}
+    rows = words.rows(claim, result)
+    assert {(row.baseline, row.group) for row in rows} == {("grpo_16", arm)}
+    assert {row.look for row in rows} == {8}
+    assert all(row.decision.word != "not decided" and not row.primary for row in rows)
+    summary = list(results_page.summary([claim], found))
+    assert sum("| not run | - | - | - | one grid |" in line for line in summary) == len(claim["contrasts"]) - 1
+    lines = list(results_page.conclusions(claim, rows))
+    assert sum(line.endswith("not run.") for line in lines) == len(claim["contrasts"]) - 1
+    ((_, first, _),) = results_page.advised([claim], found)
+    assert (first.axis, first.costs) == ("seconds", words.THIS_MACHINE)  # the first of the registered axes
+    items = results_page.filled("- A.{items claim_14_tuned}", [claim], found)
+    assert len([line for line in items.splitlines() if line.startswith("- **")]) == 1

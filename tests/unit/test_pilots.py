@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.groups import SeedGroup
+from winnow.commands.compare.groups import SeedGroup, omitted_work
 from winnow.state.costs import read_costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import claims
 import step_costs
-from pilots import at_edge, chosen, described, level
+from pilots import arms_with_unfinished, at_edge, chosen, described, level
 
 
 def cells(**arms):
@@ -44,8 +44,7 @@ def test_an_arm_gets_its_best_rate_and_of_equal_ones_the_lowest():
 def test_the_level_is_from_the_lowest_stable_cell():
     of = [{"last third": third, "stable": stable} for third, stable in ((0.6, False), (0.7, True), (0.8, True))]
     assert level(of) == 0.665
-    with pytest.raises(ValueError, match="no arm is stable"):
-        level(of[:1])
+    assert level(of[:1]) is None
 
 
 def test_a_cell_is_described_by_its_mean_its_fall_and_its_last_third():
@@ -151,3 +150,36 @@ def test_a_file_of_costs_is_written_only_if_the_machine_was_alone(tmp_path, monk
         check = json.loads(step_costs.COSTS.read_text())["check"]
         assert check == {"lowest": pytest.approx(1, abs=1e-3), "highest": pytest.approx(1, abs=1e-3), "others": 0.0}
         assert read_costs(step_costs.COSTS).source == report["costs"]["source"]
+
+
+def test_an_arm_with_an_unfinished_run_is_left_out():
+    two = {"100": np.zeros(3), "101": np.zeros(3)}
+    short = {"100": np.zeros(3), "101": np.zeros(2)}
+    labels = [f"{arm},learning_rate={rate}" for arm in ("whole", "short", "seed", "label") for rate in ("1e-4", "2e-4")]
+    of = dict(zip(labels, [two, two, two, short, {"100": np.zeros(3)}, two, two], strict=False))
+    assert arms_with_unfinished(of, labels, ["100", "101"]) == ["short", "seed", "label"]
+    assert arms_with_unfinished({label: two for label in labels}, labels, ["100", "101"]) == []
+
+
+def test_a_claim_reads_its_registered_cells_alone_with_the_baseline_first(tmp_path):
+    for label in ("pods_32_16", "grpo_16", "of another sweep", "comparison"):
+        (tmp_path / label).mkdir()
+    found = claims.inputs("claim_03_rollouts", tmp_path)
+    assert found == [f"{label}={tmp_path / label}" for label in ("grpo_16", "pods_32_16")]
+    with pytest.raises(SystemExit, match="pods_64_2"):
+        claims.inputs("claim_04_kept", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "work"),
+    [
+        ({"allocate": {"use": "gvm"}, "probe": {"gradient_norm": "none"}}, []),
+        ({"allocate": "gvm", "probe": {"gradient_norm": "output_head"}}, ["a probe's gradient norms"]),
+        ({"allocate": {"use": "gvm"}, "critic": {"form": "model"}}, ["a value model", "a probe's gradient norms"]),
+        ({"allocate": {"use": "gvm_online"}}, []),
+        ({"critic": None}, []),
+        ({}, []),
+    ],
+)
+def test_the_work_that_cost_curves_omit(config, work):
+    assert omitted_work(config) == work

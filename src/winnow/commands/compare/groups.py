@@ -59,20 +59,18 @@ def costs_notes(costs: StepCosts, runs: Sequence[tuple[str, Mapping[str, Any]]])
         f"seconds are computed, not measured: from the rollouts that every step sampled and trained on, and the costs "
         f"of {costs.source}"
     )
-    for what, does in (("a value model", _has_value_model), ("a probe's gradient norms", _measures_norms)):
-        groups = dict.fromkeys(label for label, config in runs if does(config))
-        if groups:
-            yield f"{', '.join(groups)}: these costs omit the seconds of {what}"
+    omitted = [(label, what) for label, config in runs for what in omitted_work(config)]
+    for what in dict.fromkeys(what for _, what in omitted):
+        groups = dict.fromkeys(label for label, of in omitted if of == what)
+        yield f"{', '.join(groups)}: these costs omit the seconds of {what}"
 
 
-def _has_value_model(config: Mapping[str, Any]) -> bool:
-    return at(config, "critic") is not None
-
-
-def _measures_norms(config: Mapping[str, Any]) -> bool:
+def omitted_work(config: Mapping[str, Any]) -> list[str]:
+    """The work of a run's steps that two cost curves, of sampling and of updates, do not contain."""
     allocate = at(config, "allocate")
     name = at(allocate, "use") if isinstance(allocate, Mapping) else allocate
-    return bool(name == "gvm" and at(config, "probe", "gradient_norm") != "none")
+    norms = name == "gvm" and at(config, "probe", "gradient_norm") != "none"
+    return ["a value model"] * (at(config, "critic") is not None) + ["a probe's gradient norms"] * norms
 
 
 def _epochs(config: Mapping[str, Any], source: str) -> int:
