@@ -15,7 +15,7 @@ SCRIPT = REPOSITORY / "scripts" / "published-model"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run the script in a virtual environment in which winnow is installed already, with an extra, as its stamp says."""
+    """Run the script in a virtual environment in which winnow is installed with an extra, as its stamp says."""
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     checksum = subprocess.run(
