@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import frame
 
 TESTS = frame.HERE.parent / "tests"
-VLLM = {"WINNOW_TEST_VLLM": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+VLLM = {"WINNOW_TEST_VLLM": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 Figures = dict[str, dict[str, float | str]]  # test -> name -> figure
 
 
