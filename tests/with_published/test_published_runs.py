@@ -204,7 +204,8 @@ def test_two_ranks_with_shares_update_as_one_process(home, folder, smallest_in, 
         alone["reward/mean"],
         alone["budget/tokens_trained"],
     )
-    assert gradient <= 1e-5
+    # torch adds up the squares of the embedding's 28 million float32 numbers in an order that depends on the shares
+    assert gradient <= 1e-4
     assert apart <= 1e-4
 
 
