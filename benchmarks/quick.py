@@ -113,6 +113,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "played": {"sweep": "guess_number", "folder": sweep},
     "ppo": {"folder": folder, "seeds": 1, "variants": ["grpo"]},
     "proof": {"cases": 1, "folder": folder},
+    "published": {"named": "takes_the_place_of_the_template"},
     "rank_loading": {"ranks": [2], "dtype": ["float32"]},
     "rank_memory": {"steps": 1, "prompts": 2, "rollouts": 2, "tokens": 4, "data": questions},
     "sandbox": {"runs": 4, "alone": 2},

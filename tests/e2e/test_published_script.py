@@ -15,13 +15,13 @@ SCRIPT = REPOSITORY / "scripts" / "published-model"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run the script with a virtual environment in which winnow is installed already, as its stamp says."""
+    """Run the script in a virtual environment in which winnow is installed with an extra, as its stamp says."""
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     checksum = subprocess.run(
         ["bash", "-c", "cat pyproject.toml constraints.txt | cksum"], cwd=REPOSITORY, capture_output=True, text=True
     ).stdout.strip()
-    (venv / ".winnow-installed").write_text(f"none {checksum} {REPOSITORY}\n")
+    (venv / ".winnow-installed").write_text(f"plot {checksum} '{REPOSITORY}'\n")
 
     def call(*arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
         for name, text in programs.items():

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from published_rollouts import published_folder
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import quick
 
@@ -24,6 +26,7 @@ BENCHMARKS = REPOSITORY / "benchmarks"
 SUITE = {"allocation_speed", "equal_groups", "log_size", "off_policy", "sandbox"}  # each needs about 2 s of a core
 NEEDS = {"trl_pods": "trl", "trl_step": "trl"}  # packages of another environment
 DATA = {"math_equivalence", "math_wrong_verdicts"}  # they read real problem sets
+WEIGHTS = {"published"}  # it reads the published model
 NO_SCRIPT = {"decisions", "frame", "math_pairs", "quick"}  # modules that benchmarks import
 
 
@@ -56,6 +59,8 @@ def test_a_benchmark_without_a_quick_form_is_refused():
 def test_it_runs_in_quick_form_and_keeps_no_result(name: str, request: pytest.FixtureRequest):
     if name in DATA:
         request.getfixturevalue("test_data")
+    if name in WEIGHTS:
+        published_folder()
     if importlib.util.find_spec(NEEDS.get(name, "winnow")) is None:
         pytest.skip(f"{name} needs the extra {NEEDS[name]}")
     before = set((BENCHMARKS / "results").iterdir())

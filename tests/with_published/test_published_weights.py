@@ -11,9 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from winnow.config_file import load
-from winnow.errors import DataError
 from winnow.installed import is_installed
-from winnow.models.folder import PUBLISHED, settings_folder
+from winnow.models.folder import PUBLISHED
 from winnow.models.load import load_tokenizer, model_stop_tokens
 from winnow.recipes import find_config
 from winnow.state.logbook import read_metrics
@@ -26,14 +25,6 @@ pytestmark = pytest.mark.published
 TOKENIZER = "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c"
 TOKENIZER_CONFIG = "4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df"
 GENERATION = "87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013"
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    try:
-        return settings_folder(PUBLISHED)
-    except DataError as error:
-        pytest.skip(f"the published model is not here: {error.remedy}")
 
 
 def read(folder: Path, name: str) -> dict:
