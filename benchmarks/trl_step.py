@@ -8,7 +8,8 @@
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
-package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py).
+package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py),
+in float64 if float32 is too coarse. The embedding of the padding token is trained on both sides (trl_peer.py).
 Then, per point, TRL and winnow do one step each in turn, after 2 of each as a warm-up. The result is the median of
 the ratios per pair. With --ranks, each side is data-parallel, TRL by the Trainer's DistributedDataParallel over gloo,
 and the seconds are those of rank 0; the proof of equal gradients is that of a run without --ranks.
@@ -115,11 +116,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
     shapes = [shape for name, shape in zip(LENGTHS, (natural, fixed), strict=True) if name in options.lengths]
     settings = [shape.but(rollouts=n) for shape, n in itertools.product(shapes, options.rollouts)]
     proven = settings[0]
-    if options.shape != "bundled":  # a random policy samples the pad token, which TRL's embedding never trains
+    if options.shape != "bundled":  # few tokens: the proof of a larger policy would take minutes
         proven = proven.but(rollouts=4, max_new_tokens=16)
     parity = None
     if options.ranks == 1:
-        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)  # in float32
+        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)
     settings = [setting.but(dtype=options.dtype) for setting in settings]
     print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
     points = []
