@@ -123,7 +123,9 @@ def _part(name: str, options: argparse.Namespace, minutes: float) -> tuple[str, 
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a plan (all, short) or parts; by default all, each in full")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="a plan (all, short) or parts; by default all, each in full"
+    )
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument(

@@ -3,11 +3,13 @@
     python benchmarks/parity.py
     python benchmarks/parity.py --model published --prompts 16 --rollouts 1 8      ten minutes on two idle cores
 
-Samples the bundled policy (or a larger model) on the default task and compares the log-probs of the same tokens under the same weights, as
-every training step does. It uses a correct engine for steps of several sizes. For the smallest it also uses an engine
-that samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts
-under two batch limits, and counts those that differ. engine_precision.py measures a bfloat16 checkpoint after training
-steps. Writes benchmarks/results/<date>_parity[_published].json.
+Samples the bundled policy, or the published model, on the default task and compares the log-probs of the same tokens
+under the same weights, as every training step does. It uses a correct engine for steps of several sizes. For the
+smallest it also uses an engine that samples at temperature 0.9 while the policy is trained at 1. For each precision it
+also samples the same rollouts under two batch limits, and counts those that differ. engine_precision.py measures a
+bfloat16 checkpoint after training steps.
+
+Writes benchmarks/results/<date>_parity[_published].json.
 """
 
 from __future__ import annotations

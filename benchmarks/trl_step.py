@@ -4,6 +4,8 @@
     python benchmarks/trl_step.py --points step pods       some of them
     python benchmarks/trl_step.py --shape 40m --lengths fixed --points generation update step pods \
         --prompts 4 --rollouts 8 --keep 2 --dtype bfloat16
+    python benchmarks/trl_step.py --shape published --lengths fixed --fixed-tokens 32 --points generation update step \
+        pods --prompts 4 --rollouts 16 --keep 4 --rounds 3            SmolLM2-135M: 40 minutes
     python benchmarks/trl_step.py --ranks 2 --points step pods     both sides with 2 processes of one thread
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
@@ -93,7 +95,8 @@ def _options() -> argparse.Namespace:
         keep=(16, "m of PODS; its n is the largest of --rollouts"),
         ranks=(1, "processes of each side, of one thread each"),
     )
-    parser.add_argument("--shape", choices=("bundled", "40m"), default="bundled", help="40m: random weights")
+    shapes = ("bundled", "40m", "published")
+    parser.add_argument("--shape", choices=shapes, default="bundled", help="40m: random weights; published: a folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
@@ -101,6 +104,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     options = frame.parse(parser)
+    if options.shape != "bundled" and "natural" in options.lengths:
+        parser.error("natural lengths are those of the bundled policy: ask for --lengths fixed")
     if options.ranks > 1:
         torch.set_num_threads(1)
         if not set(options.points) <= {"step", "pods"} or options.shape != "bundled":
@@ -109,7 +114,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Report:
-    model = "bundled" if options.shape == "bundled" else random_weights(folder)
+    model = random_weights(folder) if options.shape == "40m" else options.shape
     lengths = base_lengths(folder) if "natural" in options.lengths else {"p99": 0}
     natural = Setting(model=model, prompts=options.prompts, rollouts=0, max_new_tokens=lengths["p99"])
     fixed = natural.but(fixed=True, max_new_tokens=options.fixed_tokens)
