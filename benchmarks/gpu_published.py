@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_lab import Lab
+from trl_sides import hash_reward
 
 from winnow.config_file import load
 from winnow.recipes import recipe_paths
@@ -59,19 +60,24 @@ def model_of(lab: Lab) -> str:
 
 
 def keys(lab: Lab, output: Path, sampled: int, trained: int) -> dict[str, Any]:
-    """What differs from the recipe. The dry run has a step of one prompt, and responses of 4 tokens."""
+    """What differs from the recipe. The dry run has one prompt, responses of 4 tokens, and a reward that differs."""
     rollout: dict[str, Any] = {"rollouts_per_prompt": sampled, "max_rollouts_at_once": 1024}
-    few = {"problems": 1, "rollouts_per_prompt": 1} if lab.dry else {}
+    few: dict[str, Any] = {
+        "rollout": rollout | {"prompts_per_step": 1, "max_new_tokens": 4},
+        "evaluate": {"problems": 1, "rollouts_per_prompt": 1},
+        "reward": {"use": hash_reward},
+        "verify": {"workers": 0},
+    }
     return {
         "output": str(output),
         "steps": lab.sizes.published_steps,
         "device": lab.device.type,
         "model": {"path": model_of(lab), "dtype": "bfloat16"},
-        "rollout": rollout | ({"prompts_per_step": 1, "max_new_tokens": 4} if lab.dry else {}),
+        "rollout": rollout,
         "select": {"use": "max_variance", "keep_per_prompt": trained} if trained < sampled else "all",
         "update": {"tokens_per_micro_batch": 65536},
-        "evaluate": few,
         "checkpoint": {"every": 0},
+        **(few if lab.dry else {}),
     }
 
 

@@ -132,7 +132,8 @@ def test_the_parts_that_train_and_test(tmp_path):
     assert written["resume"]["equal"] == "1 of 1"
     arms = written["published"]["records"]
     assert [(arm["sampled"], arm["trained"], arm["steps"]) for arm in arms] == [(4, 2, 1), (4, 4, 1)]
-    assert all(arm["seconds"]["generate"] > 0 and len(arm["accuracy"]) == 2 for arm in arms)
+    assert [arm["counts"]["select/trained"] for arm in arms] == [2, 4]
+    assert all(arm["seconds"]["update"] > 0 and len(arm["accuracy"]) == 2 for arm in arms)
     assert written["learn"]["records"][0]["parity"]["parity_alarm"] == 0
     assert [run["arm"] for run in written["policy50m"]["runs"]] == ["grpo", "pods"]
     assert all(run["steps"] == 1 and run["accuracy"] for run in written["policy50m"]["runs"])
