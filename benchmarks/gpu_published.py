@@ -60,12 +60,13 @@ def model_of(lab: Lab) -> str:
 
 
 def keys(lab: Lab, output: Path, sampled: int, trained: int) -> dict[str, Any]:
-    """What differs from the recipe. The dry run has one prompt, responses of 4 tokens, and a reward that differs."""
+    """What differs from the recipe. The dry run has one prompt, responses of 4 tokens, and trains all that it keeps."""
     rollout: dict[str, Any] = {"rollouts_per_prompt": sampled, "max_rollouts_at_once": 1024}
     few: dict[str, Any] = {
         "rollout": rollout | {"prompts_per_step": 1, "max_new_tokens": 4},
         "evaluate": {"problems": 1, "rollouts_per_prompt": 1},
         "reward": {"use": hash_reward},
+        "advantage": {"use": "raw"},  # rollouts of few tokens may all be alike
         "verify": {"workers": 0},
     }
     return {

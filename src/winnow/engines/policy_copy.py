@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# By the precision of an engine's weights: about twice the gaps of SmolLM2-135M in 16 bits, which are up to 22 times those of
-# the bundled policy (docs/engines.md). A format rounds logits, which are larger in larger models, and a token that is
-# almost certain hardly changes: so the gaps of a model depend on its logits and its entropy too.
+# By the precision of an engine's weights: in 16 bits about twice the gaps of SmolLM2-135M, which are up to 22 times
+# those of the bundled policy (docs/engines.md). A format rounds logits, which are larger in larger models, and a token
+# that is almost certain hardly changes: so the gaps of a model depend on its logits and its entropy too.
 _EXACT = Tolerance(mean=1e-4, tail=1e-3)
 TOLERANCES = {
     torch.float64: _EXACT,
