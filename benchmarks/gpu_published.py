@@ -76,7 +76,7 @@ def keys(lab: Lab, output: Path, sampled: int, trained: int) -> dict[str, Any]:
         "model": {"path": model_of(lab), "dtype": "bfloat16"},
         "rollout": rollout,
         "select": {"use": "max_variance", "keep_per_prompt": trained} if trained < sampled else "all",
-        "update": {"tokens_per_micro_batch": 65536},
+        "update": {"tokens_per_micro_batch": 32768},  # 21 GiB of activations
         "checkpoint": {"every": 0},
         **(few if lab.dry else {}),
     }
