@@ -122,7 +122,9 @@ def _row(one: Candidate, baseline: Candidate) -> str:
 
 def _command(plan: StepPlan, best: Candidate, config: Path) -> str:
     settings = [*best.setting.settings, f"update.tokens_per_micro_batch={best.fit.tokens}"]
-    return shlex.join(["winnow", "train", recipe_at(config) or str(config), *(word for s in settings for word in ("--set", s))])
+    return shlex.join(
+        ["winnow", "train", recipe_at(config) or str(config), *(word for s in settings for word in ("--set", s))]
+    )
 
 
 def _statistics(run: RunStatistics) -> dict[str, Any]:
