@@ -9,9 +9,11 @@ from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
 
 
-def bundled(prompts: int, *, at_once: int, dtype: str = "float32") -> tuple[EngineContext, list[Prompt]]:
-    """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts."""
-    loaded = load("bundled", dtype=dtype)
+def bundled(
+    prompts: int, *, at_once: int, dtype: str = "float32", model: str = "bundled"
+) -> tuple[EngineContext, list[Prompt]]:
+    """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts; or of another model."""
+    loaded = load(model, dtype=dtype)
     rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(
         model=loaded.model,

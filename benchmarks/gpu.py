@@ -1,11 +1,13 @@
 """Measurements that need a GPU, in parts of at most 9 minutes each, without a network (docs/gpu.md).
 
     scripts/test-gpu all --out FOLDER             # every part within 40 minutes
+    scripts/test-gpu short --out FOLDER           # the most valuable measurements within 10 minutes
     scripts/test-gpu update --out FOLDER          # a part on a GPU: FOLDER/<date>_gpu_update.json
     scripts/test-gpu --dry-run --out FOLDER       # every part in the smallest size on a CPU, as a smoke test
     scripts/test-gpu generation --native graphs=false    # native with other options, too
 
     tests       the gpu tests
+    published   a published model learns arithmetic in bfloat16, with PODS and with all of its rollouts
     learn       the bundled policy learns the default task in bfloat16 and in float32
     resume      runs under deterministic = true, killed and resumed, give equal bytes
     generation  native, generate and continuous batching, for 8 to 512 concurrent rollouts, random weights
@@ -15,7 +17,7 @@
     policy50m   a policy of 50M parameters learns, GRPO and PODS in turn, in equal seconds
 
 Each part writes its results after every measurement. The file lists measurements that were skipped for lack of time.
-With `all`, the parts share one limit: a part that ends early leaves its time to the later ones.
+With a plan (`all`, `short`), the parts share one limit: a part that ends early leaves its time to the later ones.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ import logging
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import frame
 import torch
 from gpu_generation import generation
-from gpu_lab import TINY, Lab, Sizes
+from gpu_lab import SHORT, TINY, Lab, Sizes
 from gpu_learning import learn, policy50m
+from gpu_published import published
 from gpu_resume import resume
 from gpu_tests import tests
 from gpu_update import layouts, memory, updates
 
 PARTS: dict[str, Callable[[Lab], None]] = {
     "tests": tests,
+    "published": published,
     "learn": learn,
     "resume": resume,
     "generation": generation,
@@ -49,10 +54,27 @@ PARTS: dict[str, Callable[[Lab], None]] = {
     "memory": memory,
     "policy50m": policy50m,
 }
-ALL = "all"  # every part, within ALL_MINUTES
-PART_MINUTES, ALL_MINUTES, DRY_MINUTES = 8.3, 37.0, 30.0
-SHARES = {"tests": 6, "resume": 5, "generation": 6, "update": 6}  # of the time of `all`, relative to each other part's
-SHARE = 4
+PART_MINUTES, DRY_MINUTES = 8.3, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Parts in their order, the most valuable first, each with its share of the minutes."""
+
+    minutes: float
+    shares: Mapping[str, float]
+    sizes: Sizes
+
+    def minutes_of(self, name: str, later: Sequence[str], left: float) -> float:
+        """Minutes for a part, of those that it and the `later` parts have together; at most PART_MINUTES."""
+        share = self.shares[name] / sum(self.shares[each] for each in (name, *later))
+        return min(PART_MINUTES, max(0.0, left) * share)
+
+
+PLANS = {
+    "all": Plan(37.0, {**dict.fromkeys(PARTS, 4), "tests": 6, "resume": 5, "generation": 6, "update": 6}, Sizes()),
+    "short": Plan(8.7, {"tests": 2, "published": 3, "update": 1.5, "generation": 1.5, "resume": 1}, SHORT),
+}
 
 
 def main() -> int:
@@ -62,8 +84,8 @@ def main() -> int:
     begin, ended = time.perf_counter(), dict[str, tuple[str, Path]]()
     for name, later in _in_turn(options.parts):
         minutes = options.minutes
-        if options.all:
-            minutes = share_of(options.minutes - (time.perf_counter() - begin) / 60, name, later)
+        if options.plan:
+            minutes = options.plan.minutes_of(name, later, minutes - (time.perf_counter() - begin) / 60)
         ended[name] = _part(name, options, minutes)
     for name, (error, path) in ended.items():
         print(f"{name}: {error or 'done'}: {path}", flush=True)
@@ -75,12 +97,6 @@ def _in_turn(parts: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     return ((name, parts[place + 1 :]) for place, name in enumerate(parts))
 
 
-def share_of(minutes: float, name: str, later: Sequence[str]) -> float:
-    """Minutes for a part, of those that it and the `later` parts have together; at most PART_MINUTES."""
-    share = SHARES.get(name, SHARE)
-    return min(PART_MINUTES, max(0.0, minutes) * share / (share + sum(SHARES.get(other, SHARE) for other in later)))
-
-
 def _part(name: str, options: argparse.Namespace, minutes: float) -> tuple[str, Path]:
     """Run a part. Returns its error, if any, and the path of its results."""
     begin = time.perf_counter()
@@ -88,7 +104,7 @@ def _part(name: str, options: argparse.Namespace, minutes: float) -> tuple[str, 
         part=name,
         device=torch.device(options.device),
         folder=options.out,
-        sizes=TINY if options.dry_run else Sizes(),
+        sizes=TINY if options.dry_run else options.plan.sizes if options.plan else Sizes(),
         minutes=minutes,
         ends=begin + 60 * minutes,
         found={} if options.commit is None else {"commit": options.commit},
@@ -107,14 +123,16 @@ def _part(name: str, options: argparse.Namespace, minutes: float) -> tuple[str, 
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{ALL!r}, or parts; by default all, each in full")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="a plan (all, short) or parts; by default all, each in full"
+    )
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument(
         "--minutes",
         type=float,
-        help=f"time limit of a part, {PART_MINUTES} by default; with {ALL!r} of all parts together, {ALL_MINUTES:.0f}. "
-        "Longer measurements are skipped",
+        help=f"time limit of a part, {PART_MINUTES} by default; of all parts of a plan together, by default "
+        f"{PLANS['all'].minutes:.0f} for all and {PLANS['short'].minutes} for short. Longer measurements are skipped",
     )
     parser.add_argument("--commit", help="the measured commit, if the machine has the files without git")
     parser.add_argument(
@@ -126,8 +144,9 @@ def _options() -> argparse.Namespace:
         help="generation: also native with these options; may be repeated",
     )
     options = parser.parse_args()
-    options.all = options.parts == [ALL]
-    options.parts = list(PARTS) if options.all or not options.parts else options.parts
+    (first, *rest) = options.parts or [""]
+    options.plan = PLANS.get(first) if not rest else None
+    options.parts = list(options.plan.shares if options.plan else options.parts or PARTS)
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     options.device = "cpu" if options.dry_run else "cuda"
@@ -139,9 +158,9 @@ def _options() -> argparse.Namespace:
 
 
 def _default_minutes(options: argparse.Namespace) -> float:
-    if options.all:
-        return ALL_MINUTES
-    return DRY_MINUTES if options.dry_run else PART_MINUTES
+    if options.dry_run:
+        return DRY_MINUTES
+    return options.plan.minutes if options.plan else PART_MINUTES
 
 
 def _native(text: str) -> tuple[str, dict[str, Any]]:

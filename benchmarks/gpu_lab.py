@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ class Sizes:
     )  # learning rates of the lessons, tried until the accuracy can still improve
     seeds: int = 2
     sampled: tuple[int, int] = (64, 16)  # rollouts per prompt, and how many of them are trained on
+    published: tuple[tuple[int, int], ...] = ((64, 16), (64, 64))  # the same, for each run of the published model
+    published_steps: int = 60
     prompts_per_step: int = 32
     asked: int = 256  # held-out problems
 
@@ -90,8 +92,22 @@ TINY = Sizes(
     peaks=(1e-3,),
     seeds=1,
     sampled=(4, 2),
+    published=((4, 2), (4, 4)),
+    published_steps=1,
     prompts_per_step=2,
     asked=2,
+)
+
+
+SHORT = replace(  # for a machine that is lent for minutes
+    Sizes(),
+    shapes=("1.5B",),
+    rollouts=(64, 512, 8),
+    micro_batches=(16384,),
+    resumed=("grpo_pods",),
+    kills=4,
+    seconds_per_point=5.0,
+    seconds_for_pairs=20.0,
 )
 
 

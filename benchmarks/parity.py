@@ -1,12 +1,15 @@
 """Differences between the log-probs of `native` and of the policy, by precision and number of tokens.
 
     python benchmarks/parity.py
+    python benchmarks/parity.py --model published --prompts 16 --rollouts 1 8      ten minutes on two idle cores
 
-Samples the bundled policy on the default task and compares the log-probs of the same tokens under the same weights, as
-every training step does. It uses a correct engine for steps of several sizes. For the smallest it also uses an engine
-that samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts
-under two batch limits, and counts those that differ. engine_precision.py measures a bfloat16 checkpoint after training
-steps. Writes benchmarks/results/<date>_parity.json.
+Samples the bundled policy, or the published model, on the default task and compares the log-probs of the same tokens
+under the same weights, as every training step does. It uses a correct engine for steps of several sizes. For the
+smallest it also uses an engine that samples at temperature 0.9 while the policy is trained at 1. For each precision it
+also samples the same rollouts under two batch limits, and counts those that differ. engine_precision.py measures a
+bfloat16 checkpoint after training steps.
+
+Writes benchmarks/results/<date>_parity[_published].json.
 """
 
 from __future__ import annotations
@@ -33,23 +36,25 @@ PRECISIONS: tuple[tuple[str, Precision], ...] = (
     ("float32", "bfloat16"),
     ("bfloat16", "policy"),
 )
+FEW, MANY = 7, 512  # rollouts at once
 
 
 def main() -> None:
     parser = frame.parser(__doc__, prompts=128, threads=1)
     parser.add_argument("--rollouts", type=int, nargs="+", default=[1, 12, 24])
+    parser.add_argument("--model", choices=("bundled", "published"), default="bundled")
     options = frame.parse(parser)
     report: dict[str, Any] = {}
     for policy, engine in PRECISIONS:
-        context, prompts = bundled(options.prompts, at_once=512, dtype=policy)
+        context, prompts = bundled(options.prompts, at_once=MANY, dtype=policy, model=options.model)
         found = {
             "well": [compared(context, prompts, n, engine, 1.0) for n in options.rollouts],
             "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, 0.9),
-            "under limits of 7 and 512": between_limits(policy, engine, options.prompts // 2),
+            f"under limits of {FEW} and {MANY}": between_limits(policy, engine, options.prompts // 2, options.model),
         }
         print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
         report[f"policy in {policy}, native with dtype {engine!r}"] = found
-    frame.finish("parity", report, options)
+    frame.finish("parity" + "_published" * (options.model == "published"), report, options)
 
 
 def compared(
@@ -71,11 +76,11 @@ def compared(
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
 
 
-def between_limits(policy: str, dtype: Precision, prompts: int) -> dict[str, float]:
+def between_limits(policy: str, dtype: Precision, prompts: int, model: str) -> dict[str, float]:
     """Sample ten rollouts per prompt under two batch limits. Returns how many differ, and by how much the log-probs of
     the tokens before the first difference change.
     """
-    few, many = (_sampled(policy, dtype, prompts, at_once) for at_once in (7, 512))
+    few, many = (_sampled(policy, dtype, prompts, at_once, model) for at_once in (FEW, MANY))
     gaps, others = list[float](), 0
     for one, other in zip(few, many, strict=True):
         alike = 0
@@ -92,8 +97,8 @@ def between_limits(policy: str, dtype: Precision, prompts: int) -> dict[str, flo
     }
 
 
-def _sampled(policy: str, dtype: Precision, count: int, at_once: int) -> list[Rollout]:
-    context, prompts = bundled(count, at_once=at_once, dtype=policy)
+def _sampled(policy: str, dtype: Precision, count: int, at_once: int, model: str) -> list[Rollout]:
+    context, prompts = bundled(count, at_once=at_once, dtype=policy, model=model)
     sampling = Sampling(max_new_tokens=64, temperature=1.0)
     groups = native(context, dtype=dtype).generate(prompts, [10] * count, sampling, seed=("limits",))
     return [rollout for group in groups for rollout in group.rollouts]

@@ -51,6 +51,9 @@ class Peer:
         is computed directly. With `replay`, these are the completions of every step, and nothing is sampled.
         """
         loaded = load(setting.model, dtype=setting.dtype)
+        # transformers gives the embedding of the padding token no gradient, also where it is the end token. winnow
+        # trains every token (PolicyModule)
+        loaded.model.get_input_embeddings().padding_idx = None
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.trainer: Any = trl.GRPOTrainer(
             model=loaded.model,

@@ -28,6 +28,9 @@ NOTES = (
     "Both sides: the same weights, prompts, order of prompts, threads, precision, AdamW (fused), clipping at 1, "
     "constant rate, one optimizer update per generation, no reference model. Rewards are judged in the trainer's "
     "process on both sides (verify.workers = 0), so that the trainers are measured and not the verifier.",
+    "The embedding of the padding token is trained on both sides. transformers gives it no gradient (padding_idx), "
+    "which is removed on TRL's side. In SmolLM2 and Qwen2.5-base it is the end token, whose row plain TRL never trains "
+    "from the input.",
     "In bfloat16 TRL trains bfloat16 weights and moments, its fastest way; winnow trains float32 masters.",
     "Timed steps use a hash of the completion's tokens as reward: no group is flat, so winnow drops no row.",
     "Fixed lengths: TRL forbids the end of sequence by min_new_tokens; winnow's engine is given no stop token.",

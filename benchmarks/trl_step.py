@@ -4,11 +4,14 @@
     python benchmarks/trl_step.py --points step pods       some of them
     python benchmarks/trl_step.py --shape 40m --lengths fixed --points generation update step pods \
         --prompts 4 --rollouts 8 --keep 2 --dtype bfloat16
+    python benchmarks/trl_step.py --shape published --lengths fixed --fixed-tokens 32 --points generation update step \
+        pods --prompts 4 --rollouts 16 --keep 4 --rounds 3            SmolLM2-135M: 40 minutes
     python benchmarks/trl_step.py --ranks 2 --points step pods     both sides with 2 processes of one thread
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
-package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py).
+package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py),
+in float64 if float32 is too coarse. The embedding of the padding token is trained on both sides (trl_peer.py).
 Then, per point, TRL and winnow do one step each in turn, after 2 of each as a warm-up. The result is the median of
 the ratios per pair. With --ranks, each side is data-parallel, TRL by the Trainer's DistributedDataParallel over gloo,
 and the seconds are those of rank 0; the proof of equal gradients is that of a run without --ranks.
@@ -92,7 +95,8 @@ def _options() -> argparse.Namespace:
         keep=(16, "m of PODS; its n is the largest of --rollouts"),
         ranks=(1, "processes of each side, of one thread each"),
     )
-    parser.add_argument("--shape", choices=("bundled", "40m"), default="bundled", help="40m: random weights")
+    shapes = ("bundled", "40m", "published")
+    parser.add_argument("--shape", choices=shapes, default="bundled", help="40m: random weights; published: a folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
@@ -100,6 +104,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     options = frame.parse(parser)
+    if options.shape != "bundled" and "natural" in options.lengths:
+        parser.error("natural lengths are those of the bundled policy: ask for --lengths fixed")
     if options.ranks > 1:
         torch.set_num_threads(1)
         if not set(options.points) <= {"step", "pods"} or options.shape != "bundled":
@@ -108,18 +114,18 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Report:
-    model = "bundled" if options.shape == "bundled" else random_weights(folder)
+    model = random_weights(folder) if options.shape == "40m" else options.shape
     lengths = base_lengths(folder) if "natural" in options.lengths else {"p99": 0}
     natural = Setting(model=model, prompts=options.prompts, rollouts=0, max_new_tokens=lengths["p99"])
     fixed = natural.but(fixed=True, max_new_tokens=options.fixed_tokens)
     shapes = [shape for name, shape in zip(LENGTHS, (natural, fixed), strict=True) if name in options.lengths]
     settings = [shape.but(rollouts=n) for shape, n in itertools.product(shapes, options.rollouts)]
     proven = settings[0]
-    if options.shape != "bundled":  # a random policy samples the pad token, which TRL's embedding never trains
+    if options.shape != "bundled":  # few tokens: the proof of a larger policy would take minutes
         proven = proven.but(rollouts=4, max_new_tokens=16)
     parity = None
     if options.ranks == 1:
-        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)  # in float32
+        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)
     settings = [setting.but(dtype=options.dtype) for setting in settings]
     print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
     points = []

@@ -163,12 +163,26 @@ def test_scripts_and_results_that_are_referred_to_exist():
     assert {name for name in named if not list(REPOSITORY.glob(name))} == set()
 
 
-def test_all_parts_share_one_limit():
+def test_the_parts_of_a_plan_share_one_limit():
     """Of a part that weighs 6 and two that weigh 4 the first gets 6 of 14 minutes, and never more than a part takes."""
     import gpu
 
-    assert gpu.share_of(14.0, "tests", ["learn", "layouts"]) == pytest.approx(6.0)
-    assert gpu.share_of(38.0, "tests", ["learn", "layouts"]) == gpu.PART_MINUTES
-    assert gpu.share_of(4.0, "layouts", []) == 4.0
-    assert gpu.share_of(-1.0, "layouts", []) == 0.0
+    plan = gpu.Plan(38.0, {"tests": 6, "learn": 4, "layouts": 4}, gpu.Sizes())
+    assert plan.minutes_of("tests", ["learn", "layouts"], 14.0) == pytest.approx(6.0)
+    assert plan.minutes_of("tests", ["learn", "layouts"], 38.0) == gpu.PART_MINUTES
+    assert plan.minutes_of("layouts", [], 4.0) == 4.0
+    assert plan.minutes_of("layouts", [], -1.0) == 0.0
     assert list(gpu._in_turn(["a", "b"])) == [("a", ["b"]), ("b", [])]
+
+
+def test_a_plan_names_parts_and_ends_within_its_command():
+    """The short plan leaves more than a minute of ten for wheels, the model and a measurement that ends late."""
+    import gpu
+
+    assert all(plan.shares.keys() <= gpu.PARTS.keys() for plan in gpu.PLANS.values())
+    assert gpu.PLANS["all"].shares.keys() == gpu.PARTS.keys()
+    short = gpu.PLANS["short"]
+    assert short.minutes < 9
+    assert list(short.shares) == ["tests", "published", "update", "generation", "resume"]
+    assert short.minutes_of("tests", list(short.shares)[1:], short.minutes) == pytest.approx(2, abs=0.15)
+    assert short.sizes.shapes == ("1.5B",)

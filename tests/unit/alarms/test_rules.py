@@ -36,6 +36,7 @@ BESIDE = {  # with rollout.ahead = 1, a lag is measured beside evaluations
     "policy__staleness_sample_size": 0.9,
 }
 ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
+ALIKE = {"group__flat": 20}  # of 32 groups
 SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
 
 # 40% of the answers are right at step 0, and none is readable from step 1 on.
@@ -56,7 +57,8 @@ ILL = [
     ("all_truncated", run(8, rollout__truncated=0.6), [4]),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.05**s), [29]),
     ("length_collapse", run(60, rollout__length_mean=lambda s: 200 * 0.95**s), [29]),
-    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s), [11]),
+    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s, **ALIKE), [11]),
+    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s, group__flat=None), [11]),  # not measured
     ("entropy_explosion", run(20, policy__entropy=lambda s: 0.4 + 0.2 * s), [10]),
     ("kl_drift", run(20, loss__kl=from_step(9, 1.0, 0.0)), [11]),
     ("ratio_drift", run(20, policy__ratio_mean=from_step(9, 1.25, 1.0)), [10]),
@@ -120,13 +122,15 @@ WELL = [
     ("verifier_failures", run(8, outcome__failed=1)),  # of 512
     ("verifier_failures", run(1, outcome__failed=4, budget__rollouts=16)),
     ("all_truncated", run(8, rollout__truncated=lambda s: 0.9 if s == 3 else 0.3)),
+    ("all_truncated", run(5, rollout__truncated=lambda s: (0.89, 0.72, 0.55, 0.44, 0.36)[s])),  # on average 0.59
     ("length_explosion", run(40, rollout__length_mean=lambda s: 200 * 1.05**s, reward__mean=lambda s: 0.02 * s)),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.05**s, group__effective=16)),  # reward unknown
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.02**s)),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 3000 if s == 45 else 200)),  # one long step
-    ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95)),  # solved
-    ("entropy_collapse", run(20, policy__entropy=0.021)),  # it began so
-    ("entropy_collapse", run(300, policy__entropy=lambda s: 0.5 * 0.995**s)),  # 0.5 -> 0.11: as it should be
+    ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95, **ALIKE)),  # solved
+    ("entropy_collapse", run(20, policy__entropy=0.021, **ALIKE)),  # it began so
+    ("entropy_collapse", run(300, policy__entropy=lambda s: 0.5 * 0.995**s, **ALIKE)),  # 0.5 -> 0.11: as it should be
+    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s, group__flat=15)),  # 17 of 32 groups teach
     ("entropy_explosion", run(300, policy__entropy=lambda s: 0.3 + 0.003 * s)),
     ("kl_drift", run(20, loss__kl=0.05, reward__kl=0.1)),
     ("ratio_drift", run(20, policy__ratio_mean=1.02, policy__ratio_max=40.0)),  # a maximum is no ground
@@ -161,9 +165,13 @@ WELL = [
     ("reward_without_accuracy", run(60, **GAMED, budget__prompts_skipped=1)),  # other prompts in each step
     ("oscillation", run(60, **SWINGS, budget__prompts_skipped=1)),  # other prompts in each step, as the plan has it
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9, **ALLOTTED)),
-    ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
+    (
+        "entropy_collapse",
+        run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT, **ALIKE),
+    ),
     ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),
     ("turns_cut_off", run(20, environment__turns_cut_off=lambda s: 0.9 if s == 7 else 0.3)),
+    ("turns_cut_off", run(5, environment__turns_cut_off=lambda s: 0.9 - 0.12 * s)),  # on average 0.66, and falling
     ("ends_in_first_turn", run(8, environment__one_turn=0.97, reward__accuracy=0.9)),  # it needs no more turns
     ("ends_in_first_turn", run(8, environment__one_turn=0.9)),
     ("no_tool_call", run(30, environment__tool_calls=lambda s: 0.01 * (s == 0))),  # called once
@@ -271,8 +279,8 @@ def test_held_out_above_training_at_three_evaluations():
 
 
 def test_an_entropy_far_below_the_first_has_collapsed_above_the_floor():
-    assert raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.025))["entropy_collapse"] == [24]
-    assert "entropy_collapse" not in raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.035))
+    assert raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.025, **ALIKE))["entropy_collapse"] == [24]
+    assert "entropy_collapse" not in raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.035, **ALIKE))
 
 
 def test_the_verifier_and_not_the_task_is_the_cause_of_failed_verdicts():

@@ -11,6 +11,7 @@ from synthetic_run import FAILED, RIGHT, WRONG, group
 from winnow import ranks
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
+from winnow.engines.policy_copy import TOLERANCES
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
@@ -172,6 +173,12 @@ def test_the_percentile_is_reached_by_1_in_1000_and_at_least_three(count, percen
 
 SIZES = [100, 1000, 24_000, 49_000, 1_000_000]
 BFLOAT16 = {"mean": 0.02, "tail": 0.3, "max_outside": 0.01}
+# The largest mean and percentile that SmolLM2-135M had without a fault, and the share of ratios outside the band
+OF_A_CORRECT_ENGINE = {
+    torch.float32: (1.03e-5, 4.8e-5, 0.0),
+    torch.float16: (0.00387, 0.0314, 0.0),
+    torch.bfloat16: (0.0382, 0.409, 0.0055),
+}
 
 
 def heavy(count):
@@ -180,6 +187,41 @@ def heavy(count):
     """
     beyond = 1 - (np.arange(count) + 0.5) / count
     return np.random.default_rng(0).permutation(0.0017 * beyond**-0.55)
+
+
+def gaps_like(dtype, count=4000):
+    """Gaps of both signs with the mean of a correct engine: 4 per mille at its percentile, some just outside the band,
+    and the others equal.
+    """
+    mean, tail, outside = OF_A_CORRECT_ENGINE[dtype]
+    rare, beyond = round(0.004 * count), round(outside * count)
+    gaps = np.concatenate([np.full(rare, tail), np.full(max(0, beyond - rare), 0.23)])
+    rest = (mean * count - gaps.sum()) / (count - len(gaps))
+    gaps = np.concatenate([gaps, np.full(count - len(gaps), rest)])
+    return gaps * np.tile([1, -1], count // 2)
+
+
+def alarm_of(gaps, dtype):
+    tolerance = TOLERANCES[dtype]
+    return of_gaps(gaps, mean=tolerance.mean, tail=tolerance.tail, max_outside=0.01)["policy/parity_alarm"]
+
+
+@pytest.mark.parametrize("dtype", OF_A_CORRECT_ENGINE, ids=str)
+def test_the_limits_of_each_format_pass_a_correct_engine_and_refuse_a_shift(dtype):
+    """Log-probs that are all off by the format's mean limit are found, and so are a few that are off by its tail."""
+    gaps, limits = gaps_like(dtype), TOLERANCES[dtype]
+    assert alarm_of(gaps, dtype) == 0.0
+    assert alarm_of(gaps + 1.05 * limits.mean, dtype) == 1.0
+    few = gaps.copy()
+    few[:8] = 1.05 * limits.tail  # 2 in a thousand
+    assert alarm_of(few, dtype) == 1.0
+
+
+def test_the_limits_of_the_formats_follow_their_bits():
+    """float16 has 3 bits more than bfloat16, and float32 16 more."""
+    means = [TOLERANCES[dtype].mean for dtype in (torch.bfloat16, torch.float16, torch.float32)]
+    assert means[0] / means[1] == pytest.approx(2**3)
+    assert means[2] < means[1] / 50
 
 
 def test_the_alarm_does_not_depend_on_how_many_tokens_are_compared():

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 import statistics
 
-from winnow.alarms.history import ACCURACY, ACCURACY_READ, PROMPTS_READ, Past, Row, accuracy, is_held, mean, values
+from winnow.alarms.history import (
+    ACCURACY,
+    ACCURACY_READ,
+    PROMPTS_READ,
+    Past,
+    Row,
+    accuracy,
+    is_held,
+    mean,
+    share,
+    values,
+)
 from winnow.alarms.kinds import Evidence, alarm
 from winnow.config import AlarmsSection
 
 FALLEN = 0.05  # of the entropy of the first steps, below which too little is left for exploration
 SOLVED = 0.8  # accuracy, above which the policy needs no further exploration
+ALIKE = 0.5  # share of flat groups, below which rollouts differ enough to learn from, however low the entropy
 NORMS, FEWEST_NORMS = 20, 10  # gradient norms, at most and at least, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
 _GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max", "policy/ratio_outside")
@@ -18,24 +30,32 @@ _GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_g
 
 @alarm(
     meaning="the policy's entropy is near 0, or a small part of what it was at first, while many of its answers "
-    "are wrong",
+    "are wrong and most groups are flat",
     cause="updates are too large or too many on the same rollouts, nothing rewards exploration, or the temperature "
     "is too low",
     keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
     limits=("steps", "entropy_floor"),
-    reads=("policy/entropy", *ACCURACY_READ, *PROMPTS_READ),
+    reads=("policy/entropy", *ACCURACY_READ, *PROMPTS_READ, "group/flat"),
 )
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy's entropy is near 0, or far below that of the first steps, and many answers are wrong."""
+    """The policy's entropy is near 0, or far below that of the first steps, many answers are wrong, and the rollouts of
+    most prompts are so alike that they earn the same.
+
+    The entropy alone also falls where a policy learns a short form of answer, and its rollouts may still differ: then
+    it learns on. A log without flat groups is judged by entropy and accuracy.
+    """
     rows, first = past.last(limits.steps), past.first[: limits.steps]
     entropy, was, right = mean(rows, "policy/entropy"), mean(first, "policy/entropy"), accuracy(rows)
-    if not entropy < max(limits.entropy_floor, FALLEN * was) or right >= SOLVED:
+    flat = share([row for row in rows if "group/flat" in row], "group/flat", "group/count")
+    if not entropy < max(limits.entropy_floor, FALLEN * was) or right >= SOLVED or flat < ALIKE:
         return None
     text = (
         f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token (at first {was:.2g}), while {right:.0%} of "
         f"the answers are right"
     )
-    return Evidence(text, {"policy/entropy": entropy, "before": was, ACCURACY: right})
+    alike = {} if math.isnan(flat) else {"group/flat": flat}
+    text += f" and {flat:.0%} of the groups are flat" * bool(alike)
+    return Evidence(text, {"policy/entropy": entropy, "before": was, ACCURACY: right, **alike})
 
 
 @alarm(

@@ -40,10 +40,10 @@ BETTER = 2.0  # standard errors above which a reward has risen
     reads=("rollout/truncated",),
 )
 def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Most rollouts are cut off at max_new_tokens."""
+    """Most rollouts are cut off at max_new_tokens, at the newest step too: a policy may learn to end them."""
     rows = past.last(limits.steps)
     cut = mean(rows, "rollout/truncated")
-    if not cut >= limits.truncated_share:
+    if not min([cut, *values(rows[-1:], "rollout/truncated")]) >= limits.truncated_share:
         return None
     return Evidence(f"{cut:.0%} of the rollouts of {len(rows)} steps hit max_new_tokens", {"rollout/truncated": cut})
 
@@ -259,10 +259,10 @@ SOLVED = 0.8  # accuracy, above which it does not matter how a rollout ended
     reads=("environment/turns_cut_off",),
 )
 def turns_cut_off(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Many turns of the policy have max_turn_tokens tokens."""
+    """Many turns of the policy have max_turn_tokens tokens, at the newest step too."""
     rows = past.last(limits.steps)
     cut = mean(rows, "environment/turns_cut_off")
-    if not cut >= limits.cut_turns_share:
+    if not min([cut, *values(rows[-1:], "environment/turns_cut_off")]) >= limits.cut_turns_share:
         return None
     text = f"{cut:.0%} of the policy's turns of {len(rows)} steps hit environment.max_turn_tokens"
     return Evidence(text, {"environment/turns_cut_off": cut})

@@ -19,9 +19,10 @@ LITTLE_ROOM = 20 * 2**30  # bytes: a checkpoint of 1.5B parameters takes 21 GB
 
 
 def missing(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """[{"to": the purpose, "do": the remedy}]; a failed section is skipped."""
+    """[{"to": the purpose, "do": the remedy}], each once; a failed section is skipped."""
     parts = (_needed, _devices, _sandbox, _room, _network, _optional)
-    return [{"to": to, "do": do} for part in parts for to, do in part(_Sections(report))]
+    remedies = dict.fromkeys(remedy for part in parts for remedy in part(_Sections(report)))
+    return [{"to": to, "do": do} for to, do in remedies]
 
 
 class _Sections(dict[str, Any]):

@@ -316,9 +316,10 @@ OPTIONAL = (
     Optional("mlflow", "mlflow", "track runs with MLflow"),
     Optional("trackio", "trackio", "track runs with trackio"),
     Optional("trl", "trl", "select rollouts in TRL's trainer (winnow_trl)"),
-    Optional("verl", "verl", "select rollouts in verl's trainer (winnow_verl)"),
-    Optional("TransferQueue", "verl", "the rollouts of verl's trainer, which winnow_verl reads"),
-    *(Optional(name, "verl", "needed by verl") for name in ("cachetools", "fastapi", "uvicorn")),
+    *(
+        Optional(name, "verl", "select rollouts in verl's trainer (winnow_verl)")
+        for name in ("verl", "TransferQueue", "cachetools", "fastapi", "uvicorn")
+    ),
 )
 
 

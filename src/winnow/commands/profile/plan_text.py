@@ -12,6 +12,7 @@ from winnow.commands.profile.plan import Candidate, StepPlan
 from winnow.commands.profile.run_statistics import RunStatistics, StepClock
 from winnow.config import dump
 from winnow.memory.plan import format_bytes
+from winnow.recipes import recipe_at
 from winnow.run_view.configuration import differing, keys_of, within
 from winnow.state.costs import as_json
 from winnow.view.text import format_percent
@@ -121,7 +122,9 @@ def _row(one: Candidate, baseline: Candidate) -> str:
 
 def _command(plan: StepPlan, best: Candidate, config: Path) -> str:
     settings = [*best.setting.settings, f"update.tokens_per_micro_batch={best.fit.tokens}"]
-    return shlex.join(["winnow", "train", str(config), *(word for s in settings for word in ("--set", s))])
+    return shlex.join(
+        ["winnow", "train", recipe_at(config) or str(config), *(word for s in settings for word in ("--set", s))]
+    )
 
 
 def _statistics(run: RunStatistics) -> dict[str, Any]:

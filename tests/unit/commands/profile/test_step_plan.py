@@ -199,6 +199,7 @@ def test_the_command_prints_the_plan_and_writes_it_as_json(run, costs, tmp_path)
     )  # the fitted share of flat groups differs from the measured one
     assert data["run"]["steps"] == [0, 2]
     assert data["costs"]["sampling"]["seconds"] == [1.0, 1.6]
+    assert "winnow train arithmetic --set " in result.output  # a recipe by its name, which is valid on any machine
     for word in best["set"]:
         assert word in result.output
     made = setting_of(load(CONFIG, [*SETS, *best["set"]]), "here")
