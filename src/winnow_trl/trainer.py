@@ -13,6 +13,8 @@ backward passes of the update, and no pass before it.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +29,13 @@ from winnow.algos.plain_groups import Use, plain_group, selector_of
 from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group
 from winnow.seeds import Rng
-from winnow_trl.release import TRL, check_class, check_instance
+from winnow_trl.release import TRL, check_class, check_logs, end_tokens, room_in_vllm
 from winnow_trl.selection import advantages, fill_keep, kept_rewards, kept_variances, row_id, trained_rows
 
 TRL.check_installed()
 
 from accelerate.utils import gather_object  # noqa: E402  (after the check that TRL, which needs it, is installed)
-from trl import GRPOTrainer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 check_class(GRPOTrainer)
 
@@ -44,7 +46,8 @@ class Scored:
 
     rows: Sequence[dict[str, Any]]  # [G * n]
     completions: Sequence[Any]  # [G * n] texts, or lists of messages
-    tokens: Sequence[Sequence[int]]  # [G * n] x [L]
+    tokens: Sequence[Sequence[int]]  # [G * n] x [L], those of tools and environments included
+    generated: int  # tokens that the policy sampled
     rewards: Tensor  # [processes * G * n, functions], NaN for None
 
 
@@ -59,8 +62,11 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
     forward pass and have no gradient, and losses that average over rows ("grpo", "dr_grpo", "sapo", "luspo") count
     them. In evaluation nothing is selected.
 
+    `tools`, `environment_factory` and `rollout_func` are TRL's. A vLLM in the trainer's process gets room for n
+    rollouts of each prompt.
+
     Raises ConfigError where the installed TRL does not fit, where the rows of a process are not whole groups of m,
-    where n is below m, and for settings that are not supported.
+    where n is below m, and for settings that are not supported: before a model is loaded, if `args` is given.
     """
 
     num_generations: int  # m; n while TRL samples and scores
@@ -70,12 +76,15 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
     def __init__(
         self, *args: Any, rollouts_per_prompt: int, select: Use | Sequence[Use] = "max_variance", **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs)
-        check_instance(self)
-        self.rollouts_per_prompt = rollouts_per_prompt
-        self._select = selector_of(select, keep=self.num_generations, base=Path.cwd())
-        self._scored = None
-        _check_settings(self)
+        given = inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments.get("args")
+        settings = GRPOConfig() if given is None else given  # TRL's own differ in the folder alone
+        check_settings(settings, rollouts_per_prompt)
+        self._select = selector_of(select, keep=settings.num_generations, base=Path.cwd())
+        self.rollouts_per_prompt, self._scored, self._generated = rollouts_per_prompt, None, 0
+        sizes = {"sampled": rollouts_per_prompt, "trained": settings.num_generations}
+        with room_in_vllm(GRPOTrainer, **sizes) if settings.use_vllm else contextlib.nullcontext():
+            super().__init__(*args, **kwargs)
+        check_logs(self)
         size = self.args.generation_batch_size // self.num_generations * rollouts_per_prompt
         self._logs = {name: _resized(log, size) for name, log in self._logs.items()}
 
@@ -99,11 +108,20 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         scored, self._scored = self._scored, None
         return scored
 
+    def _generate(self, prompts: Any) -> Any:
+        """TRL's, with a count of the tokens that the policy sampled: neither those of tools nor of an environment."""
+        found = super()._generate(prompts)
+        tokens, mask = found[1], found[2]
+        if mask is not None and list(map(len, mask)) != list(map(len, tokens)):
+            raise TRL.unsuitable("_generate returns something else than tokens and their mask at places 1 and 2")
+        self._generated = sum(map(len, tokens)) if mask is None else sum(int(sum(row)) for row in mask)
+        return found
+
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:  # the names are TRL's
         rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._scored = Scored(inputs, completions, completion_ids_list, rewards)
+        self._scored = Scored(inputs, completions, completion_ids_list, self._generated, rewards)
         return rewards
 
     def _selected(self, output: dict[str, Any], scored: Scored) -> dict[str, Any]:
@@ -136,21 +154,21 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         return [self._group(scored, place, values[place : place + n]) for place in range(0, len(values), n)]
 
     def _group(self, scored: Scored, place: int, rewards: FloatArray) -> Group:
-        places = range(place, place + len(rewards))
+        places, ends = range(place, place + len(rewards)), end_tokens(self)
         tokens = [np.asarray(scored.tokens[i], dtype=np.int64) for i in places]
         return plain_group(
             row_id(scored.rows[place]),
             rewards,
             tokens=tokens,
             texts=[_text(scored.completions[i]) for i in places],
-            finished=[bool(len(own)) and int(own[-1]) in self.eos_token_ids for own in tokens],
+            finished=[bool(len(own)) and int(own[-1]) in ends for own in tokens],
             version=self.state.global_step,
         )
 
     def _log_budget(self, groups: Sequence[Group], scored: Scored, trained: int) -> None:
         """Add the metrics of a generation batch, over all processes, to those that TRL logs."""
         own = (
-            sum(map(len, scored.tokens)),
+            scored.generated,
             len(scored.rows),
             sum(int(np.asarray(group.keep).sum()) for group in groups),
             kept_variances(groups),
@@ -190,9 +208,10 @@ def cut(output: dict[str, Any], rows: Tensor, *, total: int) -> dict[str, Any]:
     return taken
 
 
-def _check_settings(trainer: Any) -> None:
-    m, n = trainer.num_generations, trainer.rollouts_per_prompt
-    own = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
+def check_settings(settings: Any, n: int) -> None:
+    """Raise ConfigError for a GRPOConfig with which n rollouts of a prompt cannot be reduced to its m."""
+    m = settings.num_generations
+    own = settings.per_device_train_batch_size * settings.steps_per_generation
     if not isinstance(n, int) or n < m:
         raise ConfigError(
             f"rollouts_per_prompt = {n!r} rollouts cannot be reduced to num_generations = {m}",
@@ -208,16 +227,16 @@ def _check_settings(trainer: Any) -> None:
             key="per_device_train_batch_size",
             code="config.combination",
         )
-    if trainer.multi_objective_aggregation != "sum_then_normalize":
+    if settings.multi_objective_aggregation != "sum_then_normalize":
         raise _unsupported(
-            f"multi_objective_aggregation = {trainer.multi_objective_aggregation!r}: a selector reads one reward"
+            f"multi_objective_aggregation = {settings.multi_objective_aggregation!r}: a selector reads one reward"
         )
 
 
 def _check_rows(inputs: Sequence[dict[str, Any]], m: int) -> None:
     """Raise ConfigError unless the rows are groups of m with one prompt each."""
-    groups = [inputs[first : first + m] for first in range(0, len(inputs), m)]
-    if any(len(group) != m or any(row.get("prompt") != group[0].get("prompt") for row in group) for group in groups):
+    groups = [list(map(row_id, inputs[first : first + m])) for first in range(0, len(inputs), m)]
+    if any(len(group) != m or len(set(group)) > 1 for group in groups):
         raise ConfigError(
             f"the {len(inputs)} rows of a process are no whole groups of num_generations = {m}",
             remedy="use TRL's own sampler, and no `split_batches` or `dispatch_batches`",

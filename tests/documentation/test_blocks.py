@@ -51,6 +51,7 @@ PYTHON = {
         (
             "import numpy as np",
             "# The probability that at least one of n rollouts is correct.",
+            "# The first prompt is solved sometimes, the second always, the third rarely.",
             "from winnow.budget.gradients import Credit, round_factor",
         ),
         "test_the_library_of_budgets_returns_what_the_page_has",
@@ -214,6 +215,9 @@ def test_the_library_of_budgets_returns_what_the_page_has():
         if "keep" in names:
             assert names["keep"].sum() == 4
             assert np.all(names["keep"][names["rewards"] == 1])
+        if "prompts" in names:
+            assert names["prompts"].tolist() == [True, False, True]
+            assert "This keeps the first and the last prompt." in PAGES[page]
 
 
 def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():

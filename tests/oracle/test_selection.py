@@ -20,7 +20,7 @@ from winnow.algos.selectors import (
     random,
     threshold,
 )
-from winnow.budget.selection import kept_size
+from winnow.budget.selection import kept_size, prompts_by_variance
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 
@@ -169,3 +169,55 @@ def test_percentile_spreads_over_the_ranks():
 def test_threshold_keeps_a_range():
     assert threshold(group_of([0, 0.5, 1]), RNG, low=0.5).tolist() == [False, True, True]
     assert threshold(group_of([0, 0.5, 1]), RNG, high=0.5).tolist() == [True, True, False]
+
+
+def fewest_prompts(variances, wanted):
+    """The size of the smallest set of prompts whose variances add up to `wanted`, by trying all sets."""
+    sizes = [
+        size
+        for size in range(len(variances) + 1)
+        for chosen in itertools.combinations(variances, size)
+        if sum(chosen) >= wanted - 1e-12
+    ]
+    return min(sizes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("share", "margin"), [(0.9, 0.0), (0.9, 0.01), (0.5, 0.0), (1.0, 0.0), (0.75, 0.1)])
+def test_no_smaller_set_of_prompts_has_the_share_of_the_variance(seed, share, margin):
+    """RAGEN-2: prompts in falling order of their variance, up to share * sum - margin."""
+    rng = np.random.default_rng(seed)
+    rewards = [rng.integers(0, 4, size=rng.integers(1, 6)) / 3 for _ in range(7)]
+    variances = np.array([own.var(ddof=1) if len(own) > 1 else 0.0 for own in rewards])
+    keep = prompts_by_variance(rewards, rng.random(7), share=share, margin=margin)
+    wanted = share * variances.sum() - margin
+    assert keep.sum() == (fewest_prompts(variances, wanted) if wanted > 0 else 0)
+    assert variances[keep].sum() >= min(wanted, variances.sum()) - 1e-12
+    assert not keep.any() or variances[keep].min() >= variances[~keep].max(initial=0.0)
+
+
+def test_prompts_without_a_signal_are_never_kept():
+    """0.1 + 0.1 + 0.1 rounds, so that numpy's variance of three equal rewards is above 0."""
+    flat, mixed = np.full(3, 0.1), np.array([0.0, 1.0, 1.0])
+    ties = np.arange(3.0)
+    assert flat.var() > 0
+    assert prompts_by_variance([flat, mixed, flat], ties, share=1.0).tolist() == [False, True, False]
+    assert not prompts_by_variance([flat, flat, flat], ties, share=1.0).any()
+    assert prompts_by_variance([], np.zeros(0), share=1.0).tolist() == []
+
+
+def test_a_batch_with_hardly_any_variance_is_left_out_by_the_margin():
+    """Two rewards of 0 and 0.1 have a variance of 0.005; 0.9 of it is below RAGEN's margin of 0.01."""
+    rewards = [np.array([0.0, 0.1]), np.zeros(2)]
+    assert prompts_by_variance(rewards, np.arange(2.0), share=0.9).tolist() == [True, False]
+    assert not prompts_by_variance(rewards, np.arange(2.0), share=0.9, margin=0.01).any()
+
+
+def test_prompts_of_equal_variance_are_ordered_by_the_ties():
+    rewards = [np.array([0.0, 1.0])] * 4
+    assert prompts_by_variance(rewards, np.array([3.0, 1.0, 2.0, 0.0]), share=0.5).tolist() == [
+        False,
+        True,
+        False,
+        True,
+    ]

@@ -15,6 +15,7 @@ import winnow
 from winnow.commands import DECLARED
 
 SOURCE = Path(winnow.__file__).parent
+SHIMS = {"winnow_trl", "winnow_verl", "winnow_nemo"}  # beside winnow, for other trainers
 # Each imports only from those before it.
 WORDS = [
     "version",
@@ -151,7 +152,7 @@ def test_every_command_is_declared_in_its_own_file():
 
 
 def test_winnow_imports_nothing_that_needs_another_trainer():
-    others = {"winnow_trl", "winnow_verl", "trl", "accelerate", "verl", "transfer_queue", "tensordict"}
+    others = {"trl", "accelerate", "verl", "transfer_queue", "tensordict", "nemo_rl"} | SHIMS
     named = {
         name.partition(".")[0]
         for path in FILES
@@ -170,8 +171,8 @@ def test_winnow_imports_nothing_that_needs_another_trainer():
 
 def test_the_shims_build_on_functions_of_arrays():
     """They import no package above the algorithms, whose imports would need a configuration or a run."""
-    shims = sorted(path for name in ("winnow_trl", "winnow_verl") for path in (SOURCE.parent / name).rglob("*.py"))
-    assert {path.parent.name for path in shims} == {"winnow_trl", "winnow_verl"}
+    shims = sorted(path for name in SHIMS for path in (SOURCE.parent / name).rglob("*.py"))
+    assert {path.parent.name for path in shims} == SHIMS
     assert {name for path in shims for name in imports(path)} <= set().union(*FLOORS[: floor_of("algos") + 1])
 
 

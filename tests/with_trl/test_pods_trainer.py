@@ -13,6 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from scripted import EOS, LETTERS, SEED, batch_of, completion, is_cut, reward, rollouts_of, scripted_reward, trainer_of
+from trl.trainer import grpo_trainer
 
 from refusals import refused
 from winnow.config_file import validate
@@ -163,6 +164,60 @@ def test_the_path_through_vllm_cuts_importance_ratios_too(tmp_path):
         torch.testing.assert_close(logprobs[mask.bool()], expected)
 
 
+@pytest.mark.parametrize(("n", "room"), [(8, 16), (16, 32), (6, 12), (5, 10)])
+def test_a_vllm_in_the_process_has_room_for_all_rollouts(tmp_path, monkeypatch, n, room):
+    """TRL reserves 8 rows: 2 prompts with 4 rollouts each."""
+    asked = []
+    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", lambda **options: asked.append(options) or FakeVLLM())
+    made = grpo_trainer.VLLMGeneration
+    trainer_of(tmp_path, n=n, use_vllm=True, vllm_mode="colocate")
+    assert [options["max_num_seqs"] for options in asked] == [room]
+    assert grpo_trainer.VLLMGeneration is made
+    with refused(ConfigError, "rollouts_per_prompt", key="rollouts_per_prompt"):
+        trainer_of(tmp_path, n=3, use_vllm=True, vllm_mode="colocate")
+    assert len(asked) == 1
+
+
+def test_a_setting_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(grpo_trainer, "create_model_from_path", lambda *given, **more: pytest.fail("loads a model"))
+    with refused(ConfigError, key="rollouts_per_prompt", code="config.value"):
+        trainer_of(tmp_path, n=3)
+    with refused(ConfigError, "best", code="config.unknown_member"):
+        trainer_of(tmp_path, n=8, select="best")
+
+
+def test_tokens_of_the_environment_are_not_generated(tmp_path):
+    """`rollout_func` marks them by `env_mask`: here two tokens before the last one."""
+
+    def roll(prompts, trainer):
+        found = [completion(int(text.split()[0]), row % 8, cut=False) for row, text in enumerate(prompts)]
+        return {
+            "prompt_ids": trainer.processing_class(text=prompts)["input_ids"],
+            "completion_ids": [[*ids[:-1], 9, 9, ids[-1]] for ids in found],
+            "logprobs": [[-1.0] * (len(ids) + 2) for ids in found],
+            "env_mask": [[1] * (len(ids) - 1) + [0, 0, 1] for ids in found],
+            "seen": [len(ids) for ids in found],  # a column for the rewards
+        }
+
+    seen = []
+
+    def by_column(seen_=seen, **columns):
+        seen_ += columns["seen"]
+        return scripted_reward(columns["prompts"], columns["completion_ids"])
+
+    trainer = trainer_of(tmp_path, n=8, rollout_func=roll, reward_funcs=by_column)
+    batch = batch_of(trainer)
+    lengths = {(p, i): len(completion(p, i, cut=False)) for p in range(2) for i in range(8)}
+    assert trainer._metrics["train"]["budget/generated_tokens"] == [sum(lengths.values())]
+    assert seen == list(lengths.values())
+    kept = rollouts_of(batch)
+    assert len(kept) == 8
+    trained = sum(lengths[pair] for pair in kept)
+    assert int(batch["num_items_in_batch"]) == trained
+    assert trainer._metrics["train"]["budget/trained_tokens"] == [trained]
+    assert int((batch["completion_mask"] * batch["tool_mask"]).sum()) == trained
+
+
 def test_rollouts_without_a_reward_are_never_kept(tmp_path):
     """Of prompt 0 only rollouts 1, 3 and 5 have a reward: one place stays free, and its tokens are masked."""
 
@@ -280,10 +335,9 @@ def test_a_sum_of_normalised_rewards_is_refused(tmp_path):
 
 
 def test_rows_of_a_process_that_split_a_group_are_refused():
-    args = SimpleNamespace(per_device_train_batch_size=2, steps_per_generation=3)
-    trainer = SimpleNamespace(num_generations=4, rollouts_per_prompt=8, args=args)
+    settings = SimpleNamespace(num_generations=4, per_device_train_batch_size=2, steps_per_generation=3)
     with refused(ConfigError, 6, 4, key="per_device_train_batch_size", code="config.combination"):
-        module._check_settings(trainer)
+        module.check_settings(settings, 8)
 
 
 def test_a_batch_that_is_not_in_groups_is_refused(tmp_path):
@@ -291,6 +345,8 @@ def test_a_batch_that_is_not_in_groups_is_refused(tmp_path):
     trainer.model.train()
     with refused(ConfigError, 8, key="num_generations", code="config.combination"):
         trainer._generate_and_score_completions([{"prompt": f"{i % 2} + 1 ="} for i in range(8)])
+    with refused(ConfigError, 8, key="num_generations", code="config.combination"):  # one text with two answers
+        trainer._generate_and_score_completions([{"prompt": "1 + 1 =", "id": f"p{i % 2}"} for i in range(8)])
 
 
 def test_images_are_refused():

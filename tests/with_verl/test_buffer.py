@@ -235,6 +235,19 @@ def test_the_trainer_is_registered_and_is_synchronous():
     assert trainer.trainer_mode == "sync"
 
 
+def test_a_process_of_ray_gets_the_trainer_from_its_environment():
+    """As on a cluster that is already running: the variable is in runtime_env, as ray_kwargs.ray_init has it."""
+
+    @ray.remote(num_cpus=0, runtime_env={"env_vars": {"VERL_USE_EXTERNAL_MODULES": "winnow_verl.trainer"}})
+    def registered():
+        import verl.trainer.ppo.v1  # noqa: F401
+        from verl.trainer.ppo.v1 import trainer_base
+
+        return trainer_base.get_trainer_cls("winnow_sync").__name__
+
+    assert ray.get(registered.remote()) == "PODSTrainer"
+
+
 def test_the_trainer_submits_the_counts(monkeypatch):
     submitted = []
     base = PODSTrainer.__mro__[1]

@@ -1,4 +1,5 @@
-"""Which rollouts of one prompt to train on: (rewards [N], ties [N]) -> [N] bool.
+"""Which rollouts of one prompt to train on: (rewards [N], ties [N]) -> [N] bool. And which prompts: (G arrays of
+rewards, ties [G]) -> [G] bool.
 
 `ties` are distinct numbers, one per rollout, which order the rollouts of equal reward: for example
 `np.random.default_rng(seed).random(N)`, or a hash of the rollout's id. A mask depends on rewards and ties alone, never
@@ -9,10 +10,11 @@ arrays of another shape, for rewards that are not finite, and for ties that are 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.budget.arguments import check_count
+from winnow.budget.arguments import check_count, check_number
 from winnow.records import BoolArray, FloatArray, IntArray
 
 # Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
@@ -70,6 +72,31 @@ def threshold(rewards: FloatArray, *, low: float = -math.inf, high: float = math
     if not low <= high:
         raise ValueError(f"low = {low} must be at most high = {high}")
     return (rewards >= low) & (rewards <= high)
+
+
+def prompts_by_variance(
+    rewards: Sequence[FloatArray], ties: FloatArray, *, share: float, margin: float = 0.0
+) -> BoolArray:
+    """The fewest prompts whose reward variances add up to at least `share` of the sum over all prompts, minus `margin`.
+
+    The SNR-aware filter of RAGEN-2 (Wang et al. 2026, arXiv 2604.06268) in its linear form, which the authors
+    recommend with share = 0.9 and margin = 0.01. The variance has ddof 1 and is 0 for fewer than two rewards. A prompt
+    without variance is never kept. Nothing is kept if share times the sum is at most `margin`. `rewards` are G arrays
+    of [N], and N may differ; `ties` [G] order the prompts of equal variance.
+
+    >>> prompts_by_variance([np.array([0, 1.0]), np.array([1, 1.0]), np.array([0, 0.5])], np.arange(3.0), share=0.75)
+    array([ True, False, False])
+    """
+    check_number("share", share, most=1.0, above=0.0)
+    check_number("margin", margin, least=0.0)
+    finite = [_checked(own, np.arange(len(own), dtype=np.float64)) for own in rewards]
+    # Rounding gives equal rewards a variance above 0
+    variances = np.array([own.var(ddof=1) if len(set(own.tolist())) > 1 else 0.0 for own in finite], dtype=np.float64)
+    order = _ascending(-variances, ties)
+    sums = variances[order].cumsum()
+    wanted = share * sums[-1] - margin if len(sums) else 0.0
+    size = int(np.searchsorted(sums, wanted)) + 1 if wanted > 0 else 0
+    return _mask(len(order), order[:size]) & (variances > 0)
 
 
 def kept_size(keep: int | float, n: int) -> int:

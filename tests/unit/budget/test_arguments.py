@@ -264,6 +264,17 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
         {"rewards": GROUP, "low": 0.5, "high": 1.0},
         {"rewards": [*OF_GROUP["rewards"][:2], GROUP[None]], "low": [NAN, 2.0], "high": [NAN, 0.0]},
     ),
+    (
+        selection.prompts_by_variance,
+        {"rewards": [GROUP, GROUP[:2], GROUP[:1]], "ties": TIES, "share": 0.9, "margin": 0.01},
+        {
+            "rewards": [[GROUP, GROUP, own] for own in OF_GROUP["rewards"][:2]]
+            + [[GROUP], [GROUP, GROUP, GROUP[None]]],
+            "ties": OF_GROUP["ties"],
+            "share": [0.0, *SHARES],
+            "margin": [NAN, INF, -0.1, None],
+        },
+    ),
     (selection.kept_size, {"keep": 2, "n": 4}, {"keep": OF_GROUP["keep"], "n": COUNTS}),
     (
         sampling.PromptTable,

@@ -64,14 +64,16 @@ METRICS = {  # of a step -> winnow's
     "timing_s/old_log_prob": "seconds/logprobs",
     "timing_s/update_actor": "seconds/update",
     "timing_s/update_weights": "seconds/sync",
+    "budget/generated_tokens": "budget/tokens_generated",  # of winnow_verl
+    "budget/trained_tokens": "budget/tokens_trained",
 }
 ALSO_READ = ("critic/returns/mean", "timing_s/ref", "timing_s/testing")
 EVALUATION = re.compile(r"val-core/(.+)/(acc|reward)/mean@(\d+)")
 EVALUATED = {"acc": "accuracy_sampled", "reward": "reward_mean"}
-FAMILIES = (  # prefixes of verl's own metrics, which are not named when they are not read
-    "actor/", "critic/", "global_seqlen/", "num_turns/", "perf/", "prompt_length/", "response/", "response_length/",
-    "response_length_non_aborted/", "rollout_corr/", "timing_per_token_ms/", "timing_s/", "tool_call_counts/",
-    "training/", "val-aux/", "val-core/", "variance_proxy/",
+FAMILIES = (  # prefixes of metrics of verl and winnow_verl, which are not named when they are not read
+    "actor/", "budget/", "critic/", "global_seqlen/", "num_turns/", "perf/", "prompt_length/", "response/",
+    "response_length/", "response_length_non_aborted/", "rollout_corr/", "timing_per_token_ms/", "timing_s/",
+    "tool_call_counts/", "training/", "val-aux/", "val-core/", "variance_proxy/",
 )  # fmt: skip
 _DUMP = re.compile(r"(\d{1,15})\.jsonl")
 _LOGGED = re.compile(rb'\{"step":\s*\d+,\s*"data":\s*\{')  # the beginning of a file of the logger
@@ -147,6 +149,10 @@ class VerlLog(ForeignLog):
         for step, row in logged.items():
             if step - 1 in trained:
                 own = {METRICS[name]: value for name, value in row.items() if name in METRICS}
+                # The rollouts that winnow_verl did not keep have no generations, and no part in the sums over rows
+                if {"budget/tokens_generated", "budget/tokens_trained"} <= own.keys():
+                    own["budget/tokens_kept"] = own["budget/tokens_trained"]
+                    own["budget/tokens_wasted"] = own["budget/tokens_generated"] - own["budget/tokens_trained"]
                 if "timing_s/ref" in row:
                     own["seconds/logprobs"] = own.get("seconds/logprobs", 0.0) + row["timing_s/ref"]
                 if "critic/vf_explained_var" in row and "critic/returns/mean" in row:
@@ -185,6 +191,8 @@ class VerlLog(ForeignLog):
                 f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have no generations: of their metrics, "
                 f"only evaluations are read"
             )
+        if any("budget/share_kept" in row for row in logged.values()):
+            notes.append("winnow_verl removed the rollouts that it did not keep before verl wrote its generations")
         if any(_evaluations(row) for row in logged.values()):
             notes.append("evaluations count as sampled: the log does not show whether they were greedy")
         return notes

@@ -316,3 +316,23 @@ def test_unusable_settings_are_refused(run, text, key, code):
 def test_the_command_names_the_damage(run):
     (run / THIRD).write_text("{")
     check_printed_error(CliRunner().invoke(app, ["report", str(run)]), THIRD, code="data.malformed")
+
+
+def test_the_budget_of_winnow_verl_is_read(run):
+    """Its dump has the kept rollouts alone: here 32 of 128, and a quarter of the tokens."""
+    kept = {row["step"]: row["budget/tokens_generated"] for row in read_metrics(run) if "reward/mean" in row}
+
+    def budget(_, row):
+        if not (tokens := kept.get(row["step"] - 1)):
+            return row
+        own = {"generated_tokens": 4 * tokens, "trained_tokens": tokens, "share_kept": 0.25}
+        return {**row, "data": {**row["data"], **{f"budget/{name}": value for name, value in own.items()}}}
+
+    change(run, budget, LOG)
+    for row in read_metrics(run)[:5]:
+        tokens = kept[row["step"]]
+        names = ("tokens_generated", "tokens_kept", "tokens_trained", "tokens_wasted")
+        assert [row[f"budget/{name}"] for name in names] == [4 * tokens, tokens, tokens, 3 * tokens]
+    notes = log_notes(run)
+    assert any("winnow_verl" in note for note in notes)
+    assert not any("budget/" in note for note in notes)
