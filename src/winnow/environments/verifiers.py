@@ -14,14 +14,13 @@ import functools
 import inspect
 import json
 import math
-import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
 
-from winnow.environments.replay import OutOfTokens
+from winnow.environments.replay import GlobalRandom, OutOfTokens
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt
 from winnow.registry import register
@@ -98,7 +97,7 @@ def play(environment: Any, task: Any, rng: np.random.Generator) -> Generator[str
     Python's and numpy's global random numbers are seeded from `rng`, and are as before whenever it is suspended. Raises
     Unsupported, and what the library's code raises.
     """
-    loop, own = asyncio.new_event_loop(), _GlobalRandom(rng)
+    loop, own = asyncio.new_event_loop(), GlobalRandom(rng)
     line = _Line(loop)
     episode = loop.create_task(_episode(environment, task, line))
     try:
@@ -388,23 +387,3 @@ def _scores(task: Any) -> list[Callable[..., Any]]:
 def _needs_runtime(hook: Callable[..., Any]) -> bool:
     parameter = inspect.signature(hook).parameters.get("runtime")
     return parameter is not None and parameter.default is parameter.empty
-
-
-class _GlobalRandom:
-    """The state of Python's and numpy's global random numbers inside an episode; outside, they are as they were."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        seeds = [int(seed) for seed in rng.integers(2**32, size=2)]
-        self._state: Any = (random.Random(seeds[0]).getstate(), np.random.RandomState(seeds[1]).get_state())
-
-    def __enter__(self) -> None:
-        self._exchange()
-
-    def __exit__(self, *error: object) -> None:
-        self._exchange()
-
-    def _exchange(self) -> None:
-        outside = random.getstate(), np.random.get_state()
-        random.setstate(self._state[0])
-        np.random.set_state(self._state[1])
-        self._state = outside

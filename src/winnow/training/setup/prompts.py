@@ -17,6 +17,7 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.engines.stopping import split_stops
+from winnow.environments.replay import opened
 from winnow.environments.tool_calls import AUTO, form_of
 from winnow.errors import ConfigError
 from winnow.families import ENVIRONMENT
@@ -111,7 +112,7 @@ def run_prompts(members: Members) -> RunPrompts:
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
     rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
-    dialogue = dialogue_of(members.config, tokenizer)
+    dialogue = dialogue_of(members, tokenizer)
     return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
 
 
@@ -144,14 +145,16 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
     return tokenizer
 
 
-def dialogue_of(config: Config, tokenizer: Any) -> Dialogue | None:
+def dialogue_of(members: Members, tokenizer: Any) -> Dialogue | None:
     """The form of an environment's turns; None without an environment.
 
     Raises DataError for a tokenizer whose chat template has no second turn.
     """
-    if config.environment is None:
+    environment, prompt = members.environment, members.config.prompt
+    if environment is None:
         return None
-    return Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
+    tools = environment.traits.schemas is not None
+    return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
 
 
 def with_call_form(members: Members, tokenizer: Any) -> Members:
@@ -176,8 +179,16 @@ def render_prompts(members: Members, problems: Sequence[Problem], tokenizer: Any
 
 
 def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:
-    """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them."""
-    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base)
+    """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them.
+
+    An environment may complete the questions, and gives the schemas of its tools to the template.
+    """
+    more: dict[str, Any] = {}
+    if members.environment is not None:
+        lists = [[opened(members.environment, problem) for problem in problems] for problems in lists]
+        if (schemas := members.environment.traits.schemas) is not None:
+            more["schemas"] = lambda problem: schemas(problem.meta)
+    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base, **more)
 
 
 def longest(prompts: Sequence[Prompt]) -> int:
