@@ -226,6 +226,10 @@ class EnvironmentSection(Member):
     """Tokens that the native engine samples for other rollouts between the end of a turn and the environment's answer,
     for which it then waits. More of them hide a slower environment.
     """
+    recorded: bool = False
+    """Record each answer in the run's folder, and replay the record after a resume: for an environment that need not
+    give the same answer twice.
+    """
 
 
 class SelectSection(Member):

@@ -38,6 +38,7 @@ from winnow.registry import resolve_at
 from winnow.rewards.outcomes import failure, to_outcome
 
 LONGEST = 2**16  # characters of one text of an environment
+OPENING = "environment's opening"  # the field of a prompt's meta with the text that its environment has appended to it
 
 
 class OutOfTokens(Exception):
@@ -119,7 +120,10 @@ def opened(bound: Bound[EnvironmentTraits], problem: Problem) -> Problem:
         return problem
     with _random_of(problem.id):
         text = opening(problem, bound.options)
-    return problem if text is None else dataclasses.replace(problem, question=f"{problem.question}{_readable(text)}")
+    if text is None:
+        return problem
+    question, meta = f"{problem.question}{_readable(text)}", {**problem.meta, OPENING: text}
+    return dataclasses.replace(problem, question=question, meta=meta)
 
 
 class _NotRepeated(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from winnow.environments.replay import OutOfTokens
+from winnow.environments.replay import OPENING, OutOfTokens
 from winnow.environments.tool_calls import AUTO, CallForm, read_calls
 from winnow.environments.tools import answer_calls
 from winnow.errors import ConfigError
@@ -36,7 +36,6 @@ from winnow.families import EnvironmentTraits
 from winnow.options import AtLeastOne
 from winnow.records import Problem, Prompt, ToolAnswer
 from winnow.rewards.outcomes import failure
-from winnow.tasks.chat import is_written
 
 OWN = ("reset", "get_reward", "close")  # public methods that are no tools
 COLUMN = "environment"  # of a row that names its class
@@ -134,8 +133,8 @@ def _play(game: Any, prompt: Prompt, reply: str, tool_turns: int, call_form: str
     tools = {name: getattr(game, name) for name in tool_names(type(game))}
     try:
         text = _reset(game, prompt.answer, prompt.meta)
-        if text is not None and not is_written(text, prompt.text):
-            return failure("malformed", f"reset returned another text than for the prompt: {text[:200]!r}")
+        if text != prompt.meta.get(OPENING):
+            return failure("malformed", f"reset returned another text than for the prompt: {str(text)[:200]!r}")
         for _ in range(tool_turns):
             calls = read_calls(reply, call_form)
             if not calls:
@@ -169,7 +168,9 @@ def _opening(of: type, problem: Problem, options: Mapping[str, Any]) -> str | No
 def _reset(game: Any, answer: Any, meta: Mapping[str, Any]) -> str | None:
     if not hasattr(game, "reset"):
         return None
-    columns, parameters = {**meta, "answer": answer}, inspect.signature(game.reset).parameters
+    columns = {**meta, "answer": answer}
+    columns.pop(OPENING, None)
+    parameters = inspect.signature(game.reset).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         columns = {name: value for name, value in columns.items() if name in parameters}
     text = game.reset(**columns)

@@ -142,7 +142,7 @@ def _build(
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
-        engine = with_environment(engine, verifiers, config, dialogue)
+        engine = with_environment(engine, verifiers, config, dialogue, run=folder)
         critic_model, critic = make_separate_critic(config, learner, loaded, device)
         if context.sharded:
             # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead
