@@ -10,8 +10,8 @@ guess_number    In a quarter of the games the demonstrator writes in each turn t
                 In all other games it writes `</think> <answer>12</answer>` and guesses any number from 1 to 31.
 calculator      The demonstrator calls the calculator with the problem's expression, and answers what it reads. Often it
                 answers without a call, misses a digit of the expression, or answers another number than it read.
-two_tools       The demonstrator of configs/sweeps/two_tools.py makes two calls, the second with the number that it read,
-                and answers what it reads then. It makes the same mistakes, and it confuses the tools.
+two_tools       The demonstrator of configs/sweeps/two_tools.py makes two calls, the second with the number that it
+                read, and answers what it reads then. It makes the same mistakes, and it confuses the tools.
 
 Sometimes it forgets an end tag. So the policy learns the rules and the form, and reinforcement learning has to find the
 good moves. Games are of the train split. Only the demonstrator's tokens are learned. The same seed, thread count,

@@ -1,4 +1,4 @@
-"""An environment from a class: its public methods are the tools that the policy calls, as in TRL's `environment_factory`.
+"""An environment from a class, whose public methods are the tools that the policy calls.
 
     class Store:
         def reset(self, stock: int, **columns) -> str:
@@ -15,11 +15,13 @@
         def get_reward(self) -> float:
             return float(self.stock == 0)
 
-Each rollout has an object of its own. Its methods' annotations and docstrings are the schemas in the chat template.
+TRL's `environment_factory` takes such classes. Each rollout has an object of its own. The annotations and docstrings of
+its methods become the schemas in the chat template.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 import typing
@@ -182,7 +184,10 @@ def _check(of: type) -> None:
     coroutines = [name for name in names if inspect.iscoroutinefunction(getattr(of, name))]
     problem = None
     if not callable(getattr(of, "get_reward", None)):
-        problem, remedy = "no method get_reward", "define get_reward(self), or get_reward(self, reply) for the last turn"
+        problem, remedy = (
+            "no method get_reward",
+            "define get_reward(self), or get_reward(self, reply) for the last turn",
+        )
     elif not names:
         problem, remedy = "no tool", "define a public method, with annotations and a docstring, for each tool"
     elif coroutines:
@@ -202,10 +207,8 @@ def _describe(play: Callable[..., Any], of: type, *, with_options: bool) -> None
         own = list(inspect.signature(of).parameters.values())
         own = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
         parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        try:
+        with contextlib.suppress(NameError, TypeError):  # a name only for type checkers: any value is accepted
             hints = {**typing.get_type_hints(of.__init__, include_extras=True), **hints}  # type: ignore[misc]
-        except (NameError, TypeError):  # a name that exists only for type checkers: any value is accepted
-            pass
     play.__signature__ = fixed.replace(parameters=parameters, return_annotation=fixed.empty)  # type: ignore[attr-defined]
     play.__annotations__ = hints
     play.__name__, play.__qualname__, play.__doc__ = of.__name__, of.__qualname__, of.__doc__

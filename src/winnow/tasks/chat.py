@@ -132,7 +132,9 @@ def conversation_texts(
     parts: bool = False,
     tools: Tools = (),
 ) -> list[str]:
-    """The text of every conversation, up to the next message of the assistant; `options` and `tools` as in `chat_texts`.
+    """The text of every conversation, up to the next message of the assistant.
+
+    `options` and `tools` are as in `chat_texts`.
 
     With `parts`, every content is given as a list of one part. Raises DataError if the template is missing, fails or
     exceeds a limit, and ConfigError as `chat_texts`.

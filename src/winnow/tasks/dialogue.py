@@ -102,7 +102,7 @@ class Dialogue:
         options: Mapping[str, Any] | None = None,
         tools: bool = False,
     ) -> Dialogue:
-        """The dialogue of a tokenizer's chat template, with its variables `options`. `tools`: the prompts describe tools.
+        """The dialogue of a tokenizer's chat template, with its variables `options`; `tools`: prompts describe tools.
 
         Raises DataError for a template that is missing, fails, or does not contain the texts of all turns in order.
         """
@@ -184,7 +184,7 @@ class _Rendering:
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any], *, tools: bool
     ) -> _Rendering:
-        """With the system message and a tool, which may change later turns; without one that would be repeated in each."""
+        """With the system message and a tool, which may change later turns; without what would be repeated in each."""
         parts, of_tools = takes_parts(tokenizer, options, system=system is not None), [_TOOL] if tools else []
         if system is not None or tools:
             marked = cls(tokenizer, options, None if system is None else SYSTEM, parts, of_tools)

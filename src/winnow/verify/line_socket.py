@@ -43,7 +43,7 @@ class LineSocket:
 
     def send(self, *pieces: bytes) -> None:
         """Queue a line that consists of `pieces`; `flush` or `exchange` writes it."""
-        self._outgoing += (*map(memoryview, pieces), _END)
+        self._outgoing += (*(memoryview(piece) for piece in pieces), _END)
 
     def exchange(self) -> list[bytes]:
         """Write as much as possible, and return the complete lines received. Sets `closed` at the end of the stream."""

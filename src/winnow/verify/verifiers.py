@@ -60,10 +60,10 @@ class Verifiers:
     """Judges rollouts with one reward or environment, in `workers` killable processes, or in the trainer when there
     are 0.
 
-    A rollout whose verdict takes longer than `timeout_seconds` or more memory than `memory_mb` is failed(timeout) or
-    failed(memory), and its worker is replaced. For an environment that is the time of one turn. One that crashes a worker twice is failed(crash) (see failures.py). No
-    other verdict is lost. A reward that no other process can import (a function object) always runs in the trainer;
-    `notices` then describes the consequence.
+    A rollout whose verdict takes longer than `timeout_seconds` (of an environment, each turn of a verdict) or more
+    memory than `memory_mb` is failed(timeout) or failed(memory), and its worker is replaced. One that crashes a worker
+    twice is failed(crash) (see failures.py). No other verdict is lost. A reward that no other process can import (a
+    function object) always runs in the trainer; `notices` then describes the consequence.
 
     Usable from any thread and as a context manager. Raises ConfigError (from `submit` or `collect`, where the workers
     start) when a worker cannot import the reward.

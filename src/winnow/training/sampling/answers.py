@@ -51,7 +51,9 @@ class AnswerRecord:
     def request(self, seed: tuple[SeedName, ...], version: int, *, greedy: bool) -> RequestRecord:
         """The record of a request with this seed (of which the first part is the run's), for weights of a version.
 
-        An evaluation has one seed at all of its steps, for sampled and for greedy rollouts. Raises RunFolderError where it cannot be read or written, and DataError for a line that is no answer.
+        An evaluation has one seed at all of its steps, for sampled and for greedy rollouts.
+
+        Raises RunFolderError where it cannot be read or written, and DataError for a line that is no answer.
         """
         parts = (*seed[1:], version, *(["greedy"] if greedy else []))
         name = "-".join(f"{part:06d}" if isinstance(part, int) else str(part) for part in parts)

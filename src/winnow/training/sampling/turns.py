@@ -117,7 +117,11 @@ class TurnEngine:
         one_turn = dataclasses.replace(sampling, max_new_tokens=limit)
         most = sampling.max_new_tokens - limit
         games: dict[str, _Game] = {}  # by the id of the prompt that the engine continues
-        record = None if self._record is None else self._record.request(seed, self._engine.version, greedy=not sampling.temperature)
+        record = (
+            None
+            if self._record is None
+            else self._record.request(seed, self._engine.version, greedy=not sampling.temperature)
+        )
 
         def turn_of(prompt: Prompt, rollout: Rollout) -> None:
             name = rollout_id(prompt.id, rollout.index)

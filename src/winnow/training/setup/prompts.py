@@ -112,7 +112,7 @@ def run_prompts(members: Members) -> RunPrompts:
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
     rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
-    dialogue = dialogue_of(members, tokenizer)
+    dialogue = dialogue_of(members, tokenizer, training[0])
     return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
 
 
@@ -145,15 +145,15 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
     return tokenizer
 
 
-def dialogue_of(members: Members, tokenizer: Any) -> Dialogue | None:
-    """The form of an environment's turns; None without an environment.
+def dialogue_of(members: Members, tokenizer: Any, problem: Problem) -> Dialogue | None:
+    """The form of an environment's turns, after a prompt like that of `problem`; None without an environment.
 
     Raises DataError for a tokenizer whose chat template has no second turn.
     """
     environment, prompt = members.environment, members.config.prompt
     if environment is None:
         return None
-    tools = environment.traits.schemas is not None
+    tools = environment.traits.schemas is not None and bool(environment.traits.schemas(problem.meta))
     return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
 
 
