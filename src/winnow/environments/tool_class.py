@@ -95,7 +95,11 @@ def tool_environment(
         correct_at=correct_at,
         tools=tuple(dict.fromkeys(name for each in by_name.values() for name in tool_names(each))),
         schemas=lambda meta: schemas(of(meta)),
-        opening=lambda problem, options: _opening(of(problem.meta), problem, options),
+        opening=lambda problem, options: _opening(
+            of(problem.meta),
+            problem,
+            {name: options[name] for name in options if name not in ("tool_turns", "call_form")},
+        ),
     )
     return play
 

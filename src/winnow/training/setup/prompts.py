@@ -26,6 +26,7 @@ from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padd
 from winnow.options import bind
 from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
+from winnow.tasks.chat import takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
@@ -155,6 +156,20 @@ def dialogue_of(members: Members, tokenizer: Any, problem: Problem) -> Dialogue 
         return None
     tools = environment.traits.schemas is not None and bool(environment.traits.schemas(problem.meta))
     return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
+
+
+def omitted_tools(members: Members, tokenizer: Any, problem: Problem) -> tuple[str, ...]:
+    """A notice where the tokenizer's chat template does not describe the tools of a problem's environment."""
+    environment = members.environment
+    if environment is None or environment.traits.schemas is None or not environment.traits.schemas(problem.meta):
+        return ()
+    if takes_tools(tokenizer):
+        return ()
+    names = ", ".join(tool["function"]["name"] for tool in environment.traits.schemas(problem.meta))
+    return (
+        f"the chat template has no place for tools, so no prompt describes {names}: describe them in prompt.system, or "
+        f"train a policy that has learned their calls",
+    )
 
 
 def with_call_form(members: Members, tokenizer: Any) -> Members:
