@@ -262,7 +262,7 @@ def undisturbed(name: str, home: Path, folder: Path) -> Undisturbed:
         (folder / "events.json").write_text(json.dumps(events))
 
     def lived(run: str, life: Callable[[], None], watch: Callable[[str], None] | None) -> float:
-        (folder / run).mkdir(parents=True)
+        (folder / run).mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         status = wait(in_child(life, watch, folder / "log"), PATIENCE_SECONDS)
         if status != 0:

@@ -2,10 +2,9 @@
 
     python examples/http_environment.py http://localhost:8000
 
-`POST /reset` begins an episode and `POST /step` takes an action. Both answer with JSON, {"observation": ..., "reward":
-..., "done": ...}. The server has to keep an episode for each `episode_id`. Change `act` for the actions of your server.
-A network need not give the same answer twice, so the answers are recorded in the run's folder for a resume.
-"""
+`POST /reset` begins an episode and `POST /step` takes an action. The server answers with JSON, {"observation": ...,
+"reward": ..., "done": ...}, and has an episode for each `episode_id`. Change `act` for the actions of your server. A
+network need not give the same answer twice, so the answers are recorded in the run's folder for a resume."""
 
 import json
 import sys

@@ -72,7 +72,8 @@ class RequestRecord:
         self._path = folder / f"{name}.rank-{ranks.rank()}.jsonl"
         self._known: dict[Key, dict[int, Recorded]] = {}  # by turn
         self._new: list[bytes] = []
-        self._strict = False  # whether the rollouts may have been trained on
+        self._strict = set[Key]()  # rollouts of an ended request, which may have been trained on
+        self._unmarked = True  # whether there are answers since the last mark of an end
         with refusals(self._path):
             check_kind(self._path, "a file")
             files = sorted(folder.glob(f"{name}.rank-*.jsonl"))
@@ -87,10 +88,11 @@ class RequestRecord:
 
         Raises DataError where the record of a finished request answers something else.
         """
-        known = self._known.get(_key(prompt, rollout), {}).get(_turn(rollout))
+        key = _key(prompt, rollout)
+        known = self._known.get(key, {}).get(_turn(rollout))
         if known is None or known.asked == _digest(prompt, rollout):
             return None if known is None else known.verdict
-        if self._strict:
+        if key in self._strict:
             raise DataError(
                 f"{known.where}: the answer was recorded for another conversation than rollout {rollout.index} of "
                 f"{prompt.id!r} has at its turn {_turn(rollout) + 1}",
@@ -105,6 +107,7 @@ class RequestRecord:
         """Record an answer of the environment. It may be used after `sync`."""
         task, prompt_id, index = _key(prompt, rollout)
         head = {"task": task, "prompt": prompt_id, "rollout": index, "turn": _turn(rollout)}
+        self._unmarked = True
         line = json.dumps({**head, "asked": _digest(prompt, rollout)}, ensure_ascii=True)
         self._new.append(b'%b, "answer": %b}\n' % (line[:-1].encode("ascii"), encode_verdict(verdict)))
 
@@ -118,9 +121,10 @@ class RequestRecord:
 
     def end(self) -> None:
         """Mark that all rollouts of the request have their outcomes."""
-        if not self._strict:
+        if self._unmarked:
             self._new.append(b'{"finished": true}\n')
             self.sync()
+            self._unmarked = False
 
     def _read(self, file: Path, *, own: bool) -> None:
         data = file.read_bytes()
@@ -128,24 +132,26 @@ class RequestRecord:
         if own and len(whole) < len(data):  # this process was killed while it wrote, so nothing has used the rest
             os.truncate(file, len(whole))
         known: dict[Key, dict[int, Recorded]] = {}
-        finished = False
         for number, line in enumerate(whole.splitlines(), start=1):
             with named(file, number, "answer"):
                 row = json.loads(line)
-                finished = "finished" in row
-                if not finished:
-                    turns = known.setdefault((row["task"], row["prompt"], row["rollout"]), {})
-                    if row["turn"] == 0:
-                        turns.clear()
-                    turns[row["turn"]] = _recorded(row, f"{file.name}:{number}")
-        self._strict = self._strict or finished
+                self._unmarked = "finished" not in row
+                if self._unmarked:
+                    key, turn, recorded = _recorded(row, f"{file.name}:{number}")
+                    known[key] = {**(known.get(key, {}) if turn else {}), turn: recorded}
+                else:
+                    self._strict |= known.keys()
         self._known |= {key: turns for key, turns in known.items() if _has_outcome(turns)}
 
 
-def _recorded(row: Mapping[str, Any], where: str) -> Recorded:
-    if not isinstance(row["asked"], str):
-        raise TypeError("a digest is a text")
-    return Recorded(row["asked"], decode_verdict(json.dumps(row["answer"], separators=(",", ":")).encode()), where)
+def _recorded(row: Mapping[str, Any], where: str) -> tuple[Key, int, Recorded]:
+    """The rollout and the turn of a line, and its answer. Raises TypeError or ValueError for any other line."""
+    missing = {"task", "prompt", "rollout", "turn", "asked", "answer"} - set(row)
+    if missing:
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    answer = json.dumps(row["answer"], separators=(",", ":")).encode()
+    key = str(row["task"]), str(row["prompt"]), int(row["rollout"])
+    return key, int(row["turn"]), Recorded(str(row["asked"]), decode_verdict(answer), where)
 
 
 def _has_outcome(turns: Mapping[int, Recorded]) -> bool:

@@ -80,7 +80,7 @@ def test_an_incomplete_last_line_was_never_used_and_is_removed(tmp_path):
     asked = played(tmp_path, Reply(text="one"), PAID, end=False)
     path = tmp_path / "answers" / NAME
     whole = path.read_bytes()
-    for end in (1, 20, len(whole) // 2 - 3):
+    for end in (1, 20, 60):
         path.write_bytes(whole + whole[:end].rstrip(b"\n"))
         record = opened(tmp_path)
         assert path.read_bytes() == whole
