@@ -157,6 +157,13 @@ def settings(folder, **task):
     }
 
 
+def test_a_run_logs_the_metrics_of_a_task_set_with_tools(tmp_path):
+    winnow.train(**settings(tmp_path / "run", taskset="with_a_tool", options={}) | {"steps": 1})
+    (row,) = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]
+    assert row["outcome/failed"] == 0
+    assert row["reward/part/counted"] == row["reward/part/metric_answers"] == 0, "the bundled policy calls no tool"
+
+
 def test_three_steps_of_training_on_a_single_turn(tmp_path):
     winnow.train(**settings(tmp_path / "run", taskset="repeat_number", options=OPTIONS))
     rows = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]

@@ -85,8 +85,10 @@ class Environment:
         turns = (rollout.text,) if rollout.turns is None else rollout.turns
         game = None if episode is None else self._kept.pop(episode, None)
         if game is not None and not game.goes_on(turns, rollout.finish):
-            game = game.give_up()
-        game, verdict = game or _Game(self._bound, prompt), None
+            game.give_up()
+            game = None
+        game = game or _Game(self._bound, prompt)
+        verdict: Outcome | Reply | _NotRepeated | None = None
         try:
             verdict = game.play(turns, rollout.finish, self._max_turns)
         finally:
@@ -144,7 +146,8 @@ class _Game:
     def __init__(self, bound: Bound[EnvironmentTraits], prompt: Prompt) -> None:
         self._bound, self._random = bound, _random_of(prompt.id)
         own = dataclasses.replace(prompt, answer=copy.deepcopy(prompt.answer), meta=copy.deepcopy(prompt.meta))
-        self._start = lambda reply: bound.call(own, reply, seeds.generator("environment", prompt.id))
+        rng = seeds.generator("environment", prompt.id)
+        self._start: Callable[[str], Any] = lambda reply: bound.call(own, reply, rng)
         self._generator: Generator[Any, str, Any] | None = None
         self._turns: list[str | None] = []  # so far, the policy's first and last
         self._text: Any = None  # that it has yielded since

@@ -61,7 +61,7 @@ def tool_environment(
     The keyword parameters of a single class's `__init__` are options. Raises ConfigError for a class without
     `get_reward` or tools, and for a tool that is a coroutine.
     """
-    by_name: Mapping[str | None, type] = {None: classes} if isinstance(classes, type) else dict(classes)
+    by_name: dict[str | None, type] = {None: classes} if isinstance(classes, type) else {**classes}
     for each in by_name.values():
         _check(each)
 

@@ -81,7 +81,7 @@ def _arguments(call: Call, tool: Tool) -> dict[str, Any]:
     names, given = list(expected), dict(call.arguments)
     if call.own and len(names) != 1:
         texts = str(given.get("text", "")).split(maxsplit=max(0, len(names) - 1))
-        given = dict(zip(names, texts, strict=False)) if names else dict(enumerate(texts))
+        given = dict(zip(names or ["text"], texts, strict=False))
     elif len(names) == len(given) == 1:
         given = {names[0]: next(iter(given.values()))}
     unknown, missing = given.keys() - expected.keys(), [n for n in names if n not in given and expected[n].required]

@@ -121,9 +121,9 @@ class Supervisor:
                 self._assign()
 
     def _assign(self) -> None:
-        for worker in self._workers:  # first what only one worker can judge, which also finishes what was begun
-            while worker.waiting and worker.room > 0:
-                self._give(worker, worker.waiting.popleft())
+        for owner in self._workers:  # first what only one worker can judge, which also finishes what was begun
+            while owner.waiting and owner.room > 0:
+                self._give(owner, owner.waiting.popleft())
         while self._queue:
             worker = least_busy(self._workers)
             if (worker is None or worker.tasks) and len(self._workers) < self._settings.workers:
@@ -131,8 +131,8 @@ class Supervisor:
             if worker is None:
                 break
             self._give(worker, self._queue.popleft())
-        for worker in self._workers:
-            worker.socket.flush()
+        for each in self._workers:
+            each.socket.flush()
 
     def _give(self, worker: Worker, task: Task) -> None:
         if not worker.tasks:
