@@ -26,7 +26,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def tool_environment(
     The keyword parameters of a single class's `__init__` are options. Raises ConfigError for a class without
     `get_reward` or tools, and for a tool that is a coroutine.
     """
-    by_name: dict[str | None, type] = {None: classes} if isinstance(classes, type) else {**classes}
+    by_name = cast(dict[str | None, type], {None: classes} if isinstance(classes, type) else dict(classes))
     for each in by_name.values():
         _check(each)
 
