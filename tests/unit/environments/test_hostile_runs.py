@@ -26,7 +26,7 @@ FAILS = {
     "nothing": "raised",
     "infinite": "malformed",
 }
-GOES_ON = ("fork", "surrogate", "write", "control", "clock")  # odd, and yet judged: only a replay finds the clock
+GOES_ON = ("fork", "surrogate", "write", "control")  # odd, and yet judged
 
 
 def test_a_run_goes_on_beside_hostile_environments(smallest, tmp_path):
@@ -42,7 +42,7 @@ def test_a_run_goes_on_beside_hostile_environments(smallest, tmp_path):
         task={"use": f"{tmp_path}/games.py:games"},
         prompt={"template": "chat"},
         rollout={"prompts_per_step": len(names), "rollouts_per_prompt": 2, "max_new_tokens": 400},
-        verify={"workers": 2, "timeout_seconds": 3.0, "memory_mb": 512, "max_failure_share": 1.0},
+        verify={"workers": 2, "timeout_seconds": 8.0, "memory_mb": 512, "max_failure_share": 1.0},
         select={"use": "all"},
         evaluate={"problems": 0},
     )
