@@ -88,7 +88,7 @@ class Worker:
     @property
     def is_spent(self) -> bool:
         """Whether a new worker is to replace it."""
-        return self.answered >= TASKS_PER_WORKER and not self.episodes and not self.tasks
+        return self.answered >= TASKS_PER_WORKER and not (self.episodes or self.tasks or self.waiting)
 
     @property
     def turns(self) -> int:
