@@ -2,9 +2,11 @@
 
     scripts/chaos --kills 100
 
-There are three small configurations: GRPO with PODS and an evaluation every other step; GVM with windows that contain a
-checkpoint; LoRA with a KL term and a moving reference. A fourth samples in a second process; it starts slowly, and is
-one run in ten. Each is run twice without interruption. Then it is run repeatedly, each time in a new folder: killed
+There are four small configurations: GRPO with PODS and an evaluation every other step; GVM with windows that contain a
+checkpoint; LoRA with a KL term and a moving reference; and a recorded environment that gives no answer twice. A fifth
+samples in a second process; it starts slowly, and is one run in thirteen. Each is run twice without interruption, the
+recorded one for the second time with the record of the first. A killed run of it is compared with a new run that is
+given its record. Then it is run repeatedly, each time in a new folder: killed
 with SIGKILL, resumed, and sometimes killed again, until it is finished. Model, adapter, optimizer and state must be
 equal in every byte, and both logs in every row, except for times and memory use. After a kill no process that the
 trainer started may remain.
@@ -26,6 +28,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -42,6 +45,7 @@ import torch
 
 import winnow
 from winnow.config_file import validate
+from winnow.state.folder import ANSWERS
 from winnow.state.logbook import read_rows
 from winnow.testing import tiny
 from winnow.training.fit import fit
@@ -67,6 +71,19 @@ def even(prompt, rollout):
 def often_right(prompt, rollout):
     """Right where the number of characters with an even code point is even."""
     return float(sum(ord(c) % 2 == 0 for c in rollout.text) % 2 == 0)
+'''
+
+ENVIRONMENT = '''
+import os
+
+
+def chance(prompt, reply, rng, *, turns=3):
+    """Answers with random numbers of the system, and pays by them."""
+    total = 0
+    for turn in range(turns - 1):
+        total += os.urandom(1)[0]
+        reply = yield str(total)
+    return {"paid": (total + len(reply)) % 7 / 7}
 '''
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -96,6 +113,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "select": {"use": "max_variance", "keep_per_prompt": 2},
         "reward": "even",
     },
+    "recorded": {  # an environment that gives no answer twice; the record takes its place in a resumed run
+        "checkpoint": {"every": 2, "keep_last": 2},
+        "evaluate": {"every": 2},
+        "prompt": {"template": "chat"},
+        "rollout": {"max_new_tokens": 60},
+        "select": {"use": "max_variance", "keep_per_prompt": 2},
+        "environment": {"use": "chance", "max_turn_tokens": 6, "recorded": True},
+    },
     "second_process": {
         "checkpoint": {"every": 2, "keep_last": 2},
         "rollout": {"engine": {"use": f"{SECOND}:second", "timeout_seconds": PATIENCE_SECONDS}},
@@ -103,7 +128,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "reward": "even",
     },
 }
-ROTATION = [*["grpo_pods", "gvm_window", "lora_kl"] * 3, "second_process"]
+ROTATION = [*["grpo_pods", "gvm_window", "lora_kl", "recorded"] * 3, "second_process"]
 
 
 @dataclass(frozen=True)
@@ -156,8 +181,10 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
         "optimizer": {"learning_rate": 1e-3},
         "verify": {"timeout_seconds": PATIENCE_SECONDS},
     }
-    if "reward" in own:  # else an environment
+    if "reward" in own:
         own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
+    if "environment" in own:
+        own["environment"] = {**own["environment"], "use": f"{home / 'environment.py'}:{own['environment']['use']}"}
     own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
     if "engine" in own.get("rollout", {}):  # the second process loads the policy again
         engine = {**own["rollout"]["engine"], "folder": str(home / "policy")}
@@ -235,7 +262,7 @@ def undisturbed(name: str, home: Path, folder: Path) -> Undisturbed:
         (folder / "events.json").write_text(json.dumps(events))
 
     def lived(run: str, life: Callable[[], None], watch: Callable[[str], None] | None) -> float:
-        (folder / run).mkdir(parents=True)
+        (folder / run).mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         status = wait(in_child(life, watch, folder / "log"), PATIENCE_SECONDS)
         if status != 0:
@@ -244,11 +271,18 @@ def undisturbed(name: str, home: Path, folder: Path) -> Undisturbed:
         return time.monotonic() - begin
 
     lived("counted", counted, lambda kind: events.update((kind,)))
+    give_record(folder / "counted" / "run", folder / "plain" / "run")
     seconds = lived("plain", lambda: train(name, home, folder / "plain" / "run"), None)
     left, other = what_is_left(folder / "plain" / "run"), what_is_left(folder / "counted" / "run")
     if left != other:
         raise RuntimeError(f"{name} leaves other bytes at a second undisturbed run: nothing can be compared")
     return Undisturbed(left, Counter(json.loads((folder / "events.json").read_text())), seconds)
+
+
+def give_record(run: Path, new: Path) -> None:
+    """Begin a new run with the answers that another one has recorded, if any."""
+    if (run / ANSWERS).is_dir():
+        shutil.copytree(run / ANSWERS, new / ANSWERS)
 
 
 def choose(rng: random.Random, calm: Undisturbed, *, timed: bool) -> Moment:
@@ -348,8 +382,17 @@ def trial(
         elif status != 0:
             result.trouble = f"ended with {status}: {(folder / 'log').read_text()[-2000:]}"
             return result
-    left = what_is_left(folder / "run")
-    result.differs = sorted(name for name in {*left, *calm.left} if left.get(name) != calm.left.get(name))
+    left, expected = what_is_left(folder / "run"), calm.left
+    if (folder / "run" / ANSWERS).is_dir():  # it has answers of its own
+        give_record(folder / "run", folder / "fed" / "run")
+        status = wait(
+            in_child(lambda: train(name, home, folder / "fed" / "run"), None, folder / "log"), PATIENCE_SECONDS
+        )
+        if status != 0:
+            result.trouble = f"with its record: ended with {status}: {(folder / 'log').read_text()[-2000:]}"
+            return result
+        expected = what_is_left(folder / "fed" / "run")
+    result.differs = sorted(name for name in {*left, *expected} if left.get(name) != expected.get(name))
     return result
 
 
@@ -365,6 +408,7 @@ def make(home: Path, where: Mapping[str, Any]) -> None:
     loaded.model.save_pretrained(home / "policy")
     loaded.tokenizer.save_pretrained(home / "policy")
     (home / "reward.py").write_text(REWARD)
+    (home / "environment.py").write_text(ENVIRONMENT)
     (home / WHERE).write_text(json.dumps(where))
 
 

@@ -121,6 +121,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "sandbox": {"runs": 4, "alone": 2},
     "scale": {"rounds": 1, "tokens": 2**19, "prompts": 100},
     "scale_ranks": {"rounds": 1, "tokens": 2**19, "data": questions},
+    "slow_turns": {"rounds": 1, "rollouts": 2, "turns": 2, "seconds": 0.01},
     "step_costs": {"steps": 6},
     "step_overhead": {"steps": 2},
     "step_times": {"prompts": 2, "shapes": ["1.5B"]},

@@ -44,7 +44,10 @@ class Answers:
         self._turns = turns
         self._rollouts: list[Rollout] = []
 
-    def request(self, prompt: Prompt, rollout: Rollout) -> int:
+    def new_episode(self) -> int:
+        return 0
+
+    def request(self, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> int:
         self._rollouts.append(rollout)
         return len(self._rollouts) - 1
 

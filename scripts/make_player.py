@@ -3,12 +3,15 @@
 
     python scripts/make_player.py guess_number --out src/winnow/models/bundled_guess_number
     python scripts/make_player.py calculator --out src/winnow/models/bundled_calculator
+    python scripts/make_player.py two_tools --out configs/policies/two_tools
 
 guess_number    In a quarter of the games the demonstrator writes in each turn the numbers between which the secret is,
                 `8 16</think> <answer>12</answer>`, and guesses a number between them, more often the one in the middle.
                 In all other games it writes `</think> <answer>12</answer>` and guesses any number from 1 to 31.
 calculator      The demonstrator calls the calculator with the problem's expression, and answers what it reads. Often it
                 answers without a call, misses a digit of the expression, or answers another number than it read.
+two_tools       The demonstrator of configs/sweeps/two_tools.py makes two calls, the second with the number that it
+                read, and answers what it reads then. It makes the same mistakes, and it confuses the tools.
 
 Sometimes it forgets an end tag. So the policy learns the rules and the form, and reinforcement learning has to find the
 good moves. Games are of the train split. Only the demonstrator's tokens are learned. The same seed, thread count,
@@ -18,6 +21,7 @@ versions and processor give the same weights.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +49,7 @@ from winnow.tasks.templates import render
 
 MOST, TURNS = 31, 5  # of guess_number
 LEVELS, PROBLEMS = (5, 6), 4096  # of calculator
+TWO_CALLS = (3, 5)  # the levels of two_tools
 FORGET = 0.01  # how often an end tag is missing
 # How often a whole game has guesses of any number, and no range. One token then decides how a game is played, and the
 # reward of a game depends mostly on it. It depends less on a single guess, so a choice in each guess is learned more
@@ -52,7 +57,10 @@ FORGET = 0.01  # how often an end tag is missing
 WANDER = 0.75
 MIDDLE = 0.25  # in the other games, how often a guess is the middle of the range, and not any number of it
 ALONE, MISCOPY, MISREAD = 0.5, 0.3, 0.3  # how often there is no call, a wrong digit in it, or a wrong answer after it
+CONFUSE = 0.2  # how often a call of two_tools names the other tool
 PEAK = 2e-3  # learning rate
+
+TOOLS = {"+": "add", "*": "multiply"}
 
 Game = tuple[list[str], list[str]]  # the demonstrator's turns, and the texts between them
 
@@ -91,6 +99,34 @@ def calculate(prompt: Prompt, rng: np.random.Generator) -> Game:
     return [turn, answer(other(number, rng) if rng.random() < MISREAD else number, rng)], [read]
 
 
+def plus(a: int, b: int) -> int:
+    """The tool "add" of two_tools."""
+    return a + b
+
+
+def times(a: int, b: int) -> int:
+    """The tool "multiply" of two_tools."""
+    return a * b
+
+
+def call_twice(prompt: Prompt, rng: np.random.Generator) -> Game:
+    """A problem of arithmetic with two operations and at most two calls."""
+    if rng.random() < ALONE:
+        return [answer(other(prompt.answer, rng), rng)], []
+    first, second = re.findall(r"[+*]", str(prompt.meta["expression"]))
+    numbers = re.findall(r"\d+", str(prompt.meta["expression"]))
+    turns, answers = list[str](), list[str]()
+    for sign, number in ((first, numbers[1]), (second, numbers[2])):
+        left = other(numbers[0], rng) if rng.random() < MISCOPY / 2 else numbers[0]
+        name = TOOLS[sign if rng.random() >= CONFUSE / 2 else "+*".replace(sign, "")]
+        turns.append(f"<call>{name} {left} {number}{'' if rng.random() < FORGET else '</call>'}")
+        answers.append(str(answer_calls(read_calls(turns[-1]), {"add": plus, "multiply": times})))
+        if not answers[-1].isdigit():
+            return [*turns, answer(prompt.answer, rng)], answers
+        numbers[0] = answers[-1]
+    return [*turns, answer(other(numbers[0], rng) if rng.random() < MISREAD else numbers[0], rng)], answers
+
+
 def answer(number: str, rng: np.random.Generator) -> str:
     return f"</think> <answer>{number}{'' if rng.random() < FORGET else '</answer>'}"
 
@@ -114,6 +150,7 @@ class Lessons:
 LESSONS = {  # after 300 steps, the range of guess_number is often wrong
     "guess_number": Lessons(guess, lambda: guess_number("train", most=MOST), steps=1200),
     "calculator": Lessons(calculate, lambda: arithmetic("train", levels=LEVELS, size=PROBLEMS), steps=300),
+    "two_tools": Lessons(call_twice, lambda: arithmetic("train", levels=TWO_CALLS, size=PROBLEMS), steps=400),
 }
 
 

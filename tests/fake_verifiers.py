@@ -96,6 +96,8 @@ class Task:
         return discover_decorated(self, kind)
 
     async def score(self, trace):
+        for hook in self.hooks("metric"):
+            trace.metrics[hook.__name__] = await hook(trace)
         for hook in self.hooks("reward"):
             trace.record_reward(hook.__name__, await hook(trace), hook.weight)
 
@@ -107,6 +109,7 @@ class Trace:
     agent: object
     nodes: list = field(default_factory=list)
     rewards: dict = field(default_factory=dict)
+    metrics: dict = field(default_factory=dict)
     stop_condition: str | None = None
     ok: bool = False
 

@@ -226,6 +226,10 @@ class EnvironmentSection(Member):
     """Tokens that the native engine samples for other rollouts between the end of a turn and the environment's answer,
     for which it then waits. More of them hide a slower environment.
     """
+    recorded: bool = False
+    """Record each answer in the run's folder, and replay the record after a resume: for an environment that need not
+    give the same answer twice.
+    """
 
 
 class SelectSection(Member):
@@ -426,7 +430,7 @@ class VerifySection(Section):
     workers: NonNegative = 1
     """Processes per machine, shared by its ranks, that run rewards; 0: rewards run in the trainer, without a limit."""
     timeout_seconds: float = Field(5.0, gt=0)
-    """Time limit of one verdict."""
+    """Time limit of one verdict; with an environment, of one turn."""
     memory_mb: Positive = 2048
     """Memory limit of one worker."""
     max_failure_share: float = Field(0.05, gt=0, le=1)

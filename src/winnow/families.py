@@ -73,6 +73,8 @@ class EnvironmentTraits(Traits):
     best: float = 1.0  # the reward of the example, and the maximum of any rollout
     tools: tuple[str, ...] = ()  # that the policy may call (winnow.environments.tools); their calls are counted
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
+    schemas: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | None = None  # meta -> of the problem's tools
+    opening: Callable[[Any, Mapping[str, Any]], str | None] | None = None  # problem, options -> end of the question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +202,7 @@ class Family(Generic[T_co]):
     modules: tuple[str, ...]  # importing these registers winnow's own
     traits: type[T_co]
     contract: str  # "module:function", the check that every member has to pass
+    of_class: str = ""  # "module:function", which makes a member of a class; "": a class is called like a function
 
     @property
     def plural(self) -> str:
@@ -237,9 +240,25 @@ class Family(Generic[T_co]):
 
     def check(self) -> Callable[..., None]:
         """The contract as a function."""
-        module, _, name = self.contract.partition(":")
-        check: Callable[..., None] = getattr(importlib.import_module(module), name)
-        return check
+        return _function(self.contract)
+
+    def member_of(self, given: Callable[..., Any]) -> Callable[..., Any]:
+        """The member that a user gives: a function, or what `of_class` makes of a class."""
+        if not (self.of_class and isinstance(given, type)):
+            return given
+        made: Callable[..., Any] = _function(self.of_class)(given)
+        return made
+
+    def traits_of(self, member: Callable[..., Any]) -> T_co:
+        """The traits of a member that was made from classes; the default ones of any other."""
+        traits = getattr(member, "traits", None)
+        return traits if isinstance(traits, self.traits) else self.traits()
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
 TASK = Family("task", ("split",), "task", ("winnow.tasks",), TaskTraits, "winnow.testing:check_task")
@@ -258,6 +277,7 @@ ENVIRONMENT = Family(
     ("winnow.environments",),
     EnvironmentTraits,
     "winnow.environments.contract:check_environment",
+    of_class="winnow.environments.tool_class:tool_environment",
 )
 SAMPLER = Family(
     "sampler",

@@ -95,12 +95,14 @@ def register(
 
     def add(function: F) -> F:
         own_name = name or str(getattr(function, "__name__", ""))
+        member = own_family.member_of(function)
+        made = replace(own_family.traits_of(member), **{trait: getattr(declared, trait) for trait in traits})
         named = {
             trait: with_named_errors(f"the trait {trait!r} of the {family} {own_name!r}", value, value)
-            for trait, value in vars(declared).items()
+            for trait, value in vars(made).items()
             if callable(value)
         }
-        _add(Entry(own_family, own_name, function, replace(declared, **named), published, home))
+        _add(Entry(own_family, own_name, member, replace(made, **named), published, home))
         return function
 
     return add
@@ -288,8 +290,8 @@ def _entry_of(family: Family[T], function: Callable[..., Any], *, home: Mapping[
     for known in _ENTRIES[family.name].values():
         if known.function is function:
             return known
-    name = getattr(function, "__name__", type(function).__name__)
-    entry = Entry(family, name, function, family.traits(), home=home or {})
+    name, member = getattr(function, "__name__", type(function).__name__), family.member_of(function)
+    entry = Entry(family, name, member, family.traits_of(member), home=home or {})
     _check_function(entry)
     return entry
 

@@ -14,6 +14,7 @@ import shlex
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from winnow.commands import app
 from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
+from winnow.environments.replay import OPENING
+from winnow.environments.tool_class import schemas, tool_environment
 from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_correction, check_engine, check_sampler
 from winnow.training.setup.resolve import resolve_members
@@ -62,7 +65,7 @@ PYTHON = {
     },
     "docs/environments.md": {
         "# game.py": "tests/e2e/test_environments.py",
-        "# reverse.py": "test_the_tools_of_the_page_answer_calls",
+        "# store.py": "test_the_tools_of_the_page_answer_calls",
     },
     "docs/extending.md": {
         "# mine.py": "tests/e2e/test_extending.py",
@@ -249,11 +252,15 @@ def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):
 
 
 def test_the_tools_of_the_page_answer_calls():
-    names: dict[str, object] = {}
-    exec(python("docs/environments.md", "# reverse.py"), names)
-    prompt = SimpleNamespace(answer="42")
-    turns = names["with_tools"](prompt, "<call>reverse 24</call>", np.random.default_rng(0))
-    assert next(turns) == "42"
+    names: dict[str, Any] = {"__name__": "store"}
+    exec(python("docs/environments.md", "# store.py"), names)
+    meta = {"stock": 12, OPENING: " There are 12 boxes."}
+    prompt = SimpleNamespace(answer=None, meta=meta)
+    turns = tool_environment(names["Store"])(prompt, "<call>move 11 left</call>", np.random.default_rng(0))
+    assert next(turns) == "error: a shelf has room for 10 boxes"
+    assert turns.send("<call>move 10 left</call>") == "2 boxes are left"
+    assert turns.send("<call>move 2 right</call>") == "0 boxes are left"
     with pytest.raises(StopIteration) as end:
-        turns.send("so 42")
+        turns.send("done")
     assert end.value.value == 1.0
+    assert [each["function"]["name"] for each in schemas(names["Store"])] == ["move"]

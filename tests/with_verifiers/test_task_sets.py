@@ -68,10 +68,64 @@ def conversation(numbers):
     return found[0]
 
 
-@pytest.mark.parametrize("taskset", ["two_agents", "with_a_tool"])
-def test_several_agents_and_tools_are_refused_before_a_model_is_loaded(taskset):
-    with refused(ConfigError, taskset, key="task.taskset", code="config.unsupported"):
-        verifiers("train", taskset=taskset)
+def test_several_agents_are_refused_before_a_model_is_loaded():
+    with refused(ConfigError, "two_agents", key="task.taskset", code="config.unsupported"):
+        verifiers("train", taskset="two_agents")
+
+
+CALLS = [
+    '<tool_call>{"name": "doubling_add", "arguments": {"number": 20}}</tool_call>',
+    '<tool_call>{"name": "doubling_add", "arguments": {"number": 11, "times": 2}}</tool_call>'
+    '<tool_call>{"name": "doubling_double", "arguments": {"number": 21}}</tool_call>',
+    "Done.",
+]
+
+
+@pytest.mark.parametrize("episode", [None, 0], ids=["replayed", "kept"])
+def test_the_tools_of_a_task_are_answered_with_the_state_of_the_rollout(episode):
+    problem = verifiers("train", taskset="with_a_tool")[0]
+    answer, start = make_environment("verifiers", {}, max_turns=4), problem.question.split()[-1].rstrip(".")
+    turns = [CALLS[0]]
+    first = answer(prompt_of(problem), rollout(*turns), episode)
+    assert [(each.text, each.name) for each in first.answers] == [(f"{start} 20", "doubling_add")]
+    turns += [first.text, CALLS[1]]
+    second = answer(prompt_of(problem), rollout(*turns), episode)
+    assert [each.text for each in second.answers] == [f"{start} 42", "42"]
+    turns += [second.text, CALLS[2]]
+    outcome = answer(prompt_of(problem), rollout(*turns), episode)
+    assert (outcome.reward, outcome.correct) == (1.0, True)
+    assert outcome.parts == {"counted": 1.0, "metric_answers": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ('{"name": "doubling_add", "arguments": {"number": -1}}', "only positive numbers"),
+        ('{"name": "doubling_add", "arguments": {"number": "many"}}', "number"),
+        ('{"name": "doubling_add", "arguments": {}}', "number"),
+        ('{"name": "add", "arguments": {"number": 1}}', "unknown tool 'add'"),
+        ('{"name": "doubling_add"', "not JSON"),
+    ],
+)
+def test_a_call_of_a_tool_that_fails_is_answered_with_an_error(call, says):
+    problem = verifiers("train", taskset="with_a_tool")[0]
+    reply = make_environment("verifiers", {}, max_turns=4)(
+        prompt_of(problem), rollout(f"<tool_call>{call}</tool_call>")
+    )
+    assert reply.answers[0].text.startswith("error: ")
+    assert says in reply.answers[0].text
+
+
+def test_the_chat_template_gets_the_schemas_of_the_tools():
+    schemas = resolve("environment", "verifiers").traits.schemas
+    functions = {
+        one["function"]["name"]: one["function"] for one in schemas(verifiers("train", taskset="with_a_tool")[0].meta)
+    }
+    assert sorted(functions) == ["doubling_add", "doubling_double"]
+    assert functions["doubling_add"]["parameters"]["required"] == ["number"]
+    assert functions["doubling_add"]["parameters"]["properties"]["times"]["type"] == "integer"
+    assert functions["doubling_double"]["description"] == "Twice the number."
+    assert schemas(verifiers("train", taskset="repeat_number", options=OPTIONS)[0].meta) == []
 
 
 def test_unknown_task_sets_and_fields_are_refused():
@@ -101,6 +155,13 @@ def settings(folder, **task):
         "output": str(folder),
         "progress": False,
     }
+
+
+def test_a_run_logs_the_metrics_of_a_task_set_with_tools(tmp_path):
+    winnow.train(**settings(tmp_path / "run", taskset="with_a_tool", options={}) | {"steps": 1})
+    (row,) = [row for row in read_metrics(tmp_path / "run") if "reward/mean" in row]
+    assert row["outcome/failed"] == 0
+    assert row["reward/part/counted"] == row["reward/part/metric_answers"] == 0, "the bundled policy calls no tool"
 
 
 def test_three_steps_of_training_on_a_single_turn(tmp_path):

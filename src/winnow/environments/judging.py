@@ -27,7 +27,9 @@ KEY = "environment"
 def make_judge(spec: JudgeSpec, *, base: Path | None = None) -> Judge:
     """The reward or the environment that `spec` describes, as a function. Raises ConfigError for an invalid one."""
     if KEY in spec:
-        return make_environment(spec[KEY], spec["options"], max_turns=spec["max_turns"], base=base)
+        return make_environment(
+            spec[KEY], spec["options"], max_turns=spec["max_turns"], recorded=spec.get("recorded", False), base=base
+        )
     return compose.make_reward(spec, base=base)
 
 

@@ -11,27 +11,37 @@ refuses are answered with a text that begins with "error: ". The policy reads it
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import operator
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from winnow.environments.tool_calls import Call, Malformed
 from winnow.records import ToolAnswer
 
-Tool = Callable[[str], str]  # argument -> answer; raises ValueError with the reason for which it refuses the argument
+# Arguments -> answer, of which the text is read. Raises ValueError with the reason for which it refuses its arguments.
+Tool = Callable[..., Any]
 
 LONGEST = 200  # characters of a calculator's expression
 BITS = 4096  # of a calculator's numerator and denominator
 
 
-def answer_calls(calls: Sequence[Call | Malformed], tools: Mapping[str, Tool]) -> str | tuple[ToolAnswer, ...]:
+def answer_calls(
+    calls: Sequence[Call | Malformed], tools: Mapping[str, Tool], *, refusal: type[Exception] = ValueError
+) -> str | tuple[ToolAnswer, ...]:
     """The answers to the calls of a turn, in order, for an environment to yield.
 
     Calls in winnow's own form alone are answered with a text, a line each. Any other calls have `ToolAnswer`s, which
     are messages of the role "tool" where the chat template has a place for it. A call without an id gets one of nine
-    characters, which some templates need.
+    characters, which some templates need. An exception of the type `refusal` is answered with its text.
     """
-    texts = [_answer(call, tools) for call in calls]
+    texts = [_answer(call, tools, refusal) for call in calls]
     if all(call.own for call in calls):
         return "\n".join(texts)
     return tuple(
@@ -44,18 +54,78 @@ def answer_calls(calls: Sequence[Call | Malformed], tools: Mapping[str, Tool]) -
     )
 
 
-def _answer(call: Call | Malformed, tools: Mapping[str, Tool]) -> str:
+def _answer(call: Call | Malformed, tools: Mapping[str, Tool], refusal: type[Exception]) -> str:
     if isinstance(call, Malformed):
         return f"error: {call.reason}"
     if call.name not in tools:
         return f"error: there is no tool {call.name[:40]!r}, only {', '.join(sorted(tools))}"
-    arguments = list(call.arguments.values())
-    if len(arguments) != 1 or not isinstance(arguments[0], str):
-        return f"error: the tool {call.name!r} has one argument, a text"
     try:
-        return tools[call.name](arguments[0])
-    except ValueError as error:
+        return str(tools[call.name](**_arguments(call, tools[call.name])))
+    except MemoryError:
+        raise
+    except (refusal, _Unfit) as error:
         return f"error: {error}"
+
+
+class _Unfit(Exception):
+    """Arguments that do not fit a tool, with the reason."""
+
+
+def _arguments(call: Call, tool: Tool) -> dict[str, Any]:
+    """The arguments of a call by the tool's parameters, each in the type of its annotation.
+
+    The only argument of a tool with one parameter may have any name. A text in winnow's own form is the argument of
+    such a tool. For any other tool it is split at white space, and the last parameter gets the rest.
+    """
+    expected = _parameters(tool)
+    names, given = list(expected), dict(call.arguments)
+    if call.own and len(names) != 1:
+        texts = str(given.get("text", "")).split(maxsplit=max(0, len(names) - 1))
+        given = dict(zip(names or ["text"], texts, strict=False))
+    elif len(names) == len(given) == 1:
+        given = {names[0]: next(iter(given.values()))}
+    unknown, missing = given.keys() - expected.keys(), [n for n in names if n not in given and expected[n].required]
+    if unknown or missing:
+        raise _Unfit(f"the tool {call.name!r} has the arguments {_listed(expected)}")
+    for name, value in given.items():
+        try:
+            given[name] = expected[name].type.validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Input ")
+            raise _Unfit(f"the argument {name!r} of the tool {call.name!r} {reason}"[:LONGEST]) from None
+    return given
+
+
+class _Parameter(NamedTuple):
+    """A parameter of a tool."""
+
+    type: TypeAdapter[Any]
+    required: bool
+
+
+def _parameters(tool: Tool) -> Mapping[str, _Parameter]:
+    """The parameters of a tool by name. One without a usable annotation accepts a text."""
+    bound = isinstance(tool, types.MethodType)
+    parameters = _all_parameters(tool.__func__ if isinstance(tool, types.MethodType) else tool)
+    return dict(list(parameters.items())[1:]) if bound else parameters
+
+
+@functools.lru_cache(maxsize=512)  # of functions: methods would keep their objects alive
+def _all_parameters(function: Callable[..., Any]) -> Mapping[str, _Parameter]:
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
+    except (NameError, TypeError):  # a name that exists only for type checkers, or an object without annotations
+        hints = {}
+    return {
+        name: _Parameter(TypeAdapter(hints.get(name, str)), parameter.default is parameter.empty)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def _listed(expected: Mapping[str, _Parameter]) -> str:
+    shown = [name if parameter.required else f"[{name}]" for name, parameter in expected.items()]
+    return ", ".join(shown)[:LONGEST] or "none"
 
 
 def calculator(expression: str) -> str:

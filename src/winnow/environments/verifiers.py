@@ -1,9 +1,9 @@
 """Task sets of the verifiers library: its environments lead the policy through a task, and its rewards judge it.
 
 In that library an agent is a program in a sandbox, which reaches the model over HTTP. Here the policy itself is the
-agent, and its turns are its messages. So a task is supported that needs texts alone, in one conversation; `refuse` and
-`Unsupported` are about everything else. The library's `Env.run` is a coroutine, and `play` makes it a generator of
-texts, which is replayed like any other environment.
+agent, and its turns are its messages. So a task is supported that needs texts and tools of its own, in one
+conversation; `refuse` and `Unsupported` are about everything else. The library's `Env.run` is a coroutine, and `play`
+makes it a generator of texts, like any other environment.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import functools
 import inspect
 import json
 import math
-import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from winnow.environments.replay import OutOfTokens
+from winnow.environments.replay import GlobalRandom, OutOfTokens
+from winnow.environments.tool_calls import AUTO, CallForm, read_calls
+from winnow.environments.verifiers_tools import Tools, messages_of
 from winnow.errors import ConfigError
-from winnow.records import Outcome, Prompt
+from winnow.records import Outcome, Prompt, ToolAnswer
 from winnow.registry import register
+
+T = TypeVar("T")
+Told = str | Sequence[ToolAnswer]  # what the policy reads: a text, or the answers to its calls
 
 REMEDY = "pip install 'winnow-rl[verifiers]'"
 NEAR = 1e-9  # a sum of weighted rewards this far below `correct_at` is equal to it
@@ -56,7 +60,7 @@ def task_of(environment: Any, data: Mapping[str, Any]) -> Any:
 
 
 def refuse(task: Any) -> None:
-    """Raise Unsupported for a task that needs more than texts."""
+    """Raise Unsupported for a task that needs more than texts and tools."""
     import verifiers.v1 as vf
     from verifiers.v1.session import hook_boundary
     from verifiers.v1.utils.decorators import discover_decorated
@@ -64,7 +68,7 @@ def refuse(task: Any) -> None:
     data = task.data
     needs = {
         "a container": task.NEEDS_CONTAINER or data.image or data.agent_user or data.artifacts or data.skills,
-        "tools": task.toolsets(task.config),
+        "tools on a server": [each for each in task.toolsets(task.config) if getattr(each.config, "url", None)],
         "a judge model": task.config.judges,
         "interceptors": discover_decorated(task, "intercept"),
         "stop conditions of single requests": [
@@ -84,22 +88,41 @@ def refuse_environment(environment: Any) -> None:
 
     kind, taskset = type(environment), environment.config.taskset
     if environment.taskset.toolsets(taskset):
-        raise Unsupported("its tasks need tools")
+        raise Unsupported("its tasks need tools that rollouts share")
     if kind.start is not vf.Env.start or kind.stop is not vf.Env.stop:
         raise Unsupported("its environment starts resources that rollouts share")
     if default_harness_id(taskset.id) != "bash":
         raise Unsupported("it has its own harness")
 
 
-def play(environment: Any, task: Any, rng: np.random.Generator) -> Generator[str, str | None, Any]:
-    """An episode of `task`: yields the question and then each text of the environment, and returns the library's trace.
+def tool_schemas(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools of a problem's task, for a chat template."""
+    return _tool_schemas(json.dumps(meta["environment"], sort_keys=True))
+
+
+@functools.lru_cache(maxsize=8)
+def _tool_schemas(settings: str) -> list[dict[str, Any]]:
+    environment = _loaded(settings)
+    toolsets = type(environment.taskset).task_type().toolsets(environment.config.taskset.task)
+    loop = asyncio.new_event_loop()
+    try:
+        return _complete(loop, Tools(toolsets).schemas()) if toolsets else []
+    finally:
+        loop.close()
+
+
+def play(
+    environment: Any, task: Any, rng: np.random.Generator, *, call_form: str = AUTO
+) -> Generator[Told, str | None, Any]:
+    """An episode of `task`: yields the question, each text of the environment, and the answers to each turn with calls
+    of tools. Returns the library's trace.
 
     It is sent the policy's reply to each text; None instead of a reply means that there is no room for another turn.
     Python's and numpy's global random numbers are seeded from `rng`, and are as before whenever it is suspended. Raises
     Unsupported, and what the library's code raises.
     """
-    loop, own = asyncio.new_event_loop(), _GlobalRandom(rng)
-    line = _Line(loop)
+    loop, own = asyncio.new_event_loop(), GlobalRandom(rng)
+    line = _Line(loop, call_form)
     episode = loop.create_task(_episode(environment, task, line))
     try:
         while True:
@@ -127,17 +150,18 @@ def _warm(options: Mapping[str, Any]) -> None:
         ) from error
 
 
-@register("environment", warm=_warm)
+@register("environment", warm=_warm, schemas=tool_schemas)
 def verifiers(
-    prompt: Prompt, reply: str, rng: np.random.Generator, *, correct_at: float = 1.0
-) -> Generator[str, str, Outcome]:
+    prompt: Prompt, reply: str, rng: np.random.Generator, *, correct_at: float = 1.0, call_form: CallForm = AUTO
+) -> Generator[Told, str, Outcome]:
     """The environment of a task set of the verifiers library, for prompts of the task `verifiers`.
 
-    The reward is the sum of the library's weighted rewards, which are the parts. A rollout is correct where the sum is
-    at least `correct_at`. A rollout without room for another turn ends for the library as one at its limit of tokens.
+    The reward is the sum of the library's weighted rewards, which are the first parts. Its metrics are further parts,
+    `metric_NAME`. A rollout is correct where the sum is at least `correct_at`. A rollout without room for another turn
+    ends for the library as one at its limit of tokens.
     """
     environment = load(prompt.meta["environment"])
-    episode = play(environment, task_of(environment, prompt.meta["data"]), rng)
+    episode = play(environment, task_of(environment, prompt.meta["data"]), rng, call_form=call_form)
     next(episode)  # the question, which the prompt contains
     answer: str | None = reply
     try:
@@ -157,6 +181,7 @@ def _outcome(trace: Any, correct_at: float) -> Outcome:
     parts = {name: reward.value for name, reward in trace.rewards.items()}
     reward = math.fsum(parts.values())
     correct = reward >= correct_at - NEAR
+    parts |= {f"metric_{name}": value for name, value in trace.metrics.items() if value is not None}
     return Outcome(reward=reward, correct=correct, kind="correct" if correct else "wrong", parts=parts)
 
 
@@ -186,21 +211,21 @@ async def _episode(environment: Any, task: Any, line: _Line) -> Any:
     return trace
 
 
-def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, Any]) -> None:
-    """Run `loop` until `step` is done: in another thread where this one, as in a notebook, already runs a loop."""
+def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, T]) -> T:
+    """The result of `step`, for which `loop` runs: in another thread where this one, as in a notebook, has a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        loop.run_until_complete(step)
-        return
+        return loop.run_until_complete(step)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        thread.submit(loop.run_until_complete, step).result()
+        return thread.submit(loop.run_until_complete, step).result()
 
 
 class _Line:
     """Where the environment, a coroutine, waits for the policy's turns."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, call_form: str) -> None:
+        self.call_form = call_form
         self._loop = loop
         self._asked, self._reply = loop.create_future(), loop.create_future()
         self._refused: Unsupported | None = None
@@ -210,20 +235,21 @@ class _Line:
         self._refused = self._refused or Unsupported(clause)
         raise self._refused
 
-    async def ask(self, text: str) -> str | None:
-        """The policy's reply to `text`; None where there is no room for another turn."""
+    async def ask(self, told: Told) -> str | None:
+        """The policy's reply to a text or to answers; None where there is no room for another turn."""
         if self._asked.done():
             self.refuse("its agent has several conversations at once")
-        self._asked.set_result(text)
+        self._asked.set_result(told)
         reply: str | None = await self._reply
         return reply
 
-    def wait(self, episode: asyncio.Task[Any]) -> str | None:
-        """The next text to the policy; None at the end of the episode."""
+    def wait(self, episode: asyncio.Task[Any]) -> Told | None:
+        """What the policy is to read next; None at the end of the episode."""
         _complete(self._loop, asyncio.wait({episode, self._asked}, return_when=asyncio.FIRST_COMPLETED))
         if self._refused is not None:
             raise self._refused
-        return None if episode.done() else str(self._asked.result())
+        told: Told | None = None if episode.done() else self._asked.result()
+        return told
 
     def answer(self, reply: str | None) -> None:
         """End the present `ask`."""
@@ -276,19 +302,23 @@ class _Seat:
             on_trace(trace)
         setup, finalize = _stages(task)
         await invoke(setup, {"trace": trace, "runtime": None})
-        yield _Conversation(task, trace, self.config.max_turns, self._line)
-        trace.stop("user_closed")
-        await invoke(finalize, {"trace": trace, "runtime": None})
+        async with Tools.serving(task.toolsets(task.config), task, trace) as tools:
+            yield _Conversation(task, trace, self.config.max_turns, self._line, tools)
+            trace.stop("user_closed")
+            await invoke(finalize, {"trace": trace, "runtime": None})
         await task.score(trace)
         trace.ok = True
 
 
 class _Conversation:
-    """The library's `Interaction` with the policy: the environment writes a message, the policy replies."""
+    """The library's `Interaction` with the policy: the environment writes a message, the policy replies.
 
-    def __init__(self, task: Any, trace: Any, max_turns: int | None, line: _Line) -> None:
+    A reply with calls of tools is answered, as the library's chat program does, until one has no call.
+    """
+
+    def __init__(self, task: Any, trace: Any, max_turns: int | None, line: _Line, tools: Tools) -> None:
         self.trace = trace
-        self._data, self._max_turns, self._line = task.data, max_turns, line
+        self._data, self._max_turns, self._line, self._tools = task.data, max_turns, line, tools
         self._stops, self._over = task.hooks("stop"), False
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -302,22 +332,35 @@ class _Conversation:
         if self._over or (message is None) != (opens and self._data.prompt is not None):
             raise ValueError("a conversation that is over has no turns, and a task's prompt alone opens it")
         messages = opening(self._data, message) if opens else _messages(message)
-        reply = None
-        if not await self._is_stopped():
-            try:
-                text = text_of(messages)
-            except Unsupported as error:
-                self._line.refuse(str(error))
-            reply = await self._line.ask(text)
-        if reply is None:
-            self.trace.stop("max_total_tokens")  # where no other condition has stopped it
-            self._over = True
-            return vf.Segment(messages=[], terminated=True)
-        answer = vf.AssistantMessage(content=reply)
-        for each in (*messages, answer):
+        try:
+            told: Told = text_of(messages)
+        except Unsupported as error:
+            self._line.refuse(str(error))
+        new = list[Any]()
+        while (reply := await self._reply(told)) is not None:
+            self._add(messages)
+            calls = read_calls(reply, self._line.call_form) if self._tools else []
+            if not calls:
+                new.append(vf.AssistantMessage(content=reply))
+                self._add(new[-1:], sampled=True)
+                return vf.Segment(messages=new)
+            told = await self._tools.answers(calls)
+            called, *messages = messages_of(reply, calls, told)
+            self._add([called], sampled=True)
+            new += [called, *messages]
+        self.trace.stop("max_total_tokens")  # where no other condition has stopped it
+        self._over = True
+        return vf.Segment(messages=new, terminated=True)
+
+    async def _reply(self, told: Told) -> str | None:
+        return None if await self._is_stopped() else await self._line.ask(told)
+
+    def _add(self, messages: Sequence[Any], *, sampled: bool = False) -> None:
+        import verifiers.v1 as vf
+
+        for each in messages:
             parent = len(self.trace.nodes) - 1 if self.trace.nodes else None
-            self.trace.nodes.append(vf.MessageNode(parent=parent, message=each, sampled=each is answer))
-        return vf.Segment(messages=[answer])
+            self.trace.nodes.append(vf.MessageNode(parent=parent, message=each, sampled=sampled))
 
     async def _is_stopped(self) -> bool:
         """Whether a limit, or a stop condition of the task, ends the conversation before the policy's next turn."""
@@ -388,23 +431,3 @@ def _scores(task: Any) -> list[Callable[..., Any]]:
 def _needs_runtime(hook: Callable[..., Any]) -> bool:
     parameter = inspect.signature(hook).parameters.get("runtime")
     return parameter is not None and parameter.default is parameter.empty
-
-
-class _GlobalRandom:
-    """The state of Python's and numpy's global random numbers inside an episode; outside, they are as they were."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        seeds = [int(seed) for seed in rng.integers(2**32, size=2)]
-        self._state: Any = (random.Random(seeds[0]).getstate(), np.random.RandomState(seeds[1]).get_state())
-
-    def __enter__(self) -> None:
-        self._exchange()
-
-    def __exit__(self, *error: object) -> None:
-        self._exchange()
-
-    def _exchange(self) -> None:
-        outside = random.getstate(), np.random.get_state()
-        random.setstate(self._state[0])
-        np.random.set_state(self._state[1])
-        self._state = outside

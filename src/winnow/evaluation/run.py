@@ -91,7 +91,7 @@ def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
         held_out = render_prompts(members, problems, tokenizer)
         warnings = tuple(missing_answer_forms(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
         prompts = tuple(held_out.prompts)
-        dialogue, fitted = dialogue_of(config, tokenizer), with_call_form(members, tokenizer)
+        dialogue, fitted = dialogue_of(members, tokenizer, problems[0]), with_call_form(members, tokenizer)
         prepared.append(PreparedTask(task.name, fitted, prompts, held_out.dropped, warnings, tokenizer, dialogue))
     return prepared
 

@@ -5,6 +5,7 @@
       metrics.jsonl     one row per step; see logbook.py
       rollouts/         one file per step; see rollout_files.py
       checkpoints/      step-000010/ ...; see checkpoint.py
+      answers/          of an environment, with environment.recorded; see training/sampling/answers.py
       .lock             held with flock while a process writes here
 
 This module imports no torch.
@@ -30,6 +31,7 @@ from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
 FOLDER = "checkpoints"
+ANSWERS = "answers"  # a new run may begin with the answers of another one
 TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
 _NAME = re.compile(r"step-(\d+)")
 
@@ -193,7 +195,7 @@ def refuse_foreign(path: Path, what: str, manifest: str) -> None:
     """Raise RunFolderError for a file, and for a folder with contents other than the lock and a draft of `manifest`."""
     if not path.exists():
         return
-    ours = {LOCK, draft_of(path / manifest).name}
+    ours = {LOCK, ANSWERS, draft_of(path / manifest).name}
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.is_dir() else []
     if others or not path.is_dir():
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")

@@ -41,6 +41,7 @@ MEMORY = 2**30  # limit in bytes, in addition to the trainer's memory
 
 SYSTEM, QUESTION = "winnow system message", "winnow first question"  # the messages of the first conversation
 
+Tools = Sequence[Mapping[str, Any]]  # JSON schemas of the functions that the policy may call
 Conversation = Sequence[Mapping[str, str]]  # messages, each with the keys "role" and "content", and those of a tool
 
 # The forms in which templates write a content, besides the text itself: inside quotes in JSON, and escaped for HTML.
@@ -58,9 +59,11 @@ def chat_texts(
     system: str | None,
     options: Mapping[str, Any],
     earlier: Iterable[Sequence[Message]] = itertools.repeat(()),
+    tools: Tools = (),
 ) -> list[str]:
     """The text of every question, after its `earlier` messages; `options` are variables of the template. The message
-    `system`, if given, comes first, in the place of a system message among the earlier ones.
+    `system`, if given, comes first, in the place of a system message among the earlier ones. A template that has no
+    place for the schemas `tools` omits them (`takes_tools`).
 
     Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
     (`CPU_SECONDS`, `MEMORY`), or omits or changes a message of the user or of the system. Raises ConfigError for an
@@ -71,7 +74,7 @@ def chat_texts(
     ]
     has_system = any(conversation[0]["role"] == "system" for conversation in conversations)
     parts = takes_parts(tokenizer, options, system=has_system)
-    texts = conversation_texts(conversations, tokenizer, options, parts=parts)
+    texts = conversation_texts(conversations, tokenizer, options, parts=parts, tools=tools)
     for conversation, text in zip(conversations, texts, strict=True):
         for message in conversation:
             role, content = message["role"], message["content"]
@@ -106,6 +109,12 @@ def takes_parts(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any], 
     raise _unfit("the tokenizer's chat template omits the question, as a text and as a list of parts", _INSTEAD)
 
 
+def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template reads the schemas of tools. Raises DataError for one that cannot be read."""
+    templates = tokenizer.chat_template
+    return "tool_use" in templates if isinstance(templates, dict) else "tools" in _names(tokenizer)
+
+
 def is_written(content: str, text: str) -> bool:
     """Whether a rendered text contains a message's content, with any white space, and possibly escaped (`ESCAPES`)."""
     content = content.strip()
@@ -121,13 +130,16 @@ def conversation_texts(
     options: Mapping[str, Any],
     *,
     parts: bool = False,
+    tools: Tools = (),
 ) -> list[str]:
-    """The text of every conversation, up to the next message of the assistant; `options` as in `chat_texts`.
+    """The text of every conversation, up to the next message of the assistant.
+
+    `options` and `tools` are as in `chat_texts`.
 
     With `parts`, every content is given as a list of one part. Raises DataError if the template is missing, fails or
     exceeds a limit, and ConfigError as `chat_texts`.
     """
-    texts, refusal = _attempt(conversations, tokenizer, options, parts=parts)
+    texts, refusal = _attempt(conversations, tokenizer, options, parts=parts, tools=tools)
     if refusal is not None:
         raise _refused(refusal)
     return texts
@@ -139,6 +151,7 @@ def _attempt(
     options: Mapping[str, Any],
     *,
     parts: bool,
+    tools: Tools = (),
 ) -> tuple[list[str], str | None]:
     """The texts, and None; or the texts before a conversation that the template refused, and its message."""
     if not tokenizer.chat_template:
@@ -147,7 +160,7 @@ def _attempt(
             "set it to r1_zero, question_only or a file",
         )
     _check_options(tokenizer, options)
-    texts = _rendered(conversations, tokenizer, options, parts)  # lazy: nothing is compiled in this process
+    texts = _rendered(conversations, tokenizer, options, parts, tools)  # lazy: nothing is compiled in this process
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -259,9 +272,14 @@ def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
 
 
 def _rendered(
-    conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any], parts: bool
+    conversations: Sequence[Conversation],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+    parts: bool,
+    tools: Tools,
 ) -> Iterator[str]:
-    template = tokenizer.get_chat_template()
+    given: Any = [dict(tool) for tool in tools] or None  # an empty list would be described by some templates
+    template = tokenizer.get_chat_template(tools=given)
     fixed = _CLOCK + template if "strftime_now" in template else template
     for conversation in conversations:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -271,7 +289,7 @@ def _rendered(
             for message in conversation
         ]
         text = tokenizer.apply_chat_template(
-            messages, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
+            messages, tools=given, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
         )
         yield str(text)
 

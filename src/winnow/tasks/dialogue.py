@@ -22,12 +22,17 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.records import IntArray, Reply, ToolAnswer
-from winnow.tasks.chat import ESCAPES, QUESTION, SYSTEM, conversation_texts, takes_parts
+from winnow.tasks.chat import ESCAPES, QUESTION, SYSTEM, Tools, conversation_texts, takes_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 POLICY, ENVIRONMENT = "winnow policy turn", "winnow environment turn"  # marks
+TOOL = "winnow_tool"  # mark
+_TOOL = {
+    "type": "function",
+    "function": {"name": TOOL, "description": "-", "parameters": {"type": "object", "properties": {}, "required": []}},
+}
 _FIELD = re.compile(r"winnow(text|name|id)(\d)")  # marks of an answer; some templates need ids of nine characters
 _BLANK = '\n winnow "blank" é\n'  # a text that shows what a template does to white space, quotes and accents
 
@@ -90,13 +95,18 @@ class Dialogue:
 
     @classmethod
     def of(
-        cls, tokenizer: PreTrainedTokenizerBase, *, system: str | None = None, options: Mapping[str, Any] | None = None
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        system: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        tools: bool = False,
     ) -> Dialogue:
-        """The dialogue of a tokenizer's chat template, with its variables `options`.
+        """The dialogue of a tokenizer's chat template, with its variables `options`; `tools`: prompts describe tools.
 
         Raises DataError for a template that is missing, fails, or does not contain the texts of all turns in order.
         """
-        rendering = _Rendering.of(tokenizer, system, options or {})
+        rendering = _Rendering.of(tokenizer, system, options or {}, tools=tools)
         texts = rendering.after_policy([[{"role": "user", "content": text}] for text in (ENVIRONMENT, _BLANK)])
         before, mark, after = texts[0].partition(ENVIRONMENT)
         if not mark:
@@ -168,23 +178,27 @@ class _Rendering:
     options: Mapping[str, Any]
     system: str | None
     parts: bool
+    tools: Tools = ()
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]) -> _Rendering:
-        """With the system message, which may change later turns; without it where it would be repeated in each."""
-        parts = takes_parts(tokenizer, options, system=system is not None)
-        if system is not None:
-            marked = cls(tokenizer, options, SYSTEM, parts)
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any], *, tools: bool
+    ) -> _Rendering:
+        """With the system message and a tool, which may change later turns; without what would be repeated in each."""
+        parts, of_tools = takes_parts(tokenizer, options, system=system is not None), [_TOOL] if tools else []
+        if system is not None or tools:
+            marked = cls(tokenizer, options, None if system is None else SYSTEM, parts, of_tools)
             (text,) = marked.after_policy([[{"role": "user", "content": ENVIRONMENT}]])
             system = None if SYSTEM in text else system
-        return cls(tokenizer, options, system, parts)
+            of_tools = [] if TOOL in text else of_tools
+        return cls(tokenizer, options, system, parts, of_tools)
 
     def after_policy(self, turns: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
         """The text after the policy's turn, for each sequence of messages that follows it."""
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
         first += [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": POLICY}]
         conversations = [[*first, *messages] for messages in turns]
-        texts = conversation_texts(conversations, self.tokenizer, self.options, parts=self.parts)
+        texts = conversation_texts(conversations, self.tokenizer, self.options, parts=self.parts, tools=self.tools)
         return [text.partition(POLICY)[2] for text in texts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ import numpy as np
 
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem, Prompt
-from winnow.tasks.chat import chat_texts
+from winnow.tasks.chat import Tools, chat_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Write = Callable[[str], str]
+Schemas = Callable[[Problem], Tools]
 
 R1_ZERO = (
     "A User asks, an Assistant replies. Every reply has two parts: first the Assistant thinks the question through, "
@@ -55,6 +57,7 @@ def render_each(
     template_options: Mapping[str, Any] = MappingProxyType({}),
     max_prompt_tokens: int,
     base: Path | None = None,
+    schemas: Schemas = lambda problem: (),
 ) -> list[Rendered]:
     """Lists of problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
 
@@ -62,8 +65,8 @@ def render_each(
     the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
     `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
     A problem's earlier messages come before its question, and `system` takes the place of their system message. A chat
-    template writes its special tokens itself, and gets a fixed date. Prompts of the other templates start with
-    BOS where the tokenizer adds one.
+    template writes its special tokens itself, and gets a fixed date and the schemas of the problem's tools (`schemas`).
+    Prompts of the other templates start with BOS where the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
     chat template that is missing or does not end, for a special token in a question, and where every prompt of a list
@@ -71,18 +74,38 @@ def render_each(
     """
     every = [problem for problems in lists for problem in problems]
     _refuse_special_tokens(every, tokenizer)
-    questions = [problem.question for problem in every]
     if template == "chat":
-        messages = [f"{question}{suffix or ''}" for question in questions]
-        texts = chat_texts(messages, tokenizer, system, template_options, [problem.earlier for problem in every])
+        texts = _chat_texts(every, tokenizer, system, suffix or "", template_options, schemas)
     else:
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
         _refuse_earlier(template, every)
-        texts = list(map(_plain(template, tokenizer, base), questions))
+        write = _plain(template, tokenizer, base)
+        texts = [write(problem.question) for problem in every]
     # Not verbose: transformers would print a warning about a prompt that is longer than the model's context.
     tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     prompts = (_prompt(*each) for each in zip(every, texts, tokens, strict=True))
     return [_fitting(list(islice(prompts, len(problems))), max_prompt_tokens) for problems in lists]
+
+
+def _chat_texts(
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    system: str | None,
+    suffix: str,
+    options: Mapping[str, Any],
+    schemas: Schemas,
+) -> list[str]:
+    """The text of every problem. Those with the same tools are rendered together."""
+    texts, alike = [""] * len(problems), dict[str, list[int]]()
+    for place, problem in enumerate(problems):
+        alike.setdefault(json.dumps(schemas(problem)), []).append(place)
+    for tools, places in alike.items():
+        questions = [f"{problems[place].question}{suffix}" for place in places]
+        earlier = [problems[place].earlier for place in places]
+        of_these = chat_texts(questions, tokenizer, system, options, earlier, json.loads(tools))
+        for place, text in zip(places, of_these, strict=True):
+            texts[place] = text
+    return texts
 
 
 def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:

@@ -125,7 +125,7 @@ def _first(environment: Any, task: Any, name: str) -> str:
     """The first message to the policy, where the environment opens the conversation."""
     episode = play(environment, task, generator("environment", name))
     try:
-        return next(episode)
+        return str(next(episode))
     finally:
         episode.close()
 
@@ -133,7 +133,7 @@ def _first(environment: Any, task: Any, name: str) -> str:
 def _trial(environment: Any, task: Any, name: str) -> str:
     """The first message to the policy. The task is played for one empty reply, so that Unsupported is raised here."""
     episode = play(environment, task, generator("environment", name))
-    question = next(episode)
+    question = str(next(episode))
     try:
         episode.send("")
         episode.send(None)

@@ -25,6 +25,7 @@ from winnow.rewards.compose import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
 
+REPLY = b'{"reply":'  # with which the line of an environment's reply begins
 _SHOWN = 80  # characters
 _OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
 _dump = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -89,7 +90,7 @@ def encode_verdict(verdict: Outcome | Reply) -> bytes:
 
 def decode_verdict(line: bytes) -> Outcome | Reply:
     """The outcome or the reply in a line. Any other line is failed(crash), as in `decode_outcome`."""
-    if not line.startswith(b'{"reply":'):
+    if not line.startswith(REPLY):
         return decode_outcome(line)
     try:
         fields = json.loads(line)

@@ -61,9 +61,13 @@ def worker_ended(status: int, *, peak_mb: float, memory_mb: int, valid_lines: bo
     return failure("crash", f"the worker exited with status {code}, and so did a second one")
 
 
-def is_retried(outcome: Outcome, *, crashed_before: bool) -> bool:
-    """Whether a task is judged once more: after its first crash, which the machine may have caused, not the reward."""
-    return outcome.cause == "crash" and not crashed_before
+def is_retried(outcome: Outcome, *, crashed_before: bool, beside_others: bool) -> bool:
+    """Whether a task is judged once more: after its first crash, which the machine may have caused, not the reward.
+
+    `beside_others`: the worker kept other generators, which may have taken the memory that was missing.
+    """
+    causes = ("crash", "memory") if beside_others else ("crash",)
+    return outcome.cause in causes and not crashed_before
 
 
 def check_restart(name: str, starts: int, status: int | None) -> None:

@@ -41,9 +41,9 @@ class LineSocket:
         """Whether a line, or a part of one, is still to be written."""
         return bool(self._outgoing)
 
-    def send(self, line: bytes) -> None:
-        """Queue a line; `flush` or `exchange` writes it."""
-        self._outgoing += (memoryview(line), _END)
+    def send(self, *pieces: bytes) -> None:
+        """Queue a line that consists of `pieces`; `flush` or `exchange` writes it."""
+        self._outgoing += (*(memoryview(piece) for piece in pieces), _END)
 
     def exchange(self) -> list[bytes]:
         """Write as much as possible, and return the complete lines received. Sets `closed` at the end of the stream."""

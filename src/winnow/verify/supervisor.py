@@ -32,12 +32,13 @@ from winnow.errors import WinnowError
 from winnow.records import Outcome
 from winnow.verify.codec import encode_error, encode_outcome
 from winnow.verify.dispatch import (
+    NONE,
     SLOW_SECONDS,
-    TASKS_PER_WORKER,
     Claims,
     Task,
     Worker,
     any_idle,
+    keeper,
     least_busy,
     with_waiting_tasks,
 )
@@ -77,7 +78,7 @@ class Supervisor:
                 self._read(worker)
             self._kill_overdue()
             for line in self._trainer.exchange():
-                self._queue.append(Task(ticket=line.partition(b" ")[0], line=line))
+                self._enqueue(Task.of(line))
             self._dispatch()
             self._reap()
         for worker in tuple(self._workers):
@@ -93,7 +94,21 @@ class Supervisor:
 
     def _limit(self, worker: Worker) -> float:
         """Seconds for the task that the worker is judging."""
-        return self._settings.timeout_seconds + (0.0 if worker.warm else self._warm_up)
+        return self._limit_of_verdict(worker) + (0.0 if worker.warm else self._warm_up)
+
+    def _limit_of_verdict(self, worker: Worker) -> float:
+        """The same without what a first verdict may take in addition. The limit is that of one turn of a replay."""
+        return self._settings.timeout_seconds * worker.turns
+
+    def _enqueue(self, task: Task) -> None:
+        owner = keeper(self._workers, task)
+        if owner is not None:
+            owner.waiting.append(task)
+        elif not task.closes:
+            self._queue.append(task)
+        else:  # a turn that still waits is answered, and its generator not kept
+            for waiting in self._queue:
+                waiting.episode = NONE if waiting.episode == task.episode else waiting.episode
 
     def _dispatch(self) -> None:
         """Assign queued tasks; none waits behind a slow verdict while another worker is idle."""
@@ -101,27 +116,34 @@ class Supervisor:
         now = time.monotonic()
         for worker in with_waiting_tasks(self._workers):
             if now - worker.started >= SLOW_SECONDS and any_idle(self._workers, self._settings.workers):
-                self._queue.extendleft(reversed(worker.take_back()))
+                for task in reversed(worker.take_back()):
+                    (worker.waiting if task.episode in worker.episodes else self._queue).appendleft(task)
                 self._assign()
 
     def _assign(self) -> None:
+        for owner in self._workers:  # first what only one worker can judge, which also finishes what was begun
+            while owner.waiting and owner.room > 0:
+                self._give(owner, owner.waiting.popleft())
         while self._queue:
             worker = least_busy(self._workers)
             if (worker is None or worker.tasks) and len(self._workers) < self._settings.workers:
                 worker = self._fork()
             if worker is None:
                 break
-            if not worker.tasks:
-                worker.started = time.monotonic()
-            worker.assign(self._queue.popleft())
-        for worker in self._workers:
-            worker.socket.flush()
+            self._give(worker, self._queue.popleft())
+        for each in self._workers:
+            each.socket.flush()
+
+    def _give(self, worker: Worker, task: Task) -> None:
+        if not worker.tasks:
+            worker.started = time.monotonic()
+        worker.assign(task)
 
     def _read(self, worker: Worker) -> None:
         valid = all(self._forward(worker, line) for line in worker.socket.exchange()) and not worker.socket.overflowed
         if worker.socket.closed or not valid:
             self._replace_ended(worker, valid_lines=valid)
-        elif worker.answered >= TASKS_PER_WORKER:
+        elif worker.is_spent:
             self._kill(worker)
 
     def _forward(self, worker: Worker, line: bytes) -> bool:
@@ -133,8 +155,8 @@ class Supervisor:
         if not worker.warm and self._was_warming_up(worker, seconds):
             worker.send(worker.tasks[0])
             return True
-        self._trainer.send(line)
-        worker.tasks.popleft()
+        if not worker.settle(line.partition(b" ")[2]).closes:
+            self._trainer.send(line)
         worker.answered += 1
         worker.record_verdict(seconds)
         return True
@@ -144,7 +166,7 @@ class Supervisor:
         worker.warm = True
         self._slowest_first = max(seconds, self._slowest_first or 0.0)
         self._warm_up = 2 * self._slowest_first
-        return seconds > self._settings.timeout_seconds
+        return seconds > self._limit_of_verdict(worker)
 
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
         """Queue again the tasks of a worker that has exited, except a task that is not judged once more."""
@@ -155,7 +177,8 @@ class Supervisor:
         )
         if worker.tasks:
             task = worker.tasks[0]
-            if is_retried(outcome, crashed_before=task.crashed):
+            others = not worker.episodes <= {task.episode}
+            if is_retried(outcome, crashed_before=task.crashed, beside_others=others):
                 task.crashed = True
             else:
                 self._fail(worker.tasks.popleft(), outcome, seconds=time.monotonic() - worker.started)
@@ -164,13 +187,12 @@ class Supervisor:
     def _kill_overdue(self) -> None:
         now = time.monotonic()
         for worker in tuple(self._workers):
-            limit = self._limit(worker)
-            if worker.tasks and now - worker.started >= limit:
+            if worker.tasks and now - worker.started >= (limit := self._limit(worker)):
                 self._kill(worker)
                 if not worker.warm:
                     self._warm_up = self._warm_up if self._slowest_first else self._warm_up / 2
                 first = None if worker.warm else limit
-                outcome = timed_out(self._settings.timeout_seconds, first_verdict_seconds=first)
+                outcome = timed_out(self._limit_of_verdict(worker), first_verdict_seconds=first)
                 self._fail(worker.tasks.popleft(), outcome, seconds=now - worker.started)
                 self._requeue(worker)
 
@@ -188,11 +210,13 @@ class Supervisor:
         self._workers.remove(worker)
 
     def _requeue(self, worker: Worker) -> None:
-        self._queue.extendleft(reversed(worker.tasks))
+        """Queue the other tasks of a worker that has ended, and replay the generators that it kept."""
+        self._queue.extendleft(task for task in reversed([*worker.tasks, *worker.waiting]) if not task.closes)
         worker.tasks.clear()
 
     def _fail(self, task: Task, outcome: Outcome, *, seconds: float) -> None:
-        self._trainer.send(task.ticket + b" " + encode_outcome(replace(outcome, seconds=seconds)))
+        if not task.closes:
+            self._trainer.send(task.ticket + b" " + encode_outcome(replace(outcome, seconds=seconds)))
 
     def _reap(self, flags: int = os.WNOHANG) -> None:
         self._killed = [pid for pid in self._killed if os.waitpid(pid, flags)[0] == 0]

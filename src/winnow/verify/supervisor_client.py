@@ -17,12 +17,14 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from winnow.environments.judging import reads
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.verify.codec import EncodedPrompts, decode_error, decode_verdict, encode_task
+from winnow.verify.dispatch import CLOSE, NONE
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings
@@ -48,12 +50,14 @@ class SupervisorClient:
         self._settings = settings.to_json()
         self._reads = functools.cache(lambda: reads(settings.reward, base=Path(settings.base)))
         self._encode_prompt = EncodedPrompts(PROMPT_BYTES)
-        self._longest_silence = (1 + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
+        turns = settings.reward.get("max_turns", 1)  # of a replay
+        self._longest_silence = (turns + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._server: _SupervisorProcess | None = None
-        self._tasks: dict[int, tuple[Prompt, Rollout]] = {}  # every task without a verdict, by ticket
+        # Every task without a verdict, by ticket, with the number of its episode
+        self._tasks: dict[int, tuple[Prompt, Rollout, int | None]] = {}
         self._waiting: deque[int] = deque()  # tickets of unsent tasks
         self._sent: dict[int, int] = {}  # the bytes of each sent task, by ticket
         self._bytes_sent = 0  # their sum
@@ -63,16 +67,17 @@ class SupervisorClient:
         self._refusal: ConfigError | None = None  # the error for which the supervisor could not import the reward
         self._closed = False
 
-    def submit(self, prompt: Prompt, rollout: Rollout) -> int:
+    def submit(self, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> int:
         """Queue a task and return the ticket for `result`. Never waits for a verdict.
 
+        With the number of an `episode`, a worker keeps the environment's generator for the episode's next task.
         Raises DataError when the prompt cannot be sent, ConfigError when the reward cannot be imported.
         """
         with self._lock:
             self._reads()
             self._encode_prompt(prompt)
             ticket = next(self._numbers)
-            self._tasks[ticket] = prompt, rollout
+            self._tasks[ticket] = prompt, rollout, episode
             self._waiting.append(ticket)
             self._exchange()
         return ticket
@@ -95,6 +100,14 @@ class SupervisorClient:
                     last_verdict = time.monotonic()
             wait([server.socket], _RECHECK_SECONDS)
 
+    def give_up(self, episodes: Iterable[int]) -> None:
+        """Have the generators of these episodes closed. Does nothing where no supervisor runs."""
+        with self._lock:
+            if self._server is not None and not self._closed:
+                for episode in episodes:
+                    self._server.socket.send(b"%b %d 0 %b" % (NONE, episode, CLOSE))
+                self._server.socket.flush()
+
     def close(self) -> None:
         """Stop the supervisor and its workers; idempotent."""
         with self._lock:
@@ -116,11 +129,12 @@ class SupervisorClient:
 
     def _encode(self, ticket: int) -> bytes:
         """The line of a task. It is encoded just before it is sent, so that few tasks exist twice in memory."""
-        prompt, rollout = self._tasks[ticket]
+        prompt, rollout, episode = self._tasks[ticket]
         task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
         self._sent[ticket] = len(task)
         self._bytes_sent += len(task)
-        return b"%d %b" % (ticket, task)
+        turns = len(rollout.turns or ()) // 2 + 1
+        return b"%d %b %d %b" % (ticket, NONE if episode is None else b"%d" % episode, turns, task)
 
     def _store(self, line: bytes) -> None:
         head, _, body = line.partition(b" ")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from winnow.environments.judging import Judge, JudgeSpec, make_judge, reads
-from winnow.environments.replay import NOT_REPEATED
+from winnow.environments.replay import NOT_REPEATED, Environment
 from winnow.errors import VerifierError
 from winnow.records import Group, Outcome, Prompt, Reply, Rollout
 from winnow.rewards.outcomes import cut, failure
@@ -28,17 +28,23 @@ class Inline:
     def __init__(self, reward: Judge) -> None:
         self._reward = reward
         self._numbers = itertools.count()
-        self._tasks: dict[int, tuple[Prompt, Rollout]] = {}
+        self._tasks: dict[int, tuple[Prompt, Rollout, int | None]] = {}
 
-    def submit(self, prompt: Prompt, rollout: Rollout) -> int:
+    def submit(self, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> int:
         """The ticket by which `result` returns the verdict."""
         ticket = next(self._numbers)
-        self._tasks[ticket] = prompt, rollout
+        self._tasks[ticket] = prompt, rollout, episode
         return ticket
 
     def result(self, ticket: int) -> Outcome | Reply:
         """The verdict of a ticket; each ticket is valid once."""
         return judge(self._reward, *self._tasks.pop(ticket))
+
+    def give_up(self, episodes: Iterable[int]) -> None:
+        """Close the generators of these episodes."""
+        if isinstance(self._reward, Environment):
+            for episode in episodes:
+                self._reward.close(episode)
 
     def close(self) -> None:
         """Does nothing: there is no process to stop."""
@@ -54,10 +60,10 @@ class Verifiers:
     """Judges rollouts with one reward or environment, in `workers` killable processes, or in the trainer when there
     are 0.
 
-    A rollout whose verdict takes longer than `timeout_seconds` or more memory than `memory_mb` is failed(timeout) or
-    failed(memory), and its worker is replaced. One that crashes a worker twice is failed(crash) (see failures.py). No
-    other verdict is lost. A reward that no other process can import (a function object) always runs in the trainer;
-    `notices` then describes the consequence.
+    A rollout whose verdict takes longer than `timeout_seconds` (of an environment, each turn of a verdict) or more
+    memory than `memory_mb` is failed(timeout) or failed(memory), and its worker is replaced. One that crashes a worker
+    twice is failed(crash) (see failures.py). No other verdict is lost. A reward that no other process can import (a
+    function object) always runs in the trainer; `notices` then describes the consequence.
 
     Usable from any thread and as a context manager. Raises ConfigError (from `submit` or `collect`, where the workers
     start) when a worker cannot import the reward.
@@ -80,6 +86,7 @@ class Verifiers:
         self._recent = RecentVerdicts()
         self._submitted: dict[tuple[str, int], _Submitted] = {}
         self._settled: dict[tuple[str, int], tuple[Rollout, Outcome]] = {}
+        self._episodes = itertools.count()
         self._runner: SupervisorClient | Inline
         if workers == 0 or not can_be_sent(reward):
             self._runner = Inline(make_judge(reward, base=base))
@@ -105,9 +112,21 @@ class Verifiers:
             ticket = self._runner.submit(prompt, rollout)
             self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
 
-    def request(self, prompt: Prompt, rollout: Rollout) -> int:
-        """Start an environment's answer to the last turn of an unfinished rollout; returns a ticket for `answer`."""
-        return self._runner.submit(prompt, rollout)
+    def new_episode(self) -> int:
+        """The number of a rollout that begins, for `request` and `give_up`."""
+        return next(self._episodes)
+
+    def request(self, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> int:
+        """Start an environment's answer to the last turn of a rollout; returns a ticket for `answer`.
+
+        The environment's generator is kept for the next request of the same episode. Without a number, or where the
+        generator is gone, it is replayed.
+        """
+        return self._runner.submit(prompt, rollout, episode)
+
+    def give_up(self, episodes: Iterable[int]) -> None:
+        """Close the generators of rollouts that are not continued."""
+        self._runner.give_up(episodes)
 
     def answer(self, ticket: int) -> Outcome | Reply:
         """The environment's reply, or the outcome where the rollout has ended; each ticket is valid once."""

@@ -14,26 +14,31 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from winnow.environments.judging import Judge, JudgeSpec, named_members
+from winnow.environments.replay import Environment
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.registry import resolve
 from winnow.verify.codec import decode_task, encode_verdict
-from winnow.verify.dispatch import NUMBERS, Claims
+from winnow.verify.dispatch import CLOSE, NONE, NUMBERS, Claims
 from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 2**16  # at once
 
 
-def judge(reward: Judge, prompt: Prompt, rollout: Rollout) -> Outcome | Reply:
-    """The outcome of the reward or environment, or the environment's reply, with `seconds` set."""
+def judge(reward: Judge, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> Outcome | Reply:
+    """The outcome of the reward or environment, or the environment's reply, with `seconds` set.
+
+    With an `episode`, an environment keeps its generator for the next turn.
+    """
     started = time.perf_counter()
-    verdict = reward(prompt, rollout)
+    verdict = reward(prompt, rollout) if episode is None else cast(Environment, reward)(prompt, rollout, episode)
     return replace(verdict, seconds=time.perf_counter() - started)
 
 
@@ -43,6 +48,7 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
     try:
         _end_with(parent)
         _limit_memory(memory_mb)
+        _allow_files()
         _judge_all(end, claims, reward)
         status = 0
     except MemoryError:
@@ -59,8 +65,12 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
         line = next((line for number, line in lines if number % NUMBERS == claimed), b"")  # others were taken back
         if not line:
             return
-        ticket, _, task = line.partition(b" ")
-        verdict = judge(reward, *decode_task(task))
+        ticket, episode, task = line.rstrip(b"\n").split(b" ", 2)
+        if task == CLOSE:
+            cast(Environment, reward).close(int(episode))
+            end.sendall(b"%b {}\n" % ticket)
+            continue
+        verdict = judge(reward, *decode_task(task), None if episode == NONE else int(episode))
         if isinstance(verdict, Outcome) and verdict.cause == "memory":
             raise MemoryError  # the memory may never be freed, so the next task gets a new worker
         end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
@@ -83,6 +93,13 @@ def _limit_memory(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+def _allow_files() -> None:
+    """Allow as many open files as the system does: generators that are kept may have some each."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _address_space() -> int:
     """Bytes that this process has mapped; 0 without /proc."""
     try:
@@ -100,7 +117,7 @@ class WorkerSettings:
     reward: JudgeSpec
     base: str  # the folder that "file.py:function" is relative to
     workers: int
-    timeout_seconds: float  # for one verdict
+    timeout_seconds: float  # for one verdict; of an environment, for one turn
     memory_mb: int  # for one worker, in addition to the reward's imports
 
     def to_json(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 import make_player
-from make_player import LESSONS, calculate, guess, rows
+from make_player import LESSONS, calculate, call_twice, guess, rows
 
 from winnow.environments.replay import make_environment
 from winnow.environments.tool_calls import Call, read_calls
@@ -21,7 +21,9 @@ from winnow.models.load import load_tokenizer
 from winnow.records import Prompt, Reply, Rollout
 from winnow.tasks.arithmetic import arithmetic
 
-HABITS = ("FORGET", "WANDER", "MIDDLE", "ALONE", "MISCOPY", "MISREAD")
+HABITS = ("FORGET", "WANDER", "MIDDLE", "ALONE", "MISCOPY", "MISREAD", "CONFUSE")
+SWEEPS = Path(__file__).parents[3] / "configs" / "sweeps"
+ENVIRONMENTS = {"two_tools": f"{SWEEPS / 'two_tools.py'}:TwoTools"}  # of those that are no member's name
 
 
 @pytest.fixture
@@ -42,7 +44,8 @@ def prompt_of(answer, expression="?"):
 def problems(game):
     if game == "guess_number":
         return [prompt_of(str(secret)) for secret in (1, 12, 31)]
-    return [prompt_of(one.answer, one.meta["expression"]) for one in arithmetic("train", levels=[5, 6], size=20)]
+    levels = make_player.TWO_CALLS if game == "two_tools" else make_player.LEVELS
+    return [prompt_of(one.answer, one.meta["expression"]) for one in arithmetic("train", levels=levels, size=20)]
 
 
 @pytest.mark.parametrize("game", sorted(LESSONS))
@@ -50,7 +53,7 @@ def problems(game):
 def test_the_environment_answers_as_the_demonstration_contains(game, mistakes, habits):
     habits(**mistakes)
     rng = np.random.default_rng(1)
-    environment = make_environment(game, {}, max_turns=8)
+    environment = make_environment(ENVIRONMENTS.get(game, game), {}, max_turns=8)
     for prompt in problems(game):
         turns, answers = LESSONS[game].play(prompt, rng)
         texts = list(itertools.chain(*zip(turns, [*answers, ""], strict=True)))[:-1]
@@ -98,6 +101,35 @@ def test_a_careful_player_calls_the_calculator_with_the_problem_s_expression(hab
     assert read_calls(turns[0]) == [Call("calculator", {"text": "(12 + 34) * 5"}, own=True)]
     assert answers == ["230"]
     assert turns[1] == "</think> <answer>230</answer>"
+
+
+@pytest.mark.parametrize(
+    ("expression", "calls", "read"),
+    [
+        ("(12 + 34) * 5", ["add 12 34", "multiply 46 5"], ["46", "230"]),
+        ("12 + 34 + 56", ["add 12 34", "add 46 56"], ["46", "102"]),
+    ],
+)
+def test_a_careful_player_of_two_tools_calls_one_after_the_other(expression, calls, read, habits):
+    habits()
+    turns, answers = call_twice(prompt_of("?", expression), np.random.default_rng(0))
+    assert turns == [*(f"<call>{call}</call>" for call in calls), f"</think> <answer>{read[1]}</answer>"]
+    assert answers == read
+
+
+def test_each_mistake_of_the_player_of_two_tools_is_made(habits):
+    prompt, rng = prompt_of("230", "(12 + 34) * 5"), np.random.default_rng(0)
+    habits(CONFUSE=2.0)
+    assert call_twice(prompt, rng)[0][0] == "<call>multiply 12 34</call>"
+    habits(MISCOPY=2.0)
+    assert call_twice(prompt, rng)[0][0] != "<call>add 12 34</call>"
+    habits(MISREAD=1.0)
+    assert "230" not in call_twice(prompt, rng)[0][2]
+    habits(ALONE=1.0)
+    assert len(call_twice(prompt, rng)[0]) == 1
+    habits(FORGET=1.0)
+    turns, answers = call_twice(prompt, rng)
+    assert (len(turns), answers[0][:5]) == (2, "error")
 
 
 def test_each_mistake_of_the_calculator_s_player_is_made(habits):

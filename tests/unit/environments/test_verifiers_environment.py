@@ -236,9 +236,14 @@ class Contained(Echo):
     NEEDS_CONTAINER = True
 
 
+class WithServedTools(Echo):
+    def toolsets(self, config):
+        return [SimpleNamespace(config=SimpleNamespace(url="http://tools"))]
+
+
 class WithTools(Echo):
     def toolsets(self, config):
-        return ["tool"]
+        return [SimpleNamespace(config=SimpleNamespace(url=None))]
 
 
 class Intercepted(Echo):
@@ -253,7 +258,9 @@ class StopsRequests(Echo):
         return False
 
 
-@pytest.mark.parametrize("kind", [NeedsRuntime, NeedsRuntimeBefore, Contained, WithTools, Intercepted, StopsRequests])
+@pytest.mark.parametrize(
+    "kind", [NeedsRuntime, NeedsRuntimeBefore, Contained, WithServedTools, Intercepted, StopsRequests]
+)
 def test_a_task_that_needs_more_than_texts_is_refused(installed, kind):
     installed()
     with pytest.raises(Unsupported):
@@ -271,6 +278,7 @@ def test_data_that_need_more_than_texts_are_refused(installed):
         refuse(judged)
     refuse(task())
     refuse(task(MayUseRuntime))
+    refuse(task(WithTools))
 
 
 class Two(vf.Env):

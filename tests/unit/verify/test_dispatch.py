@@ -9,12 +9,16 @@ from collections.abc import Iterator
 import pytest
 
 from winnow.verify.dispatch import (
+    CLOSE,
+    MOST_EPISODES,
+    NONE,
     PREFETCH_BYTES,
     TASKS_PER_WORKER,
     Claims,
     Task,
     Worker,
     any_idle,
+    keeper,
     least_busy,
     with_waiting_tasks,
 )
@@ -46,13 +50,17 @@ def pipes() -> Iterator[None]:
 _pipes: list[Claims] = []
 
 
+def task(ticket: bytes, body: bytes = b"{}", *, episode: bytes = NONE, turns: int = 1) -> Task:
+    return Task(ticket=ticket, episode=episode, turns=turns, body=body)
+
+
 def worker(line_socket: LineSocket, tasks: str = "", *, claims: Claims | None = None, **fields: int) -> Worker:
     if claims is None:
         claims = Claims()
         _pipes.append(claims)
     made = Worker(1, line_socket, claims, deque(), **fields)
     for name in tasks:
-        made.assign(Task(name.encode(), name.encode()))
+        made.assign(task(name.encode(), name.encode()))
     return made
 
 
@@ -99,10 +107,10 @@ def test_nothing_is_sent_in_advance_behind_many_bytes(line_socket: LineSocket):
     one.record_verdict(1e-6)
     for room in (8, 7, 6):
         assert one.room == room
-        one.assign(Task(b"7", b"x" * (PREFETCH_BYTES // 3)))
+        one.assign(task(b"7", b"x" * (PREFETCH_BYTES // 3)))
     assert one.room == 5
-    one.assign(Task(b"7", b"x"))
-    one.assign(Task(b"7", b"xx"))
+    one.assign(task(b"7", b"x"))
+    one.assign(task(b"7", b"xx"))
     assert one.room == 0
     one.tasks.clear()
     assert one.room == 8
@@ -118,7 +126,7 @@ def test_what_a_worker_has_not_begun_is_taken_back_in_order(line_socket: LineSoc
     assert slow.room == 0
     slow.tasks.clear()
     assert slow.room == 1
-    slow.assign(Task(b"e", b"e"))
+    slow.assign(task(b"e", b"e"))
     assert claims.claim() == 3  # the lines 1 and 2 are not its own any more
     assert any_idle([worker(line_socket), busy], most=2)
 
@@ -128,3 +136,63 @@ def test_whether_any_is_idle(line_socket: LineSocket):
     assert not any_idle([busy, other], most=2)
     assert any_idle([busy, other], most=3)
     assert any_idle([worker(line_socket), busy], most=2)
+
+
+REPLIED, ENDED = b'{"reply":"higher"}', b'{"reward":1.0}'
+
+
+def test_a_line_of_the_trainer_is_a_task():
+    assert Task.of(b'7 12 3 {"a": "b c"}') == task(b"7", b'{"a": "b c"}', episode=b"12", turns=3)
+    assert not Task.of(b"7 - 1 {}").closes
+    assert Task.of(b"- 12 0 -").closes
+
+
+def test_the_worker_that_has_replied_keeps_the_generator_until_the_episode_ends(line_socket: LineSocket):
+    one, other = worker(line_socket), worker(line_socket)
+    one.assign(task(b"1", episode=b"5"))
+    assert keeper([other, one], task(b"2", episode=b"5")) is one, "it is starting the generator"
+    assert one.settle(REPLIED).ticket == b"1"
+    assert keeper([other, one], task(b"2", episode=b"5")) is one
+    assert keeper([other, one], task(b"2", episode=b"6")) is None
+    assert keeper([other, one], task(b"2")) is None, "a reward has no episode"
+    one.assign(task(b"2", episode=b"5", turns=2))
+    one.settle(ENDED)
+    assert one.episodes == set()
+    assert keeper([other, one], task(b"3", episode=b"5")) is None
+
+
+def test_a_replay_takes_all_turns_and_the_next_turn_of_a_kept_generator_one(line_socket: LineSocket):
+    one = worker(line_socket)
+    one.assign(task(b"1", episode=b"5", turns=3))
+    assert one.turns == 3
+    one.settle(REPLIED)
+    one.assign(task(b"2", episode=b"5", turns=4))
+    assert one.turns == 1
+    one.settle(REPLIED)
+    one.assign(task(b"-", CLOSE, episode=b"5", turns=0))
+    assert one.turns == 1
+    one.settle(b"{}")
+    assert one.episodes == set()
+
+
+def test_a_worker_keeps_a_bounded_number_of_generators(line_socket: LineSocket):
+    one = worker(line_socket)
+    one.episodes = {b"%d" % number for number in range(MOST_EPISODES)}
+    one.assign(task(b"1", episode=b"new"))
+    assert not one.tasks[0].kept
+    one.settle(REPLIED)
+    assert b"new" not in one.episodes
+    one.assign(task(b"2", episode=b"7"))
+    assert one.tasks[0].kept
+    one.settle(REPLIED)
+    assert b"7" in one.episodes
+
+
+def test_a_worker_is_not_replaced_while_it_keeps_generators(line_socket: LineSocket):
+    one = worker(line_socket, answered=TASKS_PER_WORKER)
+    assert (one.room, one.is_spent) == (0, True)
+    one.episodes = {b"5"}
+    assert (one.room, one.is_spent) == (1, False)
+    one.assign(task(b"1", episode=b"5"))
+    one.settle(ENDED)
+    assert one.is_spent

@@ -131,9 +131,15 @@ def test_a_worker_that_sent_no_verdict_has_crashed_however_it_ended():
 
 def test_a_first_crash_is_retried_and_nothing_else():
     crash = bad("crash")
-    assert is_retried(crash, crashed_before=False)
-    assert not is_retried(crash, crashed_before=True)
-    assert not any(is_retried(bad(cause), crashed_before=False) for cause in ("timeout", "memory"))
+    assert is_retried(crash, crashed_before=False, beside_others=False)
+    assert not is_retried(crash, crashed_before=True, beside_others=False)
+    assert not any(is_retried(bad(cause), crashed_before=False, beside_others=False) for cause in ("timeout", "memory"))
+
+
+def test_memory_that_other_generators_may_have_taken_is_a_reason_to_retry():
+    assert is_retried(bad("memory"), crashed_before=False, beside_others=True)
+    assert not is_retried(bad("memory"), crashed_before=True, beside_others=True)
+    assert not is_retried(bad("timeout"), crashed_before=False, beside_others=True)
 
 
 def test_a_supervisor_may_end_twice_without_a_verdict_but_not_three_times():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -29,25 +30,38 @@ from winnow.records import (
     IntArray,
     Outcome,
     Prompt,
+    Reply,
     Rollout,
     Sampling,
     rollout_id,
 )
 from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
+from winnow.training.sampling.answers import AnswerRecord, RequestRecord
 from winnow.training.setup.members import Members
 from winnow.verify import Verifiers
 
 CHECKED = 8  # rollouts of each kind of request that are played twice, once in a process
 
 
-def with_environment(engine: Engine, verifiers: Verifiers, config: Config, dialogue: Dialogue | None) -> Engine:
-    """The engine; where the configuration has an environment, one that samples rollouts of several turns."""
+def with_environment(
+    engine: Engine, verifiers: Verifiers, config: Config, dialogue: Dialogue | None, *, run: Path | None = None
+) -> Engine:
+    """The engine; where the configuration has an environment, one that samples rollouts of several turns.
+
+    `run` is the folder for the record of a recorded environment.
+    """
     section = config.environment
     if section is None or dialogue is None:
         return engine
     turns = TurnEngine(
-        engine, verifiers, dialogue, max_turn_tokens=section.max_turn_tokens, answer_after=section.answer_after
+        engine,
+        verifiers,
+        dialogue,
+        max_turn_tokens=section.max_turn_tokens,
+        answer_after=section.answer_after,
+        repeats=not section.recorded,
+        record=AnswerRecord(run) if section.recorded and run is not None else None,
     )
     return cast(Engine, turns)  # `version` and the like are those of the engine, through __getattr__
 
@@ -72,10 +86,16 @@ class TurnEngine:
         *,
         max_turn_tokens: int,
         answer_after: int = 2,
+        repeats: bool = True,
+        record: AnswerRecord | None = None,
     ) -> None:
-        """`answer_after` is `Turns.steps`, of an engine that keeps turns."""
+        """`answer_after` is `Turns.steps`, of an engine that keeps turns. `repeats`: the environment repeats itself.
+
+        With a `record`, an answer in it takes the place of the environment's, and every other answer is added to it.
+        """
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
         self._max_turn_tokens, self._answer_after = max_turn_tokens, answer_after
+        self._repeats, self._record = repeats, record
         self._text = text_keeping(dialogue.tokenizer, MARKS)
         # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
         self._checked = set[tuple[SeedName, ...]]()
@@ -97,10 +117,17 @@ class TurnEngine:
         one_turn = dataclasses.replace(sampling, max_new_tokens=limit)
         most = sampling.max_new_tokens - limit
         games: dict[str, _Game] = {}  # by the id of the prompt that the engine continues
+        record = (
+            None
+            if self._record is None
+            else self._record.request(seed, self._engine.version, greedy=not sampling.temperature)
+        )
 
         def turn_of(prompt: Prompt, rollout: Rollout) -> None:
             name = rollout_id(prompt.id, rollout.index)
-            self._take(games.setdefault(name, _Game(prompt, rollout.index)), rollout)
+            if name not in games:
+                games[name] = _Game(prompt, rollout.index, self._verifiers.new_episode(), record)
+            self._take(games[name], rollout)
 
         def later_turn(prompt: Prompt, rollout: Rollout) -> None:
             self._take(games[prompt.id], rollout)
@@ -118,18 +145,26 @@ class TurnEngine:
             answers=answers,
         )
         more: dict[str, Any] = {"turns": turns} if kept else {}
-        sampled = self._engine.generate(prompts, counts, one_turn, seed=seed, on_rollout=turn_of, **more)
-        order = [rollout_id(group.prompt.id, rollout.index) for group in sampled for rollout in group.rollouts]
-        playing, turn = [] if kept else [games[name] for name in order], 0
-        while playing:
-            over = self._answer(playing, most, on_rollout)
-            playing = [game for game, is_over in zip(playing, over, strict=True) if not is_over]
-            turn += 1
-            if playing:
-                following = [game.prompt_so_far() for game in playing]
-                again = turn_seed(seed, turn)
-                self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
-        self._check_repeats([games[name] for name in order], purpose=seed[:2])  # without the step
+        try:
+            sampled = self._engine.generate(prompts, counts, one_turn, seed=seed, on_rollout=turn_of, **more)
+            order = [rollout_id(group.prompt.id, rollout.index) for group in sampled for rollout in group.rollouts]
+            playing, turn = [] if kept else [games[name] for name in order], 0
+            while playing:
+                over = self._answer(playing, most, on_rollout)
+                playing = [game for game, is_over in zip(playing, over, strict=True) if not is_over]
+                turn += 1
+                if playing:
+                    following = [game.prompt_so_far() for game in playing]
+                    again = turn_seed(seed, turn)
+                    self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
+            self._end([games[name] for name in order], on_rollout)
+            if record is not None:
+                record.end()
+        except BaseException:
+            self._verifiers.give_up([game.episode for game in games.values() if game.outcome is None])
+            raise
+        if self._repeats:
+            self._check_repeats([games[name] for name in order], purpose=seed[:2])  # without the step
         rollouts = iter([games[name].finished for name in order])
         return [
             Group(prompt=group.prompt, rollouts=tuple(cast(Rollout, next(rollouts)) for _ in group.rollouts))
@@ -143,7 +178,7 @@ class TurnEngine:
         """
         kinds: dict[tuple[SeedName, ...], list[tuple[Prompt, Rollout, Outcome]]] = {}
         for game in played:
-            if game.finished is not None and game.outcome is not None:
+            if game.finished is not None and game.outcome is not None and game.finished.finish == "stop":
                 kind = (*purpose, game.prompt.task)
                 kinds.setdefault(kind, []).append((game.prompt, game.finished, game.outcome))
         for kind, ended in kinds.items():
@@ -156,28 +191,61 @@ class TurnEngine:
         text = self._text(rollout.tokens, rollout.text)
         game.add(rollout.tokens, rollout.logprobs, np.ones(len(rollout.tokens), dtype=np.bool_), text)
         game.version = rollout.version
-        game.ticket = self._verifiers.request(game.prompt, game.rollout("stop"))
+        self._request(game, game.rollout("stop"))
+
+    def _request(self, game: _Game, rollout: Rollout) -> None:
+        """Request the answer to a rollout's last turn from the environment, unless it is recorded."""
+        game.asked = rollout
+        game.answer = None if game.record is None else game.record.find(game.prompt, rollout)
+        if game.answer is None:
+            game.ticket = self._verifiers.request(game.prompt, rollout, game.episode)
+
+    def _answers(self, games: Sequence[_Game]) -> list[Outcome | Reply]:
+        """The answers that were requested, in the record before they are used."""
+        verdicts = []
+        for game in games:
+            verdict = game.answer
+            if verdict is None:
+                verdict = self._verifiers.answer(game.ticket)
+                if game.record is not None:
+                    game.record.add(game.prompt, game.asked, verdict)
+            verdicts.append(verdict)
+        for record in {id(game.record): game.record for game in games if game.record is not None}.values():
+            record.sync()
+        return verdicts
 
     def _answer(self, games: Sequence[_Game], most: int, on_rollout: OnRollout | None) -> list[bool]:
         """Add the environment's turn to each rollout; returns for each whether it has ended instead.
 
         At most `most` tokens leave room for another turn.
         """
-        verdicts = [self._verifiers.answer(game.ticket) for game in games]
+        verdicts = self._answers(games)
         replies = [(game, v) for game, v in zip(games, verdicts, strict=True) if not isinstance(v, Outcome)]
         last = [game.last for game, _ in replies]
         tokens = iter(self._dialogue.all_tokens([reply for _, reply in replies], last=last))
         for game, verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, Outcome):
-                game.finished, game.outcome = game.rollout("stop"), verdict
-                self._verifiers.settle(game.prompt, game.finished, verdict)
+                game.finished = game.rollout("stop")
+                self._settle(game, verdict, on_rollout)
             elif game.size + len(turn := next(tokens)) <= most:
                 game.add(turn, np.zeros(len(turn)), np.zeros(len(turn), dtype=np.bool_), verdict.text)
             else:
                 game.finished = game.rollout("length")
-            if game.finished is not None and on_rollout is not None:
-                on_rollout(game.prompt, game.finished)
+                self._request(game, game.finished)
         return [game.finished is not None for game in games]
+
+    def _end(self, games: Sequence[_Game], on_rollout: OnRollout | None) -> None:
+        """Take the outcomes of the rollouts that had no room for another turn."""
+        ending = [game for game in games if game.outcome is None]
+        for game, outcome in zip(ending, self._answers(ending), strict=True):
+            self._settle(game, cast(Outcome, outcome), on_rollout)
+
+    def _settle(self, game: _Game, outcome: Outcome, on_rollout: OnRollout | None) -> None:
+        finished = cast(Rollout, game.finished)
+        game.outcome = outcome
+        self._verifiers.settle(game.prompt, finished, outcome)
+        if on_rollout is not None:
+            on_rollout(game.prompt, finished)
 
 
 @dataclass(eq=False)
@@ -186,8 +254,12 @@ class _Game:
 
     prompt: Prompt
     index: int
+    episode: int
+    record: RequestRecord | None
     version: int = 0
-    ticket: int = -1  # of the environment's answer to the last turn
+    asked: Rollout = field(init=False)  # the rollout up to its last turn
+    answer: Outcome | Reply | None = None  # the recorded answer to this turn
+    ticket: int = -1  # of the environment's answer, if none is recorded
     tokens: list[IntArray] = field(default_factory=list)
     logprobs: list[FloatArray] = field(default_factory=list)
     sampled: list[BoolArray] = field(default_factory=list)

@@ -47,7 +47,7 @@ from winnow.training.setup.load import (
     restore,
 )
 from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import PromptPool, run_prompts, training_sampling, with_call_form
+from winnow.training.setup.prompts import PromptPool, omitted_tools, run_prompts, training_sampling, with_call_form
 from winnow.training.setup.resolve import check_installed
 from winnow.verify import Verifiers
 
@@ -142,7 +142,7 @@ def _build(
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
-        engine = with_environment(engine, verifiers, config, dialogue)
+        engine = with_environment(engine, verifiers, config, dialogue, run=folder)
         critic_model, critic = make_separate_critic(config, learner, loaded, device)
         if context.sharded:
             # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead
@@ -173,7 +173,8 @@ def _build(
         )
         if saved is not None:
             restore(run, progress, saved)
-        notices = (*before_training(config, train, held_out), *verifiers.notices, *doubts)
+        omitted = omitted_tools(members, tokenizer, sample[0]) if sample else ()
+        notices = (*before_training(config, train, held_out), *verifiers.notices, *doubts, *omitted)
         built = Built(run, progress, devices, notices)
         on_failure.pop_all()
     return built

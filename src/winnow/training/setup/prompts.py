@@ -17,6 +17,7 @@ import numpy as np
 
 from winnow.config import Config
 from winnow.engines.stopping import split_stops
+from winnow.environments.replay import opened
 from winnow.environments.tool_calls import AUTO, form_of
 from winnow.errors import ConfigError
 from winnow.families import ENVIRONMENT
@@ -25,6 +26,7 @@ from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padd
 from winnow.options import bind
 from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
+from winnow.tasks.chat import takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
@@ -111,7 +113,7 @@ def run_prompts(members: Members) -> RunPrompts:
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
     rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
-    dialogue = dialogue_of(members.config, tokenizer)
+    dialogue = dialogue_of(members, tokenizer, training[0])
     return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
 
 
@@ -144,14 +146,30 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
     return tokenizer
 
 
-def dialogue_of(config: Config, tokenizer: Any) -> Dialogue | None:
-    """The form of an environment's turns; None without an environment.
+def dialogue_of(members: Members, tokenizer: Any, problem: Problem) -> Dialogue | None:
+    """The form of an environment's turns, after a prompt like that of `problem`; None without an environment.
 
     Raises DataError for a tokenizer whose chat template has no second turn.
     """
-    if config.environment is None:
+    environment, prompt = members.environment, members.config.prompt
+    if environment is None:
         return None
-    return Dialogue.of(tokenizer, system=config.prompt.system, options=config.prompt.template_options)
+    tools = environment.traits.schemas is not None and bool(environment.traits.schemas(problem.meta))
+    return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
+
+
+def omitted_tools(members: Members, tokenizer: Any, problem: Problem) -> tuple[str, ...]:
+    """A notice where the tokenizer's chat template does not describe the tools of a problem's environment."""
+    environment = members.environment
+    if environment is None or environment.traits.schemas is None or not environment.traits.schemas(problem.meta):
+        return ()
+    if takes_tools(tokenizer):
+        return ()
+    names = ", ".join(tool["function"]["name"] for tool in environment.traits.schemas(problem.meta))
+    return (
+        f"the chat template has no place for tools, so no prompt describes {names}: describe them in prompt.system, or "
+        f"train a policy that has learned their calls",
+    )
 
 
 def with_call_form(members: Members, tokenizer: Any) -> Members:
@@ -176,8 +194,16 @@ def render_prompts(members: Members, problems: Sequence[Problem], tokenizer: Any
 
 
 def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:
-    """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them."""
-    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base)
+    """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them.
+
+    An environment may complete the questions, and gives the schemas of its tools to the template.
+    """
+    more: dict[str, Any] = {}
+    if members.environment is not None:
+        lists = [[opened(members.environment, problem) for problem in problems] for problems in lists]
+        if (schemas := members.environment.traits.schemas) is not None:
+            more["schemas"] = lambda problem: schemas(problem.meta)
+    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base, **more)
 
 
 def longest(prompts: Sequence[Prompt]) -> int:

@@ -246,6 +246,7 @@ def reward_spec(config: Config) -> dict[str, Any]:
             "environment": environment.use,
             "options": environment.options,
             "max_turns": environment.max_turns,
+            "recorded": environment.recorded,
         }
     assert reward is not None, "a configuration without an environment has a reward"
     if reward.use is not None:
