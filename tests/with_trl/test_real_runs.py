@@ -35,7 +35,7 @@ def test_the_installed_trl_logs_what_the_fixture_has(tmp_path):
     new, old = (json.loads((folder / "trainer_state.json").read_text()) for folder in (tmp_path, FIXTURE))
     assert set(new) == set(old)
     assert [set(row) for row in new["log_history"]] == [set(row) for row in old["log_history"]]
-    (tmp_path / "winnow.toml").write_text("reward_weights = [1.0, 0.5]")
+    (tmp_path / "winnow.toml").write_text("reward_weights = { right = 1.0, short = 0.5 }")
     found = replay(tmp_path, keep=2)
     assert (found.groups, found.kept.rollouts) == (STEPS * PROMPTS, 2 * STEPS * PROMPTS)
     rows = read_metrics(tmp_path)

@@ -146,7 +146,10 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
+    log = open_log(path)
     files = files_in(path) or files_by_step(path)
+    if log is not None and (not files or (step is not None and step not in files)):
+        raise log.no_rollouts(step if files else None)
     if not files:
         raise DataError(
             f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "

@@ -301,7 +301,8 @@ def test_a_group_of_another_size_is_refused(run):
     [
         ("reward_wights = [1.0]", "reward_wights", "config.unknown_key"),
         ("reward_weights = 1.0", "reward_weights", "config.value"),
-        ("reward_weights = ['a']", "reward_weights", "config.value"),
+        ("reward_weights = [1.0, 0.5]", "reward_weights", "config.value"),
+        ("reward_weights = { right = 'a' }", "reward_weights", "config.value"),
         ("rollouts_per_prompt = 0", "rollouts_per_prompt", "config.value"),
         ("correct_by = 1", "correct_by", "config.value"),
         ("rollouts_per_prompt", None, "config.unreadable"),
