@@ -8,6 +8,7 @@ absent: no log-probs, no token ids, no seconds of verdicts, and often no lengths
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import tomllib
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ import numpy as np
 from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import BoolArray, FloatArray
-from winnow.state.disk import errors_as
+from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import encode
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ForeignLog(ABC):
     """
 
     program: ClassVar[str]
+    names: ClassVar[str]  # of its files, for a message about a folder that has none
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,8 +78,8 @@ class ForeignLog(ABC):
 
     @classmethod
     @abstractmethod
-    def step_of(cls, name: str) -> int | None:
-        """The step, counted from 0, in the name of a file of rollouts; None for any other name."""
+    def step_of(cls, path: Path) -> int | None:
+        """The step, counted from 0, in the path of a file of rollouts; None for any other path."""
 
     @abstractmethod
     def files(self) -> dict[int, Path]:
@@ -238,6 +240,25 @@ def written(path: Path) -> tuple[int, ...]:
     """What changes when a file is written again: a key under which its contents can be kept. Raises OSError."""
     about = path.stat()
     return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def json_lines(path: Path, *, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, its object). With `may_be_cut`, an incomplete last line is ignored: it is being written, or the writer was
+    killed. Raises DataError, with the line.
+    """
+    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
+        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if may_be_cut and not line.endswith(b"\n"):
+                    return
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise malformed(path, f"line {number}: is no JSON ({error})") from error
+                if not isinstance(row, dict):
+                    raise malformed(path, f"line {number}: is no JSON object")
+                yield number, row
 
 
 def digest_of(prompt: str) -> str:

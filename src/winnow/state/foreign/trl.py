@@ -102,6 +102,7 @@ class TrlLog(ForeignLog):
     """An output folder. Steps after the newest saved state are omitted."""
 
     program = "TRL"
+    names = "completions/completions_00005.parquet and trainer_state.json"
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
@@ -112,8 +113,8 @@ class TrlLog(ForeignLog):
         return (path.parent.parent,) if path.parent.name == COMPLETIONS else ()
 
     @classmethod
-    def step_of(cls, name: str) -> int | None:
-        match = _FILE.fullmatch(name)
+    def step_of(cls, path: Path) -> int | None:
+        match = _FILE.fullmatch(path.name)
         return int(match[1]) - 1 if match and int(match[1]) > 0 else None
 
     def files(self) -> dict[int, Path]:
@@ -230,7 +231,7 @@ class TrlLog(ForeignLog):
         found: dict[int, Path] = {}
         with errors_as(DataError, f"cannot read {folder}", "make it readable", code="data.unreadable"):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                step = self.step_of(path.name)
+                step = self.step_of(path)
                 if step in found:
                     raise malformed(path, f"and {found[step].name} are both of step {step + 1}")
                 if step is not None:
