@@ -48,6 +48,16 @@ def test_the_installed_trl_logs_what_the_fixture_has(tmp_path):
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
+def test_the_installed_trl_logs_evaluations_as_the_fixture_has_them(tmp_path):
+    """Which tables the evaluations of the installed TRL were written over, and its weighted means with None."""
+    train(tmp_path, mixed=True)
+    (tmp_path / "winnow.toml").write_text("reward_weights = { even = 0.5, right = 1.0 }")
+    assert replay(tmp_path, keep=2).steps == [0, 2]
+    rows = read_metrics(tmp_path)
+    assert [row["budget/rollouts"] for row in rows if "budget/rollouts" in row] == [PROMPTS * ROLLOUTS] * STEPS
+    assert [row["step"] for row in rows if "eval/reward_mean" in row] == [2, 4, 5]
+
+
 def test_the_example_trains_and_its_log_is_replayed(tmp_path):
     command = [sys.executable, str(REPOSITORY / "examples" / "pods_in_trl.py")]
     command += ["--steps", "2", "--rollouts", "6", "--keep", "2", "--output", str(tmp_path / "run")]

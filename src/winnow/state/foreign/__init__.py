@@ -11,7 +11,9 @@ from pathlib import Path
 
 from winnow.errors import DataError
 from winnow.state.foreign.log import ForeignGroup, ForeignLog
+from winnow.state.foreign.openrlhf import OpenRlhfLog
 from winnow.state.foreign.prime_rl import PrimeRlLog
+from winnow.state.foreign.skyrl import SkyRlLog
 from winnow.state.foreign.trl import TrlLog
 from winnow.state.foreign.unknown import is_run, unknown
 from winnow.state.foreign.verl import VerlLog
@@ -19,7 +21,7 @@ from winnow.state.manifest import MANIFEST
 
 __all__ = ["LOGS", "ForeignGroup", "ForeignLog", "file_of", "no_run", "open_log"]
 
-LOGS: tuple[type[ForeignLog], ...] = (TrlLog, VerlLog, PrimeRlLog)
+LOGS: tuple[type[ForeignLog], ...] = (TrlLog, VerlLog, PrimeRlLog, OpenRlhfLog, SkyRlLog)
 
 
 def open_log(path: Path) -> ForeignLog | None:
