@@ -22,7 +22,7 @@ class OpenRlhfLog(MetricsLog):
     """A folder with the event files of one run. The mean reward is of all rollouts, before dynamic filtering."""
 
     program = "OpenRLHF"
-    names = "events.out.tfevents.* of --logger.tensorboard_dir"
+    names = "events.out.tfevents.* of logger.tensorboard_dir"
     count = "train/rollout/num_samples"
     length = "train/rollout/response_length_mean"
     known = ("train/", "eval/")

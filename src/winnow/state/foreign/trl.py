@@ -330,10 +330,12 @@ class TrlLog(ForeignLog):
         form = "{ " + ", ".join(f"{name!r} = ..." for name in state.rewards).replace("'", '"') + " }"
         if len(means) < len(state.rewards) or np.linalg.matrix_rank(means, tol=1e-4) < len(state.rewards):
             return f"as {WEIGHTS} = {form}"
-        fitted = np.round(np.linalg.lstsq(np.array(means), np.array(totals), rcond=None)[0], 3)
-        if not np.allclose(np.array(means) @ fitted, totals, rtol=1e-3, atol=1e-3):
+        fitted = [
+            round(float(weight), 3) for weight in np.linalg.lstsq(np.array(means), np.array(totals), rcond=None)[0]
+        ]
+        if not np.allclose(np.array(means) @ np.array(fitted), totals, rtol=1e-3, atol=1e-3):
             return f"as {WEIGHTS} = {form}"
-        named = ", ".join(f'"{name}" = {weight:g}' for name, weight in zip(state.rewards, fitted + 0.0, strict=True))
+        named = ", ".join(f'"{name}" = {weight:g}' for name, weight in zip(state.rewards, fitted, strict=True))
         return f"which fit the log as {WEIGHTS} = {{ {named} }}"
 
     def _groups(self, path: Path, table: pa.Table, state: TrainerState, step: int) -> Iterator[ForeignGroup]:

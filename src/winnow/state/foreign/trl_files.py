@@ -83,8 +83,8 @@ def _read_state(path: Path, when: tuple[int, ...]) -> TrainerState:
     evaluations: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in of_steps:
         if "eval_reward" in row:
-            names = [match[1] for key in row if (match := _EVALUATION.fullmatch(key)) and match[1]]
-            evaluations.setdefault(int(row["step"]), {})[names[0] if names else ""] = row
+            sets = [match[1] for key in row if (match := _EVALUATION.fullmatch(key)) and match[1]]
+            evaluations.setdefault(int(row["step"]), {})[sets[0] if sets else ""] = row
     names = dict.fromkeys(match[1] for row in rows.values() for key in row if (match := _REWARD.fullmatch(key)))
     if not names:
         raise malformed(path, "has no metrics 'rewards/NAME/mean', so it is not the state of a GRPOTrainer")
