@@ -82,7 +82,7 @@ def scripted_reward(prompts: list[str], completion_ids: list[list[int]], **colum
 
 
 def trainer_of(folder: Path, *, n: int, select: Any = "max_variance", count: int = 2, **changes: Any) -> Scripted:
-    of_trainer = ("peft_config", "reward_funcs", "processing_class", "rollout_func")
+    of_trainer = ("peft_config", "reward_funcs", "processing_class", "rollout_func", "eval_dataset")
     more = {name: changes.pop(name) for name in of_trainer if name in changes}
     return Scripted(
         model=str(BUNDLED),

@@ -23,7 +23,7 @@ from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
-from winnow.state.foreign import open_log
+from winnow.state.foreign import no_run, open_log
 from winnow.state.log import (
     METRICS,
     LineLog,
@@ -163,6 +163,8 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     log = open_log(path)
     if log is not None:
         return log.rows()
+    if path.is_dir() and not os.path.lexists(path / METRICS) and not (path / MANIFEST).exists():
+        raise no_run(path)
     path = path / METRICS if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
     for number, row in rows(path):
