@@ -373,9 +373,13 @@ def test_a_damaged_row_is_named_by_file_and_line(tmp_path, damage):
 
 def test_a_missing_log_is_refused_by_its_path(tmp_path):
     with refused(DataError, tmp_path / "metrics.jsonl", code="data.unreadable"):
-        read_metrics(tmp_path)
+        read_metrics(tmp_path / "metrics.jsonl")
     with refused(DataError, tmp_path / "nothing", code="data.unreadable"):
         list(read_rollouts(tmp_path / "nothing"))
+    for read in (read_metrics, lambda folder: list(read_rollouts(folder))):  # no run at all
+        with refused(DataError, tmp_path, "metrics.jsonl", code="data.missing"):
+            read(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
     with refused(DataError, tmp_path, "log.rollouts", code="data.missing"):
         list(read_rollouts(tmp_path))
 
