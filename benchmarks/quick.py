@@ -126,7 +126,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "step_overhead": {"steps": 2},
     "step_times": {"prompts": 2, "shapes": ["1.5B"]},
     "tracking": {"steps": 10, "blocks": 1},
-    "tree_speed": {"before": REPOSITORY, "after": REPOSITORY, "rounds": 1, "steps": 1},
+    "tree_speed": {"before": REPOSITORY, "after": REPOSITORY, "rounds": 1, "steps": 3},  # the first two are omitted
     "trl_pods": {"steps": 3, "reference_steps": 0, "prompts": 2, "rollouts": 4, "keep": 2, "max_tokens": 8},
     "trl_step": {"rounds": 2, "prompts": 4, "rollouts": [4, 8], "keep": 4, "fixed_tokens": 16, "seconds": 6.0},
     "turns": {"rounds": 1, "prompts": 2, "rollouts": 2, "turns": 2},

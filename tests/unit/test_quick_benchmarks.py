@@ -52,6 +52,12 @@ def test_a_benchmark_without_a_quick_form_is_refused():
         quick.settings_of("vllm_seeds")
 
 
+@pytest.mark.parametrize("name", ["step_costs", "tree_speed", "waiting"])
+def test_a_quick_run_is_longer_than_its_warm_up(name: str):
+    first = re.search(r"^(?:WARM_UP|FIRST) = (\d+)", (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8"), re.M)
+    assert quick.SETTINGS[name]["steps"] > int(first[1])
+
+
 @pytest.mark.timeout(7200)  # for those of the weekly set, on a machine that may be busy
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SUITE else pytest.mark.weekly) for name in quick.SETTINGS]
