@@ -254,6 +254,31 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {LAG: lag, "before": was})
 
 
+FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
+STARTING = 5  # steps, after which the weights are expected to follow
+LEAST_FOLLOWED = 0.5
+
+
+@alarm(
+    meaning="the bfloat16 weights that sample, and whose gradient is taken, have made less than half of the move of "
+    "their float32 copies since the start",
+    cause="every weight lies in the middle of its rounding cell, as in a checkpoint published in bfloat16, and waits "
+    "until its copy has moved half a cell; optimizer.master_offset = true ends the wait, as does "
+    "optimizer.stochastic_rounding without master_weights, or model.dtype = \"float32\" (docs/precision.md)",
+    keys=("optimizer.master_offset", "optimizer.master_weights", "model.dtype", "optimizer.learning_rate"),
+    reads=(FOLLOWED, NOISE),
+)
+def weights_lag(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """policy/move_followed is below one half in the newest step, and at least five steps before it measured one. In
+    these first steps, an offset of the masters may be too noisy to be judged.
+    """
+    measured = values(past.rows, FOLLOWED)
+    if len(measured) <= STARTING or FOLLOWED not in past.rows[-1] or not measured[-1] < LEAST_FOLLOWED:
+        return None
+    text = f"of the move of their float32 copies since the start, the weights in use have made {measured[-1]:.1%}"
+    return Evidence(text, {FOLLOWED: measured[-1], NOISE: past.rows[-1].get(NOISE, math.nan)})
+
+
 EXPLAINED = "critic/explained_variance"
 CONSTANT = 0.0  # explained variance of a constant prediction
 
