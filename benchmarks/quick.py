@@ -96,6 +96,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "coverage": {"repetitions": 100, "resampled": 100},
     "decoding": {"rounds": 1, "tokens": 2, "rows": [4]},
     "demo": {"folder": lambda: sweep() / "grpo_16"},
+    "precision": {"seeds": 1, "steps": 1, "problems": 4, "moves": 2},
     "engine_precision": {"problems": 4, "prompts": 2, "steps": [0, 1]},
     "equal_groups": {"trials": 2},
     "false_alarms": {"trials": 2},

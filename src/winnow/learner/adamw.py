@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from winnow import ranks, seeds
 from winnow.learner.gradient_sums import HasGradient
-from winnow.learner.move import MOVED, START, Move, sample_shape, sampled
+from winnow.learner.move import MOVED, START, Move, sampled
 from winnow.learner.rounding import grid_bits, offset_in_cells, stochastically_rounded
 from winnow.learner.sharding import first_row, is_sharded, local_share, shard_like, share_of_rows
+from winnow.memory.footprint import sample_shape
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
 from winnow.models.meta import number_of
 from winnow.seeds import SeedName

@@ -56,9 +56,9 @@ class Optimizer:
 
     `warmup_updates` and `total_updates` count updates, skipped ones included. A decaying schedule reaches zero at
     `total_updates`. With `masters`, the float32 masters of 16-bit parameters are trained, in place. Without them,
-    updates of 16-bit parameters are rounded at random, from `seed`. With `master_offset`, masters start at random places
-    of their rounding cells, from `seed` too. `moments` is the precision of AdamW's moments. `saves_masters` is true
-    where sharded parameters are themselves the masters.
+    updates of 16-bit parameters are rounded at random, from `seed`. With `master_offset`, masters start at random
+    places of their rounding cells, from `seed` too. `moments` is the precision of AdamW's moments. `saves_masters` is
+    true where sharded parameters are themselves the masters.
     """
 
     def __init__(

@@ -79,7 +79,9 @@ def offset_in_cells(values: Tensor, *names: SeedName, grid: int, first: int = 0)
         drawn = (words >> (BITS - grid)).astype(np.int32) - half
         drawn[drawn == -half] = 0  # an end; the offsets from -(half - 1) to half - 1 have the mean 0
         bits, offset = piece.view(torch.int32), torch.from_numpy(drawn).to(piece.device)
-        inwards = torch.where((bits >> BITS & 1) == 0, -offset.abs(), offset.abs())  # a tie rounds to the even neighbour
+        inwards = torch.where(
+            (bits >> BITS & 1) == 0, -offset.abs(), offset.abs()
+        )  # a tie rounds to the even neighbour
         offset = torch.where((bits & (2**BITS - 1)) == HALF_CELL, inwards, offset)
         bits.add_(offset * _has_width(piece))
 
@@ -87,4 +89,3 @@ def offset_in_cells(values: Tensor, *names: SeedName, grid: int, first: int = 0)
 def _has_width(values: Tensor) -> Tensor:
     """Whether a number's rounding cell is wide enough to hold an offset; False for infinities and NaN."""
     return (values.abs() > torch.finfo(torch.bfloat16).tiny) & values.isfinite()
-

@@ -98,7 +98,10 @@ def test_an_offset_depends_on_the_place_in_the_whole_tensor(cut: int) -> None:
     """As the shares of ranks do: a rank draws only its own."""
     values = torch.ones(cut + 1000)
     whole = moved(values, 3, "rounding", "w", grid=16)
-    parts = [moved(part, 3, "rounding", "w", grid=16, first=first) for first, part in ((0, values[:cut]), (cut, values[cut:]))]
+    parts = [
+        moved(part, 3, "rounding", "w", grid=16, first=first)
+        for first, part in ((0, values[:cut]), (cut, values[cut:]))
+    ]
     assert torch.equal(torch.cat(parts), whole)
     for names in ((4, "rounding", "w"), (3, "rounding", "v")):
         assert (moved(values, *names, grid=16) == whole).float().mean() < 0.01

@@ -264,7 +264,7 @@ LEAST_FOLLOWED = 0.5
     "their float32 copies since the start",
     cause="every weight lies in the middle of its rounding cell, as in a checkpoint published in bfloat16, and waits "
     "until its copy has moved half a cell; optimizer.master_offset = true ends the wait, as does "
-    "optimizer.stochastic_rounding without master_weights, or model.dtype = \"float32\" (docs/precision.md)",
+    'optimizer.stochastic_rounding without master_weights, or model.dtype = "float32" (docs/precision.md)',
     keys=("optimizer.master_offset", "optimizer.master_weights", "model.dtype", "optimizer.learning_rate"),
     reads=(FOLLOWED, NOISE),
 )
