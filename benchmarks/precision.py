@@ -1,6 +1,7 @@
 """Does bfloat16 learn as well as float32? Accuracy over seeds, and displacement of weights at a small learning rate.
 
-    python benchmarks/precision.py --seeds 8             both parts
+    python benchmarks/precision.py --seeds 8             the first two parts
+    python benchmarks/precision.py --parts expected --model FOLDER --write-as precision_expected
     python benchmarks/precision.py --parts moves         one of them, in two minutes
     python benchmarks/precision.py --parts learning --seeds 8 --rates 2e-5 --folder runs/precision   continues
     python benchmarks/precision.py --steps 3 --problems 8 --seeds 1 --moves 5
@@ -12,6 +13,8 @@ moves      the recipe arithmetic at a learning rate of 1e-6, with AdamW's eps at
            how far on average. Each way is run separately, and also with float32's gradients, so that only the rounding
            differs. Without masters, parameters move by whole steps of bfloat16's spacing or not at all. For them, the
            mean displacement in the direction of float32's should agree.
+expected   for the weights of a model folder, put on bfloat16's grid: what a first step in which every master moves by
+           the learning rate, up or down at random, does to the weights, without and with an offset. No run is needed.
 
 Writes benchmarks/results/<date>_precision.json. With --folder, runs are kept there, and finished ones are not repeated.
 """
@@ -30,6 +33,7 @@ from unittest.mock import patch
 import frame
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from winnow.algos.intervals import over_seeds
@@ -99,12 +103,18 @@ def main() -> None:
             report["runs"] = runs
     if "moves" in options.parts:
         report["moves"] = moves(options)
-    frame.finish("precision", report, options, show=tuple(name for name in report if name in ("learning", "moves")))
+    if "expected" in options.parts:
+        report["expected"] = expected(Path(options.model))
+    shown = tuple(name for name in report if name in ("learning", "moves", "expected"))
+    frame.finish(options.write_as, report, options, show=shown)
 
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, threads=1, seeds=(8, "runs of each way"), moves=(50, "steps at the small rate"))
-    parser.add_argument("--parts", nargs="+", choices=("learning", "moves"), default=("learning", "moves"))
+    parts = ("learning", "moves", "expected")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=("learning", "moves"))
+    parser.add_argument("--model", help="a folder with *.safetensors, for the part expected")
+    parser.add_argument("--write-as", default="precision", help="name of the result")
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-5], help="learning rates")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=tuple(WAYS))
     parser.add_argument("--first", type=int, default=200, help="the first seed")
@@ -189,6 +199,33 @@ def compared(runs: list[dict[str, Any]], rate: float) -> dict[str, Any]:
         "differences": {name: interval(values) for name, values in pairs.items() if values},
         "followed": {way: [round(step, 4) for step in steps] for way, steps in followed.items()},
     }
+
+
+EXPECTED_RATES = (1e-6, 2e-6, 3e-6, 1e-5, 3e-5, 1e-4)
+ONE_IN = 61  # weights that are read; a prime, so that they are from all columns
+
+
+def expected(folder: Path) -> dict[str, Any]:
+    """What a first step does to the weights of a model, by learning rate."""
+    read = list[Tensor]()
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            read += [file.get_tensor(name).flatten()[::ONE_IN].bfloat16().float() for name in file.keys()]  # noqa: SIM118
+    weights = torch.cat(read)
+    weights = weights[weights != 0]
+    spacing = 2.0 ** (weights.abs().log2().floor() - 7)
+    signs = torch.randint(0, 2, weights.shape, generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    steps = {}
+    for rate in EXPECTED_RATES:
+        used = (weights + rate * signs).bfloat16().float() - weights
+        steps[f"{rate:g}"] = {
+            "followed_to_nearest": round(float((used * signs).mean() / rate), 5),
+            "changed_to_nearest": round(float((used != 0).float().mean()), 5),
+            "noise_with_offset": round(float(spacing.mean() / rate - 1), 1),
+            "changed_with_offset": round(float((rate / spacing).clamp(max=1).mean()), 5),
+        }
+    described = {"standard_deviation": weights.std(), "median": weights.abs().median(), "spacing_mean": spacing.mean()}
+    return {"weights": len(weights), **{key: round(float(v), 5) for key, v in described.items()}, "first_step": steps}
 
 
 def moves(options: argparse.Namespace) -> dict[str, Any]:

@@ -79,9 +79,8 @@ def offset_in_cells(values: Tensor, *names: SeedName, grid: int, first: int = 0)
         drawn = (words >> (BITS - grid)).astype(np.int32) - half
         drawn[drawn == -half] = 0  # an end; the offsets from -(half - 1) to half - 1 have the mean 0
         bits, offset = piece.view(torch.int32), torch.from_numpy(drawn).to(piece.device)
-        inwards = torch.where(
-            (bits >> BITS & 1) == 0, -offset.abs(), offset.abs()
-        )  # a tie rounds to the even neighbour
+        even = (bits >> BITS & 1) == 0  # a tie rounds to the neighbour whose last bit is 0
+        inwards = torch.where(even, -offset.abs(), offset.abs())
         offset = torch.where((bits & (2**BITS - 1)) == HALF_CELL, inwards, offset)
         bits.add_(offset * _has_width(piece))
 

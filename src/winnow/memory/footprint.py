@@ -85,8 +85,8 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
 
 
 def sample_shape(shape: torch.Size) -> torch.Size:
-    """[R, ceil(C / 64)], the shape of the sample of a parameter of R rows of C numbers. A vector has rows of one number,
-    and is sampled whole.
+    """[R, ceil(C / 64)], the shape of the sample of a parameter of R rows of C numbers. A vector has rows of one
+    number, and is sampled whole.
 
     Every row has equally many samples. So ranks that hold rows of a parameter hold rows of its sample.
     """

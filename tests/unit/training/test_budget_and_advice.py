@@ -11,7 +11,14 @@ from winnow.config_file import validate
 from winnow.config_keys import format_toml
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.tasks.templates import Rendered
-from winnow.training.setup.advice import LARGE, advice, before_training, dropped_prompts, faster_decoding
+from winnow.training.setup.advice import (
+    LARGE,
+    advice,
+    before_training,
+    dropped_prompts,
+    faster_decoding,
+    slow_bfloat16,
+)
 from winnow.training.setup.budget import budget
 from winnow.training.setup.prompts import HeldOut
 from winnow.training.setup.resolve import resolve_members
@@ -285,3 +292,21 @@ def test_decoding_in_bfloat16_is_not_advised_otherwise(tmp_path, change):
 def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_path):
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
     assert list(faster_decoding(members(), plan, tmp_path / "none")) == []
+    assert list(slow_bfloat16(members(model={"dtype": "bfloat16"}), plan, tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "dtype", "warned"),
+    [
+        ("fma avx512f", "cpu", "bfloat16", True),
+        ("fma avx512_bf16", "cpu", "bfloat16", False),
+        ("amx_bf16", "cpu", "bfloat16", False),
+        ("fma avx512f", "cpu", "float32", False),
+        ("fma avx512f", "cuda", "bfloat16", False),
+    ],
+)
+def test_bfloat16_is_warned_about_on_a_cpu_without_instructions_for_it(tmp_path, flags, device, dtype, warned):
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text(f"processor : 0\nflags : {flags}\n")
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", 1, "always", device),))
+    assert bool(list(slow_bfloat16(members(model={"dtype": dtype}), plan, cpu))) == warned

@@ -255,28 +255,29 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
-STARTING = 5  # steps, after which the weights are expected to follow
-LEAST_FOLLOWED = 0.5
 
 
 @alarm(
-    meaning="the bfloat16 weights that sample, and whose gradient is taken, have made less than half of the move of "
-    "their float32 copies since the start",
-    cause="every weight lies in the middle of its rounding cell, as in a checkpoint published in bfloat16, and waits "
-    "until its copy has moved half a cell; optimizer.master_offset = true ends the wait, as does "
-    'optimizer.stochastic_rounding without master_weights, or model.dtype = "float32" (docs/precision.md)',
+    meaning="the bfloat16 weights, which sample and whose gradient is taken, have followed less than half of the move "
+    "of their float32 masters",
+    cause="every weight is in the middle of its rounding cell at first, as in a checkpoint published in bfloat16, and "
+    "moves only after its master has moved half a cell; optimizer.master_offset = true removes this delay, as does "
+    "model.dtype = 'float32'",
     keys=("optimizer.master_offset", "optimizer.master_weights", "model.dtype", "optimizer.learning_rate"),
+    limits=("steps", "move_followed"),
     reads=(FOLLOWED, NOISE),
 )
 def weights_lag(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """policy/move_followed is below one half in the newest step, and at least five steps before it measured one. In
-    these first steps, an offset of the masters may be too noisy to be judged.
+    """policy/move_followed is below its limit in the newest step, after more than `steps` steps that measured it. In
+    the first steps it is noisy, because few weights have moved.
     """
-    measured = values(past.rows, FOLLOWED)
-    if len(measured) <= STARTING or FOLLOWED not in past.rows[-1] or not measured[-1] < LEAST_FOLLOWED:
+    if not past.rows or FOLLOWED not in past.rows[-1] or len(values(past.rows, FOLLOWED)) <= limits.steps:
         return None
-    text = f"of the move of their float32 copies since the start, the weights in use have made {measured[-1]:.1%}"
-    return Evidence(text, {FOLLOWED: measured[-1], NOISE: past.rows[-1].get(NOISE, math.nan)})
+    share = past.rows[-1][FOLLOWED]
+    if not share < limits.move_followed:
+        return None
+    text = f"the weights in use have made {share:.1%} of the move of their float32 masters since the start"
+    return Evidence(text, {FOLLOWED: share, NOISE: past.rows[-1].get(NOISE, math.nan)})
 
 
 EXPLAINED = "critic/explained_variance"
