@@ -2,6 +2,7 @@
 
     python benchmarks/precision.py --seeds 8             the first two parts
     python benchmarks/precision.py --parts expected --model FOLDER --write-as precision_expected
+    python benchmarks/precision.py --parts cost --model FOLDER --write-as precision_cost
     python benchmarks/precision.py --parts moves         one of them, in two minutes
     python benchmarks/precision.py --parts learning --seeds 8 --rates 2e-5 --folder runs/precision   continues
     python benchmarks/precision.py --steps 3 --problems 8 --seeds 1 --moves 5
@@ -15,6 +16,7 @@ moves      the recipe arithmetic at a learning rate of 1e-6, with AdamW's eps at
            mean displacement in the direction of float32's should agree.
 expected   for the weights of a model folder, put on bfloat16's grid: what a first step in which every master moves by
            the learning rate, up or down at random, does to the weights, without and with an offset. No run is needed.
+cost       seconds of the offset, of an optimizer step, and of measuring how far the weights have followed.
 
 Writes benchmarks/results/<date>_precision.json. With --folder, runs are kept there, and finished ones are not repeated.
 """
@@ -62,6 +64,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 }
 SMALL = ("optimizer.learning_rate=1e-6", "optimizer.eps=1e-8", "evaluate.problems=1", "evaluate.rollouts_per_prompt=1")
 MOVES = ("float32", "masters", "rounded")
+PARTS = ("learning", "moves", "expected", "cost")
 
 REGISTERED = """
 Written before any run of the seeds 200 and above. Pilots (seed 100, 20 steps, 128 x 2 held-out rollouts) chose the
@@ -105,15 +108,16 @@ def main() -> None:
         report["moves"] = moves(options)
     if "expected" in options.parts:
         report["expected"] = expected(Path(options.model))
-    shown = tuple(name for name in report if name in ("learning", "moves", "expected"))
+    if "cost" in options.parts:
+        report["cost"] = cost(options.model)
+    shown = tuple(name for name in report if name in PARTS)
     frame.finish(options.write_as, report, options, show=shown)
 
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, threads=1, seeds=(8, "runs of each way"), moves=(50, "steps at the small rate"))
-    parts = ("learning", "moves", "expected")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=("learning", "moves"))
-    parser.add_argument("--model", help="a folder with *.safetensors, for the part expected")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=("learning", "moves"))
+    parser.add_argument("--model", help="a folder with *.safetensors, for the parts expected and cost")
     parser.add_argument("--write-as", default="precision", help="name of the result")
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-5], help="learning rates")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=tuple(WAYS))
@@ -226,6 +230,22 @@ def expected(folder: Path) -> dict[str, Any]:
         }
     described = {"standard_deviation": weights.std(), "median": weights.abs().median(), "spacing_mean": spacing.mean()}
     return {"weights": len(weights), **{key: round(float(v), 5) for key, v in described.items()}, "first_step": steps}
+
+
+def cost(path: str, rounds: int = 5) -> dict[str, float]:
+    """Medians of seconds, with gradients of ones; the offset is made once."""
+    config = resolve_members(load(CONFIG, [*WAYS["masters"], f"model.path={json.dumps(path)}"]), CONFIG.parent).config
+    loaded = load_model(config, torch.device("cpu"), None, None, masters=True)
+    learner = make_learner(config, loaded, needs=(), resumed=False)
+    made = learner._optimizer
+    step, followed = list[float](), list[float]()
+    _, offset = frame.timed(lambda: made._adamw.offset_masters("cost"))
+    for _ in range(rounds):
+        for total, parameter in learner.sums():
+            total.grad = torch.ones(parameter.shape)
+        step.append(frame.timed(made.step)[1])
+        followed.append(frame.timed(made.moved)[1])
+    return {"offset": round(offset, 4), "step": frame.median(step), "move_followed": frame.median(followed)}
 
 
 def moves(options: argparse.Namespace) -> dict[str, Any]:

@@ -97,7 +97,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "decoding": {"rounds": 1, "tokens": 2, "rows": [4]},
     "demo": {"folder": lambda: sweep() / "grpo_16"},
     "precision": {
-        "parts": ["learning", "moves", "expected"],
+        "parts": ["learning", "moves", "expected", "cost"],
         "seeds": 1,
         "steps": 1,
         "problems": 4,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from winnow import ranks, seeds
 from winnow.learner.gradient_sums import HasGradient
-from winnow.learner.move import MOVED, START, Move, sampled
+from winnow.learner.move import MOVED, START, Move, Sampler
 from winnow.learner.rounding import grid_bits, offset_in_cells, stochastically_rounded
 from winnow.learner.sharding import first_row, is_sharded, local_share, shard_like, share_of_rows
 from winnow.memory.footprint import sample_shape
@@ -140,6 +140,7 @@ class AdamW(Summed):
         self._weights = dict(weights or parameters)
         super().__init__(parameters, self._weights)
         self._adamw = make(list(self._weights.values()))
+        self._sampler = Sampler()
         self._start = {name: self._sampled(self._weights[name]) for name in rounded}
 
     def step(self, learning_rate: float, update: int) -> None:
@@ -202,9 +203,8 @@ class AdamW(Summed):
                 whole = self._sampled(weight) if start is None else local_share(shard_like(start, weight))
                 self._start[name] = whole
 
-    @staticmethod
-    def _sampled(values: Tensor) -> Tensor:
-        return sampled(local_share(values.detach()), first_row(values))
+    def _sampled(self, values: Tensor) -> Tensor:
+        return self._sampler(local_share(values.detach()), first_row(values))
 
 
 class MasterAdamW(AdamW):
@@ -297,7 +297,10 @@ class RoundedAdamW(Summed):
         super().__init__(parameters, {name: GradientSum() for name in parameters})
         self._make, self._seed = make, seed
         self._state: dict[str, dict[str, Any]] = {}  # by name, in the optimizer's own form
-        self._start = {name: sampled(parameter) for name, parameter in parameters.items() if _is_rounded(parameter)}
+        self._sampler = Sampler()
+        self._start = {
+            name: self._sampler(parameter) for name, parameter in parameters.items() if _is_rounded(parameter)
+        }
         self._moved = {name: torch.zeros_like(start, dtype=torch.float32) for name, start in self._start.items()}
 
     def step(self, learning_rate: float, update: int) -> None:
@@ -313,9 +316,9 @@ class RoundedAdamW(Summed):
     def moves(self) -> list[Move]:
         """The sampled sums of exact steps, and the moves of the weights."""
         return [
-            Move(self._moved[name], sampled(self._parameters[name]).float() - start.float(), parameter.numel())
-            for name, start in self._start.items()
-            for parameter in [self._parameters[name]]
+            Move(self._moved[name], self._sampler(parameter).float() - self._start[name].float(), parameter.numel())
+            for name, parameter in self._parameters.items()
+            if name in self._start
         ]
 
     def state(self) -> State:
@@ -338,7 +341,7 @@ class RoundedAdamW(Summed):
     def _step(self, name: str, parameter: nn.Parameter, learning_rate: float, update: int) -> None:
         weight = nn.Parameter(parameter.detach().float())
         weight.grad = self._sums[name].grad
-        before = sampled(weight)
+        before = self._sampler(weight)
         adamw = self._make([weight], lr=learning_rate)
         if name in self._state:
             adamw.state[weight] = self._state[name]
@@ -347,7 +350,7 @@ class RoundedAdamW(Summed):
         if name not in self._start:  # a value head, which is float32
             parameter.copy_(weight)
             return
-        self._moved[name] += sampled(weight) - before
+        self._moved[name] += self._sampler(weight) - before
         number = seeds.derive(*self._seed, update, name) % 2**63
         random = torch.Generator(device=parameter.device).manual_seed(number)
         parameter.copy_(stochastically_rounded(weight, random))

@@ -29,15 +29,23 @@ class Move:
     elements: int  # of the parameter, on this rank
 
 
-def sampled(values: Tensor, first_row: int = 0) -> Tensor:
-    """A copy of the sample of `values`, in its precision; see `sample_shape`. `first_row` is the number of their first
-    row in the whole parameter.
-    """
-    rows, picked = sample_shape(values.shape)
-    columns = values.numel() // max(1, rows)
-    start = torch.arange(first_row, first_row + rows, device=values.device) * SHIFT % SAMPLED
-    places = start[:, None] + SAMPLED * torch.arange(picked, device=values.device)
-    return values.detach().reshape(rows, columns).gather(1, places % max(1, columns))
+class Sampler:
+    """Takes the samples of parameters. It keeps the places of each shape, as layers have the same shapes."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[torch.Size, int], Tensor] = {}
+
+    def __call__(self, values: Tensor, first_row: int = 0) -> Tensor:
+        """A copy of the sample of `values`, in its precision; see `sample_shape`. `first_row` is the number of their
+        first row in the whole parameter.
+        """
+        rows, picked = sample_shape(values.shape)
+        columns, key = values.numel() // max(1, rows), (values.shape, first_row)
+        if key not in self._places:
+            begin = torch.arange(first_row, first_row + rows, device=values.device) * SHIFT % SAMPLED
+            places = begin[:, None] + SAMPLED * torch.arange(picked, device=values.device)
+            self._places[key] = places % max(1, columns)
+        return values.detach().reshape(rows, columns).gather(1, self._places[key])
 
 
 def products(moves: Iterable[Move]) -> Tensor:
@@ -46,11 +54,14 @@ def products(moves: Iterable[Move]) -> Tensor:
 
     A parameter's sample counts as often as it has elements. So the three estimate those of all elements.
     """
-    totals = []
+    alike: dict[float, list[Move]] = {}  # by the number of elements that a sampled one counts for: 64, or 1 in a vector
     for move in moves:
-        exact, used = move.exact.double(), move.used.double()
-        sums = torch.stack([(exact * exact).sum(), (exact * used).sum(), (used * used).sum()])
-        totals.append(sums * (move.elements / max(1, exact.numel())))
+        alike.setdefault(move.elements / max(1, move.exact.numel()), []).append(move)
+    totals = []
+    for each, some in alike.items():
+        exact, used = (torch.cat([of.flatten() for of in parts]) for parts in zip(*map(_both, some), strict=True))
+        pairs = ((exact, exact), (exact, used), (used, used))
+        totals.append(each * torch.stack([(one * other).sum(dtype=torch.float64) for one, other in pairs]))
     return torch.stack(totals).sum(dim=0)
 
 
@@ -63,3 +74,7 @@ def followed(squared: float, inner: float, used: float) -> dict[str, float]:
     if not squared > 0:
         return {}
     return {"move_followed": inner / squared, "move_noise": max(0.0, used - inner * inner / squared) / squared}
+
+
+def _both(move: Move) -> tuple[Tensor, Tensor]:
+    return move.exact, move.used

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from winnow.learner.move import Move, followed, products, sampled
+from winnow.learner.move import Move, Sampler, followed, products
 from winnow.learner.optimizer import Optimizer
 from winnow.memory.footprint import sample_shape
 
@@ -16,6 +16,10 @@ WAYS = {
     "offset": {"masters": True, "master_offset": True},
     "rounded": {},
 }
+
+
+def sampled(values: Tensor, first_row: int = 0) -> Tensor:
+    return Sampler()(values, first_row)
 
 
 def made(parameters: dict[str, nn.Parameter], *, masters: bool = False, **changes: object) -> Optimizer:
