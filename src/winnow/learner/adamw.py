@@ -199,9 +199,9 @@ class AdamW(Summed):
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": saved})
         for name, weight in self._weights.items():
             if name in self._start:
-                start = state[name].get(START)  # a value model that starts from masters has no start yet
-                whole = self._sampled(weight) if start is None else local_share(shard_like(start, weight))
-                self._start[name] = whole
+                start = state.get(name, {}).get(START)  # masters of another run's value model have none yet
+                kept = self._sampled(weight) if start is None else local_share(shard_like(start, weight))
+                self._start[name] = kept
 
     def _sampled(self, values: Tensor) -> Tensor:
         return self._sampler(local_share(values.detach()), first_row(values))
@@ -335,7 +335,7 @@ class RoundedAdamW(Summed):
             name: from_tensors(moments, devices[name]) for name, of in state.items() if (moments := _moments_of(of))
         }
         for kept, key in ((self._start, START), (self._moved, MOVED)):
-            kept.update({name: state[name][key].to(devices[name]) for name in kept})
+            kept.update({name: of[key].to(devices[name]) for name, of in state.items() if name in kept and key in of})
 
     @torch.no_grad()
     def _step(self, name: str, parameter: nn.Parameter, learning_rate: float, update: int) -> None:

@@ -3,13 +3,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from winnow.commands.check.dry_run import check_lines, describe, dry_run
+from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
 from winnow.config_keys import format_toml
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.models.products import Products
 from winnow.tasks.templates import Rendered
 from winnow.training.setup.advice import (
     LARGE,
@@ -293,6 +295,20 @@ def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_pa
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
     assert list(faster_decoding(members(), plan, tmp_path / "none")) == []
     assert list(slow_bfloat16(members(model={"dtype": "bfloat16"}), plan, tmp_path / "none")) == []
+
+
+def test_check_measures_products_of_the_models_shape_on_a_cpu_alone(monkeypatch):
+    def measured(inputs, outputs):
+        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0})
+
+    monkeypatch.setattr("winnow.commands.check.dry_run.measure_products", measured)
+    sizes = SimpleNamespace(hidden_size=576, intermediate_size=1536)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: sizes))
+    (line,) = product_lines(SimpleNamespace(device="cpu", model=model))
+    assert numbers(line) == [512, 576, 576, 1536, 2, 200, 800, 0.25]
+    assert list(product_lines(SimpleNamespace(device="cuda:0", model=model))) == []
+    sizes.intermediate_size = None  # of a family with another MLP
+    assert list(product_lines(SimpleNamespace(device="cpu", model=model))) == []
 
 
 @pytest.mark.parametrize(
