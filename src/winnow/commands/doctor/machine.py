@@ -84,19 +84,6 @@ def _model(cpuinfo: str) -> str:
     return next((value.strip() for name, value in lines if name.strip() in ("model name", "Model")), "")
 
 
-def of_products(inputs: int = 1024, outputs: int = 1024) -> dict[str, Any]:
-    """Measured speed of matrix products on the CPU in each precision, in 10^9 operations per second."""
-    from winnow.models.products import measure_products
-
-    found = measure_products(inputs, outputs)
-    return {
-        "shape": [found.tokens, found.inputs, found.outputs],
-        "threads": found.threads,
-        "gflops": {name: round(rate, 1) for name, rate in found.gflops.items()},
-        "bfloat16_to_float32_time": round(found.ratio, 3),
-    }
-
-
 def of_memory() -> dict[str, Any]:
     """Total and free bytes of the host's memory, within a control group's limit."""
     import torch
