@@ -197,11 +197,12 @@ class AdamW(Summed):
             if (moments := _moments_of(of))
         }
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": saved})
-        for name, weight in self._weights.items():
-            if name in self._start:
-                start = state.get(name, {}).get(START)  # masters of another run's value model have none yet
-                kept = self._sampled(weight) if start is None else local_share(shard_like(start, weight))
-                self._start[name] = kept
+        for name in self._start:
+            weight, start = self._weights[name], state.get(name, {}).get(START)
+            if start is None:  # masters of another run's value model are a new start
+                self._start[name] = self._sampled(weight)
+            else:
+                self._start[name] = local_share(shard_like(start, weight))
 
     def _sampled(self, values: Tensor) -> Tensor:
         return self._sampler(local_share(values.detach()), first_row(values))

@@ -42,7 +42,7 @@ def grid_bits(values: Tensor) -> int:
     if values.is_meta:
         return BITS
     used = 0
-    for piece in values.view(-1).split(PIECE):
+    for piece in torch.split(values.view(-1), PIECE):
         bits = torch.where(_has_width(piece), piece.view(torch.int32) & (2**BITS - 1), 0)
         used |= int(np.bitwise_or.reduce(bits.numpy(force=True)))
         if used & 1:  # in float32, where the first numbers show it
@@ -74,7 +74,7 @@ def offset_in_cells(values: Tensor, *names: SeedName, grid: int, first: int = 0)
     if values.is_meta or grid == 0:
         return
     half = 2 ** (grid - 1)
-    for number, piece in enumerate(values.view(-1).split(PIECE)):
+    for number, piece in enumerate(torch.split(values.view(-1), PIECE)):
         words = seeds.words(*names, first=first + number * PIECE, count=piece.numel())
         drawn = (words >> (BITS - grid)).astype(np.int32) - half
         drawn[drawn == -half] = 0  # an end; the offsets from -(half - 1) to half - 1 have the mean 0
