@@ -301,7 +301,7 @@ class OptimizerSection(Section):
     """Update a float32 copy of bfloat16 weights, so that rounding does not lose updates."""
     master_offset: bool = False
     """Start each float32 copy at a random place among the numbers that round to its weight, so that bfloat16 weights
-    follow small updates from the first one on: docs/precision.md.
+    follow small updates from the first one on.
     """
     stochastic_rounding: bool = False
     """Instead of master weights: round each update of bfloat16 weights up or down at random, unbiased on average."""
