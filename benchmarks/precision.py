@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -143,6 +144,7 @@ def learning(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, An
                 if not (output / "finished").exists():
                     if options.report:
                         continue
+                    shutil.rmtree(output, ignore_errors=True)  # of a run that was interrupted
                     with nearest_rounding(apply=way == "nearest"):
                         fit(resolve_members(load(CONFIG, [*TASK, *WAYS[way], *sets]), base=CONFIG.parent))
                     (output / "finished").touch()
