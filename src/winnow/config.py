@@ -303,6 +303,10 @@ class OptimizerSection(Section):
     """Steps over which the learning rate rises to its full value."""
     master_weights: bool = True
     """Update a float32 copy of bfloat16 weights, so that rounding does not lose updates."""
+    master_offset: bool = False
+    """Start each float32 copy at a random place among the numbers that round to its weight, so that bfloat16 weights
+    follow small updates from the first one on.
+    """
     stochastic_rounding: bool = False
     """Instead of master weights: round each update of bfloat16 weights up or down at random, unbiased on average."""
     moments: Literal["float32", "8bit"] = "float32"
@@ -490,6 +494,8 @@ class AlarmsSection(Section):
     """engine_lags: nats per rollout by which policy/engine_lag has grown since the first step."""
     stale_sample_size: float = Field(0.5, gt=0, lt=1)
     """stale_rollouts: policy/staleness_sample_size, 1 where the policy has not moved since its rollouts."""
+    move_followed: float = Field(0.5, ge=0, le=1)
+    """weights_lag: policy/move_followed, 1 where bfloat16 weights have made the whole move of their masters."""
     gradient_factor: float = Field(10.0, gt=1)
     """gradient_spike: multiple of the median norm of the last 20 steps."""
     no_learning_steps: Annotated[int, Field(ge=6)] = 100

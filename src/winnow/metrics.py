@@ -85,6 +85,11 @@ METRICS: dict[str, str] = {
     "loss/{name}": "mean of a term, or of a loss's own diagnostic, over trained tokens, before its coefficient",
     "policy/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "policy/learning_rate": "learning rate of the step's last update",
+    "policy/move_followed": "how far the weights in use have followed the optimizer since the start: the length of "
+    "their move along the exact one, as a share of it; from one element in 64, and for bfloat16 weights alone",
+    "policy/move_noise": "squared length of the rest of their move, over the squared length of the exact move",
+    "critic/move_followed": "policy/move_followed of a separate value model",
+    "critic/move_noise": "policy/move_noise of a separate value model",
     "policy/logprob_gap_mean": "mean |engine log-prob - policy log-prob| of the trained tokens at the step's weights",
     "policy/logprob_gap_p999": "99.9th percentile of those gaps (of fewer than 3,000 tokens: the third largest)",
     "policy/logprob_gap_max": "largest of those gaps; it grows with the number of tokens, so no alarm uses it",

@@ -52,6 +52,17 @@ def uniform(*names: SeedName) -> float:
     return (derive(*names) >> 75) * _UNIT
 
 
+def words(*names: SeedName, first: int, count: int) -> npt.NDArray[np.uint16]:
+    """[count] uniform 16-bit numbers: those from place `first` on of the stream keyed by names.
+
+    A number depends on its place alone, so parts of the stream can be drawn separately.
+    """
+    at_once = 16  # numbers of 16 bits for each count of Philox
+    philox, skipped = np.random.Philox(key=derive(*names)).advance(first // at_once), first % at_once
+    drawn = philox.random_raw(-(-(skipped + count) // 4))  # of 64 bits
+    return drawn.astype("<u8").view("<u2")[skipped : skipped + count]
+
+
 @dataclass(frozen=True, slots=True)
 class Rng:
     """The random numbers of a selector: one uniform per rollout id, whatever the order of the rollouts."""

@@ -23,7 +23,7 @@ from winnow.training.setup.resolve import resolve_members, with_dtype
 
 ROUNDED = {"dtype": "bfloat16"}
 PURE = {"master_weights": False, "stochastic_rounding": True}
-WAYS = {"masters": {}, "rounded": PURE}
+WAYS = {"masters": {}, "offset": {"master_offset": True}, "rounded": PURE}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def settings(tiny_folder):
         return low_precision.settings(
             output,
             steps=steps,
-            model={"path": str(tiny_folder("qwen2")), "dtype": "bfloat16"},
+            # Random float32 masters are everywhere in their cells; the bundled policy is on float16's grid
+            model={"path": "bundled" if "master_offset" in optimizer else str(tiny_folder("qwen2")), **ROUNDED},
             prompt={"template": "question_only"},
             evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
             checkpoint={"every": 1, "keep_last": 9},
@@ -61,6 +62,12 @@ def test_a_resumed_run_ends_with_the_same_bits(way, settings, straight, tmp_path
     low_precision.broken_off(straight(way), tmp_path / "resumed", steps=2)
     winnow.train(**settings(tmp_path / "resumed", **WAYS[way]), resume=True)
     low_precision.check_same_bits(tensors(straight(way), 2), tensors(tmp_path / "resumed", 2))
+    logged = [
+        [{name: row[name] for name in row if name.startswith("policy/move_")} for row in read_metrics(folder)][:2]
+        for folder in (straight(way), tmp_path / "resumed")
+    ]
+    assert logged[0] == logged[1]
+    assert [set(row) for row in logged[0]] == [{"policy/move_followed", "policy/move_noise"}] * 2
 
 
 def test_the_model_folder_is_the_masters_rounded(straight, tiny_folder):
@@ -127,6 +134,9 @@ def test_auto_is_bfloat16_on_cuda_and_float32_elsewhere(device, cuda, dtype):
         ({"dtype": "bfloat16"}, {"stochastic_rounding": True}, ("optimizer.master_weights",)),
         ({"dtype": "float32"}, PURE, ("optimizer.stochastic_rounding", "model.dtype", "float32")),
         ({"dtype": "bfloat16", "lora": {}}, PURE, ("optimizer.stochastic_rounding", "lora")),
+        ({"dtype": "float32"}, {"master_offset": True}, ("optimizer.master_offset", "bfloat16")),
+        ({"dtype": "bfloat16", "lora": {}}, {"master_offset": True}, ("optimizer.master_offset", "lora")),
+        ({"dtype": "bfloat16"}, {**PURE, "master_offset": True}, ("optimizer.master_offset", "master_weights")),
     ],
 )
 def test_what_would_round_updates_away_or_nothing_is_refused(model, optimizer, named):

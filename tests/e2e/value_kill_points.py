@@ -15,7 +15,7 @@ import kill_points
 from kill_points import kill, phase, struck_at, written
 
 FORMS: dict[str, dict[str, Any]] = {
-    "model": {},
+    "model": {"model": {"dtype": "bfloat16"}, "optimizer": {"master_offset": True}},  # and its own masters: see below
     "adapter": {"model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}}},
 }
 # The policy is held in the first two steps, so that a life which is struck there resumes within its pretraining.
@@ -64,4 +64,5 @@ if __name__ == "__main__":
     _, form, points = sys.argv
     few = FEW if points == "few" else None
     some = [life for life in lives() if few is None or life[0] in few]
-    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC}}, some, few)
+    offset = {"optimizer": {**CRITIC["optimizer"], "master_offset": form == "model"}}
+    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC, **offset}}, some, few)

@@ -50,6 +50,12 @@ def loaded(config: Mapping[str, Any], folder: Path) -> Read:
     )
 
 
+def masters(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The optimizer's state before the first update, whole: masters, and the samples of their start."""
+    learner, _ = _learner(config)
+    return {name: _array(gather_whole(tensor)) for name, tensor in learner.state().items()}
+
+
 def _learner(
     config: Mapping[str, Any], before: Callable[[EngineContext], None] | None = None
 ) -> tuple[Learner, Loaded]:

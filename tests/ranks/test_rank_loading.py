@@ -13,9 +13,12 @@ import pytest
 import torch
 from ranked import Group
 
+from winnow.config_file import validate
+from winnow.learner.learner import make_learner
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
+from winnow.training.setup.resolve import resolve_members
 
 CASE = "loading_cases:loaded"
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
@@ -85,6 +88,31 @@ def test_shares_have_the_bits_of_the_files(
         assert [of_rank.rows[name] for of_rank in found] == [first, len(numbers) - first]
     write_model_folder(model, loaded.files, tmp_path / "whole")
     assert files(tmp_path / "shares") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("grid", [torch.bfloat16, torch.float16])
+def test_shares_of_masters_are_offset_like_whole_masters(
+    grid: torch.dtype, two_ranks: Group, odd_folder: Path, tmp_path: Path
+) -> None:
+    """To the bit, and so is the sample of their start. Rounded again, they are the weights of the files."""
+    loaded = load(str(odd_folder))
+    loaded.model.to(grid).save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    config = settings(tmp_path, dtype="bfloat16") | {"optimizer": {"master_offset": True}}
+    members = resolve_members(validate(config), Path.cwd())
+    whole = load(str(tmp_path), dtype="bfloat16", masters=True)
+    before = {name: master.clone() for name, master in whole.masters.items()}
+    learner = make_learner(members.config, whole, needs=members.needs, resumed=False)
+    expected = {name: tensor.to(torch.float64).numpy() for name, tensor in learner.state().items()}
+    assert {name.rpartition("/")[2] for name in expected} == {"master", "start"}
+    for of_rank in two_ranks.run("loading_cases:masters", config):
+        assert of_rank.keys() == expected.keys()
+        assert all(np.array_equal(of_rank[name], numbers) for name, numbers in expected.items())
+    for name, file in before.items():
+        master = learner.state()[f"{name}/master"]
+        assert torch.equal(master.bfloat16(), file.bfloat16())
+        assert torch.equal(master[file == 0], file[file == 0])
+        assert (master != file)[file != 0].float().mean() > 0.9 or not file.any()  # an offset may be 0
 
 
 def test_a_policy_with_scaled_logits_is_refused_by_all(two_ranks: Group, tmp_path: Path) -> None:

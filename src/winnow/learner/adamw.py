@@ -15,16 +15,19 @@ numbers keep float32 moments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from winnow import seeds
+from winnow import ranks, seeds
 from winnow.learner.gradient_sums import HasGradient
-from winnow.learner.sharding import shard_like
+from winnow.learner.move import MOVED, START, Move, Sampler
+from winnow.learner.rounding import grid_bits, offset_in_cells, stochastically_rounded
+from winnow.learner.sharding import first_row, is_sharded, local_share, shard_like, share_of_rows
+from winnow.memory.footprint import sample_shape
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
 from winnow.models.meta import number_of
 from winnow.seeds import SeedName
@@ -66,6 +69,10 @@ def from_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> dict[st
 
 def saved_shape(moments: Moments, key: str, shape: torch.Size) -> torch.Size | None:
     """Shape of the tensor `key` of a parameter of shape `shape`; None where such moments have no such tensor."""
+    if key == MASTER:
+        return shape
+    if key in (START, MOVED):
+        return sample_shape(shape)
     if key not in (EIGHT_BIT_KEYS if moments == "8bit" else FLOAT32_KEYS):
         return None
     if key == "step":
@@ -123,14 +130,18 @@ class AdamW(Summed):
         parameters: Mapping[str, nn.Parameter],
         make: Callable[..., torch.optim.Optimizer],
         weights: Mapping[str, nn.Parameter] | None = None,
+        rounded: Collection[str] = (),
     ) -> None:
         """`make(parameters, lr=...)` returns a torch optimizer for a list of parameters; `lr` is optional.
 
-        The updated `weights` are by default the parameters themselves.
+        The updated `weights` are by default the parameters themselves. Those named in `rounded` are masters, from which
+        bfloat16 weights are rounded.
         """
         self._weights = dict(weights or parameters)
         super().__init__(parameters, self._weights)
         self._adamw = make(list(self._weights.values()))
+        self._sampler = Sampler()
+        self._start = {name: self._sampled(self._weights[name]) for name in rounded}
 
     def step(self, learning_rate: float, update: int) -> None:
         """Update every parameter from its gradient; `update` is the number of the update, from 0."""
@@ -142,6 +153,29 @@ class AdamW(Summed):
         """Discard the moments."""
         self._adamw.state.clear()
 
+    def offset_masters(self, *names: SeedName) -> None:
+        """Move every master inside its rounding cell, by a number that depends on `names`, its parameter's name and its
+        place (rounding.py). The weights that are rounded from them do not change. With shares it is an exchange of all
+        ranks.
+        """
+        masters = {name: self._weights[name].detach() for name in self._start}
+        grids = [grid_bits(local_share(master)) for master in masters.values()]
+        if any(is_sharded(master) for master in masters.values()):
+            grids = [min(of_ranks) for of_ranks in zip(*ranks.gather_from_all(grids), strict=True)]
+        for (name, master), grid in zip(masters.items(), grids, strict=True):
+            first = first_row(master) * master.shape[1:].numel()
+            offset_in_cells(local_share(master), *names, name, grid=grid, first=first)
+            self._start[name] = self._sampled(master)
+
+    def moves(self) -> list[Move]:
+        """The sampled moves of all masters on this rank, and of the weights that are rounded from them."""
+        moves = []
+        for name, start in self._start.items():
+            now, used = self._sampled(self._weights[name]), self._sampled(self._parameters[name]).bfloat16()
+            elements = local_share(self._weights[name]).numel()
+            moves.append(Move(now - start, used.float() - start.bfloat16().float(), elements))
+        return moves
+
     def state(self) -> State:
         """State that a resume needs besides the parameters, with masters where `saves_masters` is true. Tensors are not
         copied.
@@ -150,6 +184,8 @@ class AdamW(Summed):
         if self.saves_masters:
             for name, weight in self._weights.items():
                 state[name][MASTER] = weight.detach()
+        for name, start in self._start.items():
+            state[name][START] = share_of_rows(start, self._weights[name])
         return state
 
     def load_state(self, state: State) -> None:
@@ -157,10 +193,19 @@ class AdamW(Summed):
         numbers = {name: number for number, name in enumerate(self._weights)}  # torch's state goes by position
         saved = {
             numbers[name]: from_tensors(moments, self._weights[name].device)
-            for name, moments in state.items()
-            if moments
+            for name, of in state.items()
+            if (moments := _moments_of(of))
         }
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": saved})
+        for name in self._start:
+            weight, start = self._weights[name], state.get(name, {}).get(START)
+            if start is None:  # masters of another run's value model are a new start
+                self._start[name] = self._sampled(weight)
+            else:
+                self._start[name] = local_share(shard_like(start, weight))
+
+    def _sampled(self, values: Tensor) -> Tensor:
+        return self._sampler(local_share(values.detach()), first_row(values))
 
 
 class MasterAdamW(AdamW):
@@ -178,7 +223,8 @@ class MasterAdamW(AdamW):
         masters: Mapping[str, Tensor],
     ) -> None:
         """The optimizer updates `masters` in place; it makes no copy."""
-        super().__init__(parameters, make, {name: nn.Parameter(masters[name]) for name in parameters})
+        rounded = [name for name, parameter in parameters.items() if _is_rounded(parameter)]
+        super().__init__(parameters, make, {name: nn.Parameter(masters[name]) for name in parameters}, rounded)
 
     def step(self, learning_rate: float, update: int) -> None:
         """See `AdamW`."""
@@ -190,7 +236,7 @@ class MasterAdamW(AdamW):
         """See `AdamW`."""
         for name, moments in state.items():
             self._weights[name].copy_(moments[MASTER])
-        super().load_state({name: _without_master(moments) for name, moments in state.items()})
+        super().load_state(state)
         self._round()
 
     @torch.no_grad()
@@ -210,10 +256,10 @@ class ShardedAdamW(AdamW):
         parameters: Mapping[str, nn.Parameter],
         make: Callable[..., torch.optim.Optimizer],
         *,
-        saves_masters: bool,
+        rounded: Collection[str],
     ) -> None:
-        super().__init__(parameters, make)
-        self.saves_masters = saves_masters
+        super().__init__(parameters, make, rounded=rounded)
+        self.saves_masters = bool(rounded)
 
     def clip(self, norm: Tensor, most: float) -> None:
         """See `AdamW`. The factor is a Python number, because torch cannot multiply a DTensor by a plain tensor."""
@@ -230,7 +276,8 @@ class ShardedAdamW(AdamW):
 
     def _shares(self, name: str, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = self._weights[name]
-        return {key: shard_like(v, like) if v.shape == like.shape else v for key, v in _without_master(moments).items()}
+        own = {key: value for key, value in moments.items() if key != MASTER}
+        return {key: shard_like(v, like) if v.shape == like.shape and key != START else v for key, v in own.items()}
 
 
 class RoundedAdamW(Summed):
@@ -251,6 +298,11 @@ class RoundedAdamW(Summed):
         super().__init__(parameters, {name: GradientSum() for name in parameters})
         self._make, self._seed = make, seed
         self._state: dict[str, dict[str, Any]] = {}  # by name, in the optimizer's own form
+        self._sampler = Sampler()
+        self._start = {
+            name: self._sampler(parameter) for name, parameter in parameters.items() if _is_rounded(parameter)
+        }
+        self._moved = {name: torch.zeros_like(start, dtype=torch.float32) for name, start in self._start.items()}
 
     def step(self, learning_rate: float, update: int) -> None:
         """See `AdamW`."""
@@ -262,29 +314,47 @@ class RoundedAdamW(Summed):
         """See `AdamW`."""
         self._state.clear()
 
+    def moves(self) -> list[Move]:
+        """The sampled sums of exact steps, and the moves of the weights."""
+        return [
+            Move(self._moved[name], self._sampler(parameter).float() - self._start[name].float(), parameter.numel())
+            for name, parameter in self._parameters.items()
+            if name in self._start
+        ]
+
     def state(self) -> State:
         """See `AdamW`."""
-        return {name: to_tensors(moments) for name, moments in self._state.items()}
+        state = {name: to_tensors(moments) for name, moments in self._state.items()}
+        for name, start in self._start.items():
+            state.setdefault(name, {}).update({START: start, MOVED: self._moved[name]})
+        return state
 
     def load_state(self, state: State) -> None:
         """See `AdamW`."""
+        devices = {name: parameter.device for name, parameter in self._parameters.items()}
         self._state = {
-            name: from_tensors(moments, self._parameters[name].device) for name, moments in state.items() if moments
+            name: from_tensors(moments, devices[name]) for name, of in state.items() if (moments := _moments_of(of))
         }
+        for kept, key in ((self._start, START), (self._moved, MOVED)):
+            kept.update({name: of[key].to(devices[name]) for name, of in state.items() if name in kept and key in of})
 
     @torch.no_grad()
     def _step(self, name: str, parameter: nn.Parameter, learning_rate: float, update: int) -> None:
         weight = nn.Parameter(parameter.detach().float())
         weight.grad = self._sums[name].grad
+        before = self._sampler(weight)
         adamw = self._make([weight], lr=learning_rate)
         if name in self._state:
             adamw.state[weight] = self._state[name]
         adamw.step()
         self._state[name] = adamw.state[weight]
+        if name not in self._start:  # a value head, which is float32
+            parameter.copy_(weight)
+            return
+        self._moved[name] += self._sampler(weight) - before
         number = seeds.derive(*self._seed, update, name) % 2**63
         random = torch.Generator(device=parameter.device).manual_seed(number)
-        rounded = parameter.dtype.itemsize < weight.dtype.itemsize  # false for a value head, which is float32
-        parameter.copy_(stochastically_rounded(weight, random) if rounded else weight)
+        parameter.copy_(stochastically_rounded(weight, random))
 
 
 AdamWVariant = AdamW | RoundedAdamW
@@ -296,19 +366,6 @@ class GradientSum:
     """Holder of a parameter's float32 gradient sum, where no float32 parameter exists whose `grad` could hold it."""
 
     grad: Tensor | None = None
-
-
-def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
-    """Round float32 values to bfloat16, up or down at random. The nearer neighbour is proportionally more probable, so
-    the mean is the value. Numbers that bfloat16 can represent, infinities and NaN stay unchanged.
-
-    The 16 bits that bfloat16 lacks are a number from 0 to 2^16 - 1 in units of its last place. A uniform random number
-    of 16 bits is added, and the sum is truncated.
-    """
-    bits = values.detach().view(torch.int32)
-    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, device=bits.device, generator=random)
-    rounded = ((bits + noise) & -(2**16)).view(torch.float32)
-    return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
 
 
 def _sum_into(total: HasGradient, parameter: nn.Parameter) -> None:
@@ -324,5 +381,10 @@ def _sum_into(total: HasGradient, parameter: nn.Parameter) -> None:
     parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
 
 
-def _without_master(moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value for key, value in moments.items() if key != MASTER}
+def _is_rounded(parameter: Tensor) -> bool:
+    """Whether a parameter has fewer bits than its optimizer's float32. A value head has not."""
+    return parameter.dtype.itemsize < torch.float32.itemsize
+
+
+def _moments_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if key not in (MASTER, START, MOVED)}

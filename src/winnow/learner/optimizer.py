@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from winnow import ranks
 from winnow.config import Config, OptimizerSection
 from winnow.errors import RunFolderError
 from winnow.learner.adamw import (
@@ -29,6 +30,8 @@ from winnow.learner.adamw import (
     saved_shape,
 )
 from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
+from winnow.learner.move import followed, products
+from winnow.learner.policy_module import VALUE_HEAD
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.meta import number_of
@@ -53,8 +56,9 @@ class Optimizer:
 
     `warmup_updates` and `total_updates` count updates, skipped ones included. A decaying schedule reaches zero at
     `total_updates`. With `masters`, the float32 masters of 16-bit parameters are trained, in place. Without them,
-    updates of 16-bit parameters are rounded at random, from `seed`. `moments` is the precision of AdamW's moments.
-    `saves_masters` is true where sharded parameters are themselves the masters.
+    updates of 16-bit parameters are rounded at random, from `seed`. With `master_offset`, masters start at random
+    places of their rounding cells, from `seed` too. `moments` is the precision of AdamW's moments. `saves_masters` is
+    true where sharded parameters are themselves the masters.
     """
 
     def __init__(
@@ -73,10 +77,14 @@ class Optimizer:
         seed: tuple[SeedName, ...] = (),
         moments: Moments = "float32",
         saves_masters: bool = False,
+        master_offset: bool = False,
     ) -> None:
         make = adamw(moments, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)
         self._moments: Moments = moments
         self._adamw = _make_variant(parameters, make, masters, seed, saves_masters)
+        self._shared = any(is_sharded(parameter) for parameter in parameters.values())
+        self._offset = (*seed, "offset") if master_offset else None
+        self._offset_masters()
         self._base_rate = learning_rate
         self._max_grad_norm = max_grad_norm
         self._schedule: Schedule = schedule
@@ -95,6 +103,17 @@ class Optimizer:
     def saves_masters(self) -> bool:
         """Whether `state` contains the float32 masters that the parameters are rounded from."""
         return self._adamw.saves_masters
+
+    def moved(self) -> dict[str, float]:
+        """How much of the exact move since the start the weights in use have made: see `winnow.learner.move.followed`.
+
+        Empty where no weights are rounded. With shares it is an exchange of all ranks.
+        """
+        moves = self._adamw.moves()
+        if not moves:
+            return {}
+        totals = products(moves).tolist()  # the only wait for the device
+        return followed(*(map(sum, zip(*ranks.gather_from_all(totals), strict=True)) if self._shared else totals))
 
     def gradients(self) -> list[Tensor]:
         """Gradients summed over the micro-batches so far, of the parameters that have one; float32 for 16-bit
@@ -155,6 +174,11 @@ class Optimizer:
         """Set the master of every parameter that has one, before the first update."""
         if self._adamw.saves_masters:
             self._adamw.load_state({name: {MASTER: value} for name, value in exact.items()})
+            self._offset_masters()
+
+    def _offset_masters(self) -> None:
+        if self._offset is not None and isinstance(self._adamw, AdamW):
+            self._adamw.offset_masters(*self._offset)
 
     def _advance(self, grad_norm: float, *, skipped: bool) -> UpdateResult:
         result = UpdateResult(grad_norm=grad_norm, learning_rate=self.learning_rate, skipped=skipped)
@@ -177,7 +201,7 @@ class Optimizer:
         shape = self._adamw.shape(name)
         if shape is None:
             problem = f"has {name!r}, which is not trained now"
-        elif (wanted := shape if key == MASTER else saved_shape(self._moments, key, shape)) is None:
+        elif (wanted := saved_shape(self._moments, key, shape)) is None:
             problem = f"has {key!r} of {name!r}, which is none of optimizer.moments = {self._moments!r}"
         elif value.shape != wanted:
             problem = f"has {name!r} of shape {tuple(value.shape)}, the model has {tuple(wanted)}"
@@ -198,7 +222,8 @@ def _make_variant(
     saves_masters: bool,
 ) -> AdamWVariant:
     if any(is_sharded(parameter) for parameter in parameters.values()):
-        return ShardedAdamW(parameters, make, saves_masters=saves_masters)
+        rounded = [name for name in parameters if saves_masters and not name.startswith(VALUE_HEAD)]
+        return ShardedAdamW(parameters, make, rounded=rounded)
     if masters:
         return MasterAdamW(parameters, make, masters)
     if any(parameter.dtype.itemsize < 4 for parameter in parameters.values()):
@@ -293,6 +318,10 @@ class Trained(Generic[Model]):
     def counts(self) -> dict[str, Any]:
         """State that a resume needs besides tensors, for JSON."""
         return self._optimizer.counts()
+
+    def move_metrics(self, prefix: str) -> dict[str, float]:
+        """How far the weights in use have followed the optimizer since the start; see `Optimizer.moved`."""
+        return {f"{prefix}/{name}": number for name, number in self._optimizer.moved().items()}
 
 
 def split(tensors: Mapping[str, Tensor], prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from winnow.learner.gradient_norms import Matrix, gradient_norms
 from winnow.learner.head import default_chunk_tokens, token_logprobs
 from winnow.learner.model_input import AnySequence, targets
-from winnow.learner.policy_module import PolicyModule
+from winnow.learner.policy_module import VALUE_HEAD, PolicyModule
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import GatheredWeights, gather_whole, is_sharded, shard, shard_like
 from winnow.memory.footprint import Checkpointing
@@ -128,7 +128,7 @@ class Policy(SequenceModel):
 def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
     """Parameters of a module's value head, by name."""
     assert module.value_head is not None, "the module was made with a value head"
-    return {f"value_head.{name}": p for name, p in module.value_head.named_parameters()}
+    return {f"{VALUE_HEAD}{name}": p for name, p in module.value_head.named_parameters()}
 
 
 FROZEN = "reference"  # the second adapter's name

@@ -19,6 +19,7 @@ from winnow.models.backbone import BackboneAndHead, backbone_and_head
 
 T = TypeVar("T")
 
+VALUE_HEAD = "value_head."  # prefix of the names of its parameters, which are float32 or float64
 _ATEN = torch.ops.aten
 PRODUCTS = (_ATEN.mm.default, _ATEN.addmm.default)  # linear layers; attention scores (bmm) are never kept
 ATTENTION = (

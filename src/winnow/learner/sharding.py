@@ -88,10 +88,22 @@ def _set_share(parameter: Tensor, numbers: Tensor) -> None:
 
 
 def _share(numbers: Tensor, like: Tensor) -> Tensor:
-    """This rank's numbers as a share, divided like `like`."""
+    """This rank's rows of a tensor as a share, divided like `like`, which has as many rows."""
     assert isinstance(like, DTensor), "only shares are read"
     mesh, placements = like.device_mesh, like.placements
-    return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+    shape = torch.Size([like.shape[0], *numbers.shape[1:]])
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(numbers, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def share_of_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """This rank's rows of a tensor that has as many rows as `like`, as a share where `like` is one."""
+    return _share(numbers, like) if isinstance(like, DTensor) else numbers
+
+
+def first_row(tensor: Tensor) -> int:
+    """The number of the first row that this rank holds of a tensor."""
+    return _rows(tensor)[0] if isinstance(tensor, DTensor) else 0
 
 
 def _rows(tensor: Tensor) -> tuple[int, int]:

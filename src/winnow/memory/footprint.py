@@ -13,6 +13,7 @@ has most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -29,6 +30,7 @@ NARROW = 8  # "selective" recomputes a product [T, K] x [K, N] with K < N / 8, s
 EXACT_BYTES = 4  # per float32 number: the precision of masters, gradient sums and logits
 PACKED = torch.uint8  # contains two 4-bit numbers
 ROUNDING_COPIES = 5  # float32 copies of a parameter during stochastic rounding
+SAMPLED = 64  # numbers of a row of which one is compared with its start (learner/move.py)
 STEP_BYTES = 4  # AdamW counts updates per parameter, in float32
 LOGIT_COPIES = 3  # in a chunk's backward: log-probs, their gradient, and the logits' gradient
 ENTROPY_COPIES = 5  # as LOGIT_COPIES, with p and p log p
@@ -80,6 +82,25 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
     if not eight_bit:
         return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
     return sum(2 * _moment_bytes(p.numel()) + STEP_BYTES for p in trained)
+
+
+def sample_shape(shape: torch.Size) -> torch.Size:
+    """[R, ceil(C / 64)], the shape of the sample of a parameter of R rows of C numbers. A vector has rows of one
+    number, and is sampled whole.
+
+    Every row has equally many samples. So ranks that hold rows of a parameter hold rows of its sample.
+    """
+    rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+    return torch.Size([rows, -(-columns // SAMPLED)])
+
+
+def sample_bytes(model: nn.Module, *, masters: bool, ranks: int = 1) -> int:
+    """Bytes of the samples of trained 16-bit parameters: their masters at the start of the run, or the parameters at
+    the start and the sums of their exact steps.
+    """
+    item = EXACT_BYTES if masters else EXACT_BYTES + EXACT_BYTES // 2
+    shapes = [sample_shape(p.shape) for p in _trained_in_16_bits(model)]
+    return sum(-(-rows // ranks) * columns * item for rows, columns in shapes)
 
 
 def unsummed_bytes(model: nn.Module) -> int:

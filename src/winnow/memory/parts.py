@@ -61,6 +61,7 @@ def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     of, held, device, ranks = model.name, model.held, demand.device, demand.ranks
     smaller = (rank_advice(demand), *model.smaller)
     share, moments = footprint.share_bytes(held, ranks), footprint.moment_share_bytes(held, ranks)
+    moments += footprint.sample_bytes(held, masters=True, ranks=ranks) if model.masters else 0
     yield MemoryPart(f"share of the {of}weights", share, "always", device, smaller)
     yield MemoryPart(f"share of the {of}optimizer", moments, "always", device, smaller)
     gradients = footprint.gradient_share_bytes(held, ranks)

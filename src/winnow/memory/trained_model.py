@@ -45,7 +45,8 @@ class TrainedModel:
     @property
     def moment_bytes(self) -> int:
         """Bytes of the optimizer's state besides masters."""
-        return footprint.optimizer_bytes(self.held, eight_bit=self.optimizer.moments == "8bit")
+        moments = footprint.optimizer_bytes(self.held, eight_bit=self.optimizer.moments == "8bit")
+        return moments + footprint.sample_bytes(self.held, masters=self.masters)
 
 
 def policy_model(config: Config, model: MetaModel) -> TrainedModel:

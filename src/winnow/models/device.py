@@ -182,7 +182,8 @@ def describe_precision(config: Config, device: str) -> str:
         return f"{dtype}{tf32 if dtype == 'float32' else ''}{base}{'; moments in 8 bits' if few else ''}"
     if config.model.lora is not None:
         return f"bfloat16{base}, the adapter in float32{tf32}{', its moments in 8 bits' if few else ''}"
-    kept = "float32 masters" if config.optimizer.master_weights else "stochastic rounding"
+    masters = f"float32 masters{' with an offset' if config.optimizer.master_offset else ''}"
+    kept = masters if config.optimizer.master_weights else "stochastic rounding"
     return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"
 
 

@@ -1,5 +1,6 @@
 """The panels of a run as plain data: accuracy, reward, completion length, policy loss, training signal, accuracy over
-tokens, entropy, gradient norm and KL; with a value model also its explained variance, loss, values and returns.
+tokens, entropy, gradient norm, how far bfloat16 weights have followed, and KL; with a value model also its explained
+variance, loss, values and returns.
 
 `winnow plot` draws these panels with matplotlib, and the page of `winnow report` draws them in a browser. A quantity
 has the same style in all panels. Its colour is for drawings of one run; with several runs, each run has one colour.
@@ -93,6 +94,7 @@ MEAN_REWARD = Quantity("mean", "blue")
 MEAN_LENGTH, LONGEST = Quantity("mean", "blue"), Quantity("longest", "grey", "dotted")
 CUT_OFF = Quantity("cut off", "orange", "dashed")
 LOSS, ENTROPY, GRADIENT = Quantity("loss", "blue"), Quantity("entropy", "blue"), Quantity("norm", "blue")
+FOLLOWED = Quantity("followed", "blue")
 FLAT, KEPT = Quantity("flat groups", "orange", "dashed"), Quantity("rollouts kept", "green", "dotted")
 TRAINED = Quantity("rollouts trained on", "blue")
 DIVERGENCES = {"loss/kl": Quantity("KL term", "blue"), "reward/kl": Quantity("KL in the reward", "orange", "dashed")}
@@ -101,7 +103,7 @@ VALUE, RETURN = Quantity("mean value", "blue"), Quantity("mean return", "green",
 
 
 def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
-    """Up to nine panels, eleven for a run with a value model, none for a run without a step. `rows` are in step order;
+    """Up to ten panels, twelve for a run with a value model, none for a run without a step. `rows` are in step order;
     `evaluated` selects the comparable evaluations in them. Panels without data are omitted.
     """
     steps = training_rows(rows)
@@ -112,6 +114,7 @@ def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Ru
     drawn += [_signal(steps, rows), _budget(steps, rows, evaluated)]
     drawn += _of_metrics("entropy", "nats per token", {"policy/entropy": ENTROPY}, steps, rows)
     drawn += _of_metrics("gradient norm", "norm before clipping", {"policy/grad_norm": GRADIENT}, steps, rows)
+    drawn += _of_metrics("weights", "move made, of the masters' move", {"policy/move_followed": FOLLOWED}, steps, rows)
     drawn += _of_metrics("KL divergence from the reference", "nats per token", DIVERGENCES, steps, rows, zero=True)
     if any(name in row for row in steps for name in VALUED):
         drawn += [_explained(steps, rows), _values(steps, rows)]

@@ -119,7 +119,8 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         of_step = describe(groups, updates, planned=len(prompts), pass_rates=pass_rates)
         metrics = {**of_step, **rounds_metrics(run, counts, groups), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run.members, groups), **critic_tally.metrics()}
-        metrics |= turn_metrics(run.members, groups)
+        metrics |= {**turn_metrics(run.members, groups), **run.learner.move_metrics("policy")}
+        metrics |= run.critic.move_metrics("critic") if run.critic else {}
         metrics |= {**ahead, **planned.draw_metrics(step), **progress.clock.metrics("time/training_hours")}
         metrics |= progress.alarms.metrics(step, metrics)
         report = run.logbook.finish(step, metrics)

@@ -69,6 +69,7 @@ ILL = [
     ("engine_lags", run(20, **LAGGING), [12]),  # steps 8 to 12: (0.01 + ... + 0.05) / 5 = 0.03; before, 0.02
     ("engine_lags", run(20, **BESIDE), [15]),  # (0 + 0 + 0.03 + 0.08) / 4 = 0.0275 at steps 0, 5, 10, 15
     ("stale_rollouts", run(12, policy__staleness_sample_size=from_step(4, 0.3, 0.9)), [7]),  # (0.9 + 4 x 0.3) / 5
+    ("weights_lag", run(20, policy__move_followed=lambda s: 0.03 * (s + 1), policy__move_noise=9.0), [5]),
     ("no_learning", run(150), [99]),
     ("no_learning", run(150, reward__mean=lambda s: 0.4 + 0.005 * (s % 2)), [49]),
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
@@ -145,6 +146,8 @@ WELL = [
     ("engine_lags", run(20, **{**BESIDE, "policy__engine_lag_sem": every_fifth(lambda s: 0.03)})),
     ("stale_rollouts", run(12, policy__staleness_sample_size=0.5)),
     ("stale_rollouts", run(12, policy__staleness_sample_size=one_step(4, 0.01, 0.9))),
+    ("weights_lag", run(12, policy__move_followed=from_step(5, 0.5, 0.1))),
+    ("weights_lag", run(5, policy__move_followed=0.1)),
     ("no_learning", run(99)),
     ("no_learning", run(49, reward__mean=lambda s: 0.4 + 0.005 * (s % 2))),
     ("no_learning", run(150, reward__accuracy=0.97)),

@@ -26,6 +26,7 @@ from winnow.memory.footprint import (
     logits_bytes,
     master_bytes,
     optimizer_bytes,
+    sample_bytes,
 )
 from winnow.memory.usage import MIB
 from winnow.models.adapter import add_lora
@@ -111,7 +112,8 @@ def test_weights_masters_gradients_and_moments_are_exact(kept, lora):
     assert gradient_bytes(drawn) == sized(optimizer.gradients())
     optimizer.step()
     state = optimizer.state()
-    assert optimizer_bytes(drawn) == sized(value for name, value in state.items() if not name.endswith("/master"))
+    rest = sized(value for name, value in state.items() if not name.endswith("/master"))
+    assert optimizer_bytes(drawn) + sample_bytes(drawn, masters=bool(optimizer.saves_masters)) == rest
     saved = [value for name, value in state.items() if name.endswith("/master")]
     assert bool(saved) == (kept == "masters" and not lora)
     assert not saved or master_bytes(drawn) == sized(saved)
@@ -268,6 +270,8 @@ def test_a_share_is_of_rows_and_trained_in_float32():
     assert footprint.gradient_share_bytes(model, 4) == 4 * numbers
     assert footprint.moment_share_bytes(model, 4) == 2 * 4 * numbers + 4 * 6
     assert footprint.frozen_share_bytes(model, 4) == 2 * numbers
+    samples = 2 * 3 + 2 * (2 + 2)  # one number of each row
+    assert footprint.sample_bytes(model, masters=True, ranks=4) == 4 * samples
     model.embedding.weight.requires_grad_(False)  # as it is, and never updated
     assert footprint.share_bytes(model, 4) == 2 * 12 + 4 * (numbers - 12) + 3 * 4
     assert footprint.gradient_share_bytes(model, 4) == 4 * (numbers - 12)

@@ -65,9 +65,11 @@ def test_accuracy_comes_first_and_panels_without_data_are_omitted(rows, figure):
     assert drawn == [
         "accuracy", "reward", "completion length", "policy loss", "signal", BUDGET, "entropy", "gradient norm",
     ]  # fmt: skip
-    with_kl = [{**row, "loss/kl": 0.1} if "budget/rollouts" in row else row for row in rows]
-    assert [axes.get_title() for axes in draw(with_kl, title="toy").axes if axes.get_title()][8:] == [
-        "KL divergence from the reference"
+    more = {"loss/kl": 0.1, "policy/move_followed": 0.5}
+    with_more = [{**row, **more} if "budget/rollouts" in row else row for row in rows]
+    assert [axes.get_title() for axes in draw(with_more, title="toy").axes if axes.get_title()][8:] == [
+        "weights",
+        "KL divergence from the reference",
     ]
     bare = [{"step": 0, "budget/rollouts": 4, "reward/mean": 0.5}]
     assert len([axes for axes in draw(bare, title="toy").axes if axes.get_title()]) == 5

@@ -3,15 +3,24 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from winnow.commands.check.dry_run import check_lines, describe, dry_run
+from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
 from winnow.config_keys import format_toml
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.models.products import Products
 from winnow.tasks.templates import Rendered
-from winnow.training.setup.advice import LARGE, advice, before_training, dropped_prompts, faster_decoding
+from winnow.training.setup.advice import (
+    LARGE,
+    advice,
+    before_training,
+    dropped_prompts,
+    faster_decoding,
+    slow_bfloat16,
+)
 from winnow.training.setup.budget import budget
 from winnow.training.setup.prompts import HeldOut
 from winnow.training.setup.resolve import resolve_members
@@ -285,3 +294,35 @@ def test_decoding_in_bfloat16_is_not_advised_otherwise(tmp_path, change):
 def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_path):
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
     assert list(faster_decoding(members(), plan, tmp_path / "none")) == []
+    assert list(slow_bfloat16(members(model={"dtype": "bfloat16"}), plan, tmp_path / "none")) == []
+
+
+def test_check_measures_products_of_the_models_shape_on_a_cpu_alone(monkeypatch):
+    def measured(inputs, outputs):
+        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0})
+
+    monkeypatch.setattr("winnow.commands.check.dry_run.measure_products", measured)
+    sizes = SimpleNamespace(hidden_size=576, intermediate_size=1536)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: sizes))
+    (line,) = product_lines(SimpleNamespace(device="cpu", model=model))
+    assert numbers(line) == [512, 576, 576, 1536, 2, 200, 800, 0.25]
+    assert list(product_lines(SimpleNamespace(device="cuda:0", model=model))) == []
+    sizes.intermediate_size = None  # of a family with another MLP
+    assert list(product_lines(SimpleNamespace(device="cpu", model=model))) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "dtype", "warned"),
+    [
+        ("fma avx512f", "cpu", "bfloat16", True),
+        ("fma avx512_bf16", "cpu", "bfloat16", False),
+        ("amx_bf16", "cpu", "bfloat16", False),
+        ("fma avx512f", "cpu", "float32", False),
+        ("fma avx512f", "cuda", "bfloat16", False),
+    ],
+)
+def test_bfloat16_is_warned_about_on_a_cpu_without_instructions_for_it(tmp_path, flags, device, dtype, warned):
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text(f"processor : 0\nflags : {flags}\n")
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", 1, "always", device),))
+    assert bool(list(slow_bfloat16(members(model={"dtype": dtype}), plan, cpu))) == warned

@@ -274,6 +274,32 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {LAG: lag, "before": was})
 
 
+FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
+
+
+@alarm(
+    meaning="the bfloat16 weights, which sample and whose gradient is taken, have followed less than half of the move "
+    "of their float32 masters",
+    cause="every weight is in the middle of its rounding cell at first, as in a checkpoint published in bfloat16, and "
+    "moves only after its master has moved half a cell; optimizer.master_offset = true removes this delay, as does "
+    "model.dtype = 'float32'",
+    keys=("optimizer.master_offset", "optimizer.master_weights", "model.dtype", "optimizer.learning_rate"),
+    limits=("steps", "move_followed"),
+    reads=(FOLLOWED, NOISE),
+)
+def weights_lag(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """policy/move_followed is below its limit in the newest step, after more than `steps` steps that measured it. In
+    the first steps it is noisy, because few weights have moved.
+    """
+    if not past.rows or FOLLOWED not in past.rows[-1] or len(values(past.rows, FOLLOWED)) <= limits.steps:
+        return None
+    share = past.rows[-1][FOLLOWED]
+    if not share < limits.move_followed:
+        return None
+    text = f"the weights in use have made {share:.1%} of the move of their float32 masters since the start"
+    return Evidence(text, {FOLLOWED: share, NOISE: past.rows[-1].get(NOISE, math.nan)})
+
+
 EXPLAINED = "critic/explained_variance"
 CONSTANT = 0.0  # explained variance of a constant prediction
 

@@ -18,9 +18,16 @@ from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes,
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
+from winnow.models.products import measure_products
 from winnow.tasks.source import FORMS
 from winnow.training.sampling.draw import make_history
-from winnow.training.setup.advice import advice, dropped_prompts, faster_decoding, missing_answer_forms
+from winnow.training.setup.advice import (
+    advice,
+    dropped_prompts,
+    faster_decoding,
+    missing_answer_forms,
+    slow_bfloat16,
+)
 from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.setup.critic_checks import check_start, check_value_model
 from winnow.training.setup.gold_check import check_golds
@@ -281,9 +288,11 @@ def check_lines(
     yield from describe(settings, counts)
     if plan is not None:
         yield from map(sanitize, plan.lines(result.room))
+    if result.demand is not None and memory is None:
+        yield from product_lines(result.demand)
     if prove is not None:
         yield from proof_lines(members, result.demand, prove)
-    planned = faster_decoding(members, plan) if plan is not None else ()
+    planned = (*faster_decoding(members, plan), *slow_bfloat16(members, plan)) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     forms = missing_answer_forms(members, first) if first else ()
     for sentence in (*result.warnings, *forms, *unfit, *planned):
@@ -302,6 +311,21 @@ def check_lines(
             key="model.path",
             code="data.missing",
         )
+
+
+def product_lines(demand: Demand) -> Iterator[str]:
+    """How fast this CPU multiplies in both precisions, in the shape of the policy's MLP; nothing for another device."""
+    sizes = demand.model.config.get_text_config()
+    width = getattr(sizes, "intermediate_size", None)
+    if not str(demand.device).startswith("cpu") or not isinstance(width, int):
+        return
+    found = measure_products(sizes.hidden_size, width)
+    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in found.gflops.items())
+    yield (
+        f"{'products':<13}[{found.tokens}, {found.inputs}] x [{found.inputs}, {found.outputs}] on this CPU, "
+        f"{found.threads} thread{'s' * (found.threads > 1)}: {rates} GFLOP/s; in bfloat16 they take {found.ratio:.2f} "
+        f"of float32's time"
+    )
 
 
 def proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:

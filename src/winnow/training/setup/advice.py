@@ -111,6 +111,20 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
         )
 
 
+def slow_bfloat16(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
+    """A sentence where the policy computes in bfloat16 on a CPU without instructions for it. `cpu` is the file that
+    lists the instructions.
+    """
+    on_cpu = any(part.name == "weights" and part.device == "cpu" for part in plan.parts)
+    if on_cpu and members.config.model.dtype == "bfloat16" and cpu.exists():
+        flags = cpu.read_text(encoding="utf-8").split()
+        if "flags" in flags and not BFLOAT16.intersection(flags):
+            yield (
+                "model.dtype = 'bfloat16': this CPU has no instructions for bfloat16, so its products may be many "
+                "times slower than in float32 (see the measured products); use model.dtype = 'float32' here"
+            )
+
+
 def _is_required(mark: str, first: FirstPrompt) -> bool:
     """Whether a mark is in the prompt, or consists of tags that are single tokens in the policy's vocabulary."""
     tags = re.findall(TAG, mark)

@@ -34,6 +34,13 @@ def _check_rounding_of(optimizer: OptimizerSection, key: str, *, dtype: str, ada
             key=f"{key}.stochastic_rounding",
             code="config.no_effect",
         )
+    if optimizer.master_offset and not (rounds and optimizer.master_weights):
+        raise ConfigError(
+            f"{key}.master_offset has no effect where no float32 copies of bfloat16 weights are trained",
+            remedy=f"remove it; it needs model.dtype = 'bfloat16', {key}.master_weights = true, and no lora",
+            key=f"{key}.master_offset",
+            code="config.no_effect",
+        )
     if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
         raise ConfigError(
             f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",

@@ -20,6 +20,12 @@ WHOLE = {
         "usable": 2.5,
         "instructions": ["avx2", "avx512f", "amx_bf16"],
     },
+    "products": {
+        "shape": [512, 1024, 1024],
+        "threads": 2,
+        "gflops": {"float32": 208.4, "bfloat16": 937.1},
+        "bfloat16_to_float32_time": 0.222,
+    },
     "memory": {"bytes": 64 * 2**30, "free_bytes": 48 * 2**30},
     "cuda": {
         "built_for": "CUDA 12.8",
@@ -69,7 +75,13 @@ WHOLE = {
 BARE = WHOLE | {
     "winnow": {"version": "0.16.0", "commit": None},
     "system": WHOLE["system"] | {"virtual_env": False},
-    "processor": WHOLE["processor"] | {"usable": 16, "instructions": []},
+    "processor": WHOLE["processor"] | {"usable": 16, "instructions": [], "bfloat16": False},
+    "products": {
+        "shape": [16, 1024, 1024],
+        "threads": 16,
+        "gflops": {"float32": 40.0, "bfloat16": 2.0},
+        "bfloat16_to_float32_time": 20.0,
+    },
     "memory": {"bytes": 2**30, "free_bytes": None},
     "cuda": {
         "built_for": None,
