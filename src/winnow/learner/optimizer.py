@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
@@ -129,7 +129,7 @@ class Optimizer:
         """Make one update from the gradients. For a gradient that is not finite, only the schedule advances. The
         gradients are cleared in both cases.
         """
-        norm = gather_whole(torch.nn.utils.get_total_norm(self.gradients()))
+        norm = gather_whole(total_norm(self.gradients()))
         size = number_of(norm, unknown=2 * self._max_grad_norm)  # a gradient without numbers is clipped
         result = self._advance(size, skipped=not math.isfinite(size))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
@@ -212,6 +212,16 @@ class Optimizer:
             remedy="resume with the model, the adapters and the moments that the run started with",
             code="run_folder.other_model",
         )
+
+
+def total_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """The L2 norm of all gradients together, from those of their rows.
+
+    On a CPU torch adds up the squares of a float32 tensor nearly one after another. Of the 28 million numbers of an
+    embedding, that norm lacks 0.2%, and how much it lacks depends on the ranks' shares.
+    """
+    rows = [torch.linalg.vector_norm(g, dim=-1) if g.dim() > 1 else g for g in gradients]
+    return torch.nn.utils.get_total_norm(rows)
 
 
 def _make_variant(

@@ -181,3 +181,12 @@ def test_consecutive_skipped_updates_are_counted_across_a_resume() -> None:
     set_gradients(of, 1)
     resumed.step()
     assert (resumed.not_finite, resumed.taken, resumed.updates) == (0, 1, 5)
+
+
+def test_the_norm_of_millions_of_numbers_is_exact_to_float32():
+    generator = torch.Generator().manual_seed(0)
+    of = {"w": nn.Parameter(torch.zeros(8192, 512)), "b": nn.Parameter(torch.zeros(3))}
+    for parameter in of.values():
+        parameter.grad = 1e-4 * torch.randn(parameter.shape, generator=generator)
+    exact = math.sqrt(sum(parameter.grad.double().square().sum().item() for parameter in of.values()))
+    assert optimizer(of).step().grad_norm == pytest.approx(exact, rel=1e-6)
