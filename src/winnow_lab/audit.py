@@ -15,7 +15,6 @@ import typer
 from winnow.commands.command_line import BAD_INPUT, FAILED, Sets, print_text
 from winnow.config import Config, RewardPart, RewardSection
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.scoring import build_config, verifiers_for
 from winnow.families import REWARD, TASK, RewardTraits
 from winnow.options import bind
 from winnow.records import Outcome, Problem
@@ -37,6 +36,7 @@ from winnow.verify.golds import (
     task_of,
 )
 from winnow.view.text import format_percent, sanitize, shorten
+from winnow_lab.scoring import build_config, verifiers_for
 
 
 def audit(

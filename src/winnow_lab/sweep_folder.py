@@ -26,11 +26,11 @@ from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import RunFolderError, resumable
 from winnow.state.disk import check_kind, errors_as, write_json
-from winnow.state.folder import LOCK, Lock, LockedFolder, refuse_foreign
+from winnow.state.folder import LOCK, SWEEP, Lock, LockedFolder, refuse_foreign
 from winnow.state.log import append, ends_cut, named
 from winnow.state.manifest import MANIFEST
 
-SWEEP, LEDGER, SETTINGS, COMPARISON = "sweep.json", "ledger.jsonl", "config.toml", "comparison"
+LEDGER, SETTINGS, COMPARISON = "ledger.jsonl", "config.toml", "comparison"
 FORMAT = 1
 
 Status = Literal["began", "finished", "stopped", "failed"]  # stopped: saved after a signal; a resume continues

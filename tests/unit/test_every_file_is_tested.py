@@ -7,6 +7,7 @@ from pathlib import Path
 import winnow
 
 SOURCE = Path(winnow.__file__).parent
+LAB = SOURCE.parent / "winnow_lab"
 TESTS = Path(__file__).parents[1]
 COVERED = {  # source file: the test file that covers it, where none has its name
     "__main__.py": "e2e/test_wheel.py",
@@ -19,16 +20,9 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "algos/selectors.py": "oracle/test_selection.py",
     "budget/pass_rates.py": "unit/budget/test_estimates.py",
     "budget/sampling.py": "unit/budget/test_prompt_sampling.py",
-    "commands/audit.py": "unit/commands/audit/test_audit.py",
     "commands/check/dry_run.py": "unit/training/test_budget_and_advice.py",
     "commands/check/rehearsal.py": "unit/commands/check/test_proof.py",
     "commands/command_line.py": "unit/commands/test_cli.py",
-    "commands/compare/cautions.py": "unit/commands/compare/test_compare_command.py",
-    "commands/compare/comparison.py": "unit/commands/compare/test_compare_command.py",
-    "commands/compare/curve.py": "unit/commands/compare/test_speed_up.py",
-    "commands/compare/inputs.py": "unit/commands/compare/test_curve_csv.py",
-    "commands/compare/picture.py": "unit/commands/compare/test_compare_command.py",
-    "commands/compare/text.py": "unit/commands/compare/test_compare_command.py",
     "commands/doctor/text.py": "unit/commands/doctor/test_doctor_text.py",
     "commands/eval.py": "e2e/test_eval_command.py",
     "commands/export.py": "unit/commands/test_cli.py",
@@ -36,29 +30,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "commands/init.py": "unit/commands/init/test_project.py",
     "commands/list.py": "unit/commands/list/test_catalog.py",
     "commands/plot.py": "unit/commands/test_cli.py",
-    "commands/profile/measurement.py": "unit/commands/profile/test_apart.py",
-    "commands/profile/picture.py": "unit/commands/profile/test_panels.py",
-    "commands/profile/plan.py": "unit/commands/profile/test_step_plan.py",
-    "commands/profile/plan_text.py": "unit/commands/profile/test_step_plan.py",
-    "commands/profile/setting.py": "unit/commands/profile/test_step_plan.py",
-    "commands/profile/text.py": "unit/commands/profile/test_profiled.py",
-    "commands/profile/work.py": "unit/commands/profile/test_apart.py",
-    "commands/replay/text.py": "unit/commands/replay/test_replaying.py",
-    "commands/report/data.py": "unit/commands/report/test_report_server.py",
-    "commands/report/files.py": "unit/commands/report/test_report.py",
-    "commands/report/groups.py": "unit/commands/report/test_run_data.py",
-    "commands/report/headline.py": "unit/commands/report/test_run_data.py",
-    "commands/report/html.py": "unit/commands/report/test_rollouts.py",
-    "commands/report/server.py": "unit/commands/report/test_report_server.py",
-    "commands/score/folder.py": "unit/commands/score/test_score.py",
     "commands/show.py": "unit/commands/show/test_show.py",
-    "commands/sweep/display.py": "unit/commands/sweep/test_run_sweep.py",
-    "commands/sweep/file.py": "unit/commands/sweep/test_grid.py",
-    "commands/sweep/loop.py": "unit/commands/sweep/test_run_sweep.py",
-    "commands/sweep/on_ray.py": "with_ray/test_sweep_on_ray.py",
-    "commands/sweep/plan.py": "unit/commands/sweep/test_sweep_plan.py",
-    "commands/sweep/process.py": "unit/commands/sweep/test_run_sweep.py",
-    "commands/sweep/tied_child.py": "unit/commands/sweep/test_run_sweep.py",
     "commands/train/elastic.py": "e2e/test_ranks_launch.py",
     "commands/train/here.py": "e2e/test_train.py",
     "commands/train/on_ray.py": "with_ray/test_train_on_ray.py",
@@ -102,7 +74,6 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "evaluation/progress.py": "unit/commands/test_evaluation_progress.py",
     "evaluation/result.py": "unit/evaluation/test_evaluation_report.py",
     "evaluation/run.py": "e2e/test_eval_command.py",
-    "evaluation/scoring.py": "unit/commands/score/test_score.py",
     "evaluation/settings.py": "unit/evaluation/test_run_settings.py",
     "evaluation/text.py": "unit/evaluation/test_evaluation_report.py",
     "families.py": "unit/test_registry.py",
@@ -127,10 +98,9 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "run_view/data.py": "unit/commands/test_python_door.py",
     "run_view/panels.py": "unit/run_view/test_plot.py",
     "run_view/summary.py": "unit/run_view/test_plot.py",
-    "run_view/tokens.py": "unit/commands/report/test_run_data.py",
-    "state/costs.py": "unit/state/test_cost_file.py",
+    "run_view/tokens.py": "unit/winnow_lab/report/test_run_data.py",
     "state/folder.py": "unit/state/test_run_folder.py",
-    "state/foreign/log.py": "unit/state/foreign/test_trl.py",
+    "state/foreign/log.py": "unit/winnow_lab/logs/test_trl.py",
     "state/manifest.py": "unit/state/test_run_folder.py",
     "state/resume.py": "unit/state/test_input_digests.py",
     "state/rollout_columns.py": "unit/state/test_log_damage.py",
@@ -176,12 +146,44 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "version.py": "unit/test_installed.py",
     "view/drawing.py": "unit/run_view/test_plot.py",
     "view/screen.py": "unit/view/test_foreign_logs.py",
+    "winnow_lab/audit.py": "unit/winnow_lab/audit/test_audit.py",
+    "winnow_lab/compare/cautions.py": "unit/winnow_lab/compare/test_compare_command.py",
+    "winnow_lab/compare/comparison.py": "unit/winnow_lab/compare/test_compare_command.py",
+    "winnow_lab/compare/curve.py": "unit/winnow_lab/compare/test_speed_up.py",
+    "winnow_lab/compare/inputs.py": "unit/winnow_lab/compare/test_curve_csv.py",
+    "winnow_lab/compare/picture.py": "unit/winnow_lab/compare/test_compare_command.py",
+    "winnow_lab/compare/text.py": "unit/winnow_lab/compare/test_compare_command.py",
+    "winnow_lab/costs.py": "unit/winnow_lab/test_cost_file.py",
+    "winnow_lab/profile/measurement.py": "unit/winnow_lab/profile/test_apart.py",
+    "winnow_lab/profile/picture.py": "unit/winnow_lab/profile/test_panels.py",
+    "winnow_lab/profile/plan.py": "unit/winnow_lab/profile/test_step_plan.py",
+    "winnow_lab/profile/plan_text.py": "unit/winnow_lab/profile/test_step_plan.py",
+    "winnow_lab/profile/setting.py": "unit/winnow_lab/profile/test_step_plan.py",
+    "winnow_lab/profile/text.py": "unit/winnow_lab/profile/test_profiled.py",
+    "winnow_lab/profile/work.py": "unit/winnow_lab/profile/test_apart.py",
+    "winnow_lab/replay/text.py": "unit/winnow_lab/replay/test_replaying.py",
+    "winnow_lab/report/data.py": "unit/winnow_lab/report/test_report_server.py",
+    "winnow_lab/report/files.py": "unit/winnow_lab/report/test_report.py",
+    "winnow_lab/report/groups.py": "unit/winnow_lab/report/test_run_data.py",
+    "winnow_lab/report/headline.py": "unit/winnow_lab/report/test_run_data.py",
+    "winnow_lab/report/html.py": "unit/winnow_lab/report/test_rollouts.py",
+    "winnow_lab/report/server.py": "unit/winnow_lab/report/test_report_server.py",
+    "winnow_lab/score/folder.py": "unit/winnow_lab/score/test_score.py",
+    "winnow_lab/scoring.py": "unit/winnow_lab/score/test_score.py",
+    "winnow_lab/sweep/display.py": "unit/winnow_lab/sweep/test_run_sweep.py",
+    "winnow_lab/sweep/file.py": "unit/winnow_lab/sweep/test_grid.py",
+    "winnow_lab/sweep/loop.py": "unit/winnow_lab/sweep/test_run_sweep.py",
+    "winnow_lab/sweep/on_ray.py": "with_ray/test_sweep_on_ray.py",
+    "winnow_lab/sweep/plan.py": "unit/winnow_lab/sweep/test_sweep_plan.py",
+    "winnow_lab/sweep/process.py": "unit/winnow_lab/sweep/test_run_sweep.py",
+    "winnow_lab/sweep/tied_child.py": "unit/winnow_lab/sweep/test_run_sweep.py",
 }
 
 
 def files() -> set[str]:
-    """Every file of the package but those that only make a folder a package or declare a command."""
-    return {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
+    """Every file of winnow and of winnow_lab but those that only make a folder a package or declare a command."""
+    paths = {path: SOURCE for path in SOURCE.rglob("*.py")} | {path: LAB.parent for path in LAB.rglob("*.py")}
+    return {path.relative_to(above).as_posix() for path, above in paths.items() if path.name != "__init__.py"}
 
 
 def has_own_test(file: str) -> bool:

@@ -30,6 +30,7 @@ from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
 FOLDER = "checkpoints"
+SWEEP = "sweep.json"  # in a folder of runs that one sweep launches; see winnow_lab/sweep_folder.py
 TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
 _NAME = re.compile(r"step-(\d+)")
 

@@ -29,7 +29,7 @@ from winnow.background import BackgroundWork
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
-from winnow.state.foreign import file_of, open_log
+from winnow.state.foreign import file_of, noting_lost_readers, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
 
 if TYPE_CHECKING:
@@ -148,12 +148,13 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
         return [path]
     files = files_in(path) or files_by_step(path)
     if not files:
-        raise DataError(
-            f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
-            f"log.every)",
-            remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
-            code="data.missing",
-        )
+        with noting_lost_readers(path):
+            raise DataError(
+                f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
+                f"log.every)",
+                remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
+                code="data.missing",
+            )
     if step is not None and step not in files:
         first, *others = files
         steps = f"{len(files)} steps from {first} to {others[-1]}" if others else f"step {first}"

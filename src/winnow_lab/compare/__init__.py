@@ -38,15 +38,15 @@ def compare(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write the tables without the picture.")] = False,
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
-    from winnow.commands.compare.comparison import compare_inputs
-    from winnow.commands.compare.text import table, tables
-    from winnow.state.costs import read_costs
     from winnow.state.disk import check_new, write_output_folder
+    from winnow_lab.compare.comparison import compare_inputs
+    from winnow_lab.compare.text import table, tables
+    from winnow_lab.costs import read_costs
 
     if output is not None:
         check_new(output)
         if not no_plot:
-            from winnow.commands.compare.picture import pictures
+            from winnow_lab.compare.picture import pictures
     step_costs = None if costs is None else read_costs(costs)
     comparison = compare_inputs(paths, baseline=baseline, task=task, measure=measure, costs=step_costs)
     print_text(table(comparison))

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from winnow.commands.compare.curve import AXES, MEASURES, Curve
-from winnow.commands.compare.groups import ReadRun, SeedGroup
-from winnow.commands.compare.speed_up import Plateau, SeedTime
 from winnow.config import leaves
 from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown, within
+from winnow_lab.compare.curve import AXES, MEASURES, Curve
+from winnow_lab.compare.groups import ReadRun, SeedGroup
+from winnow_lab.compare.speed_up import Plateau, SeedTime
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds

@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from winnow.algos.costs import StepCosts
-from winnow.commands.compare.cautions import cautions, time_cautions
-from winnow.commands.compare.curve import ACCURACY, AXES, MEASURES, Estimate, MeanCurve, estimate, mean_curve
-from winnow.commands.compare.groups import Reading, ReadRun, SeedGroup, seed_groups
-from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.compare.speed_up import (
+from winnow.errors import ConfigError, DataError, near_miss
+from winnow.records import FloatArray
+from winnow.run_view.configuration import at
+from winnow.state.logbook import read_rows
+from winnow.state.rollout_files import files_in
+from winnow_lab.compare.cautions import cautions, time_cautions
+from winnow_lab.compare.curve import ACCURACY, AXES, MEASURES, Estimate, MeanCurve, estimate, mean_curve
+from winnow_lab.compare.groups import Reading, ReadRun, SeedGroup, seed_groups
+from winnow_lab.compare.inputs import named_inputs
+from winnow_lab.compare.speed_up import (
     Plateau,
     SeedTime,
     SpeedUp,
@@ -24,11 +29,6 @@ from winnow.commands.compare.speed_up import (
     speed_up,
     time_ratio,
 )
-from winnow.errors import ConfigError, DataError, near_miss
-from winnow.records import FloatArray
-from winnow.run_view.configuration import at
-from winnow.state.logbook import read_rows
-from winnow.state.rollout_files import files_in
 
 BINS = ("0", "≤25", "≤50", "≤75", "<100", "100")  # percent; each pass rate is in the first bin that fits
 _EDGES = (0.0, 0.25, 0.5, 0.75)

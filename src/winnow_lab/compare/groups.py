@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from winnow.algos.costs import StepCosts, StepWork
-from winnow.commands.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, measurable
-from winnow.commands.compare.inputs import NamedFile, NamedRun, read_curves
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
 from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
+from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, measurable
+from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
 
 Row = Mapping[str, float]
 

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.commands.compare.curve import AXES, MEASURES, SHARES, Curve
 from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind
-from winnow.state.folder import is_checkpoint_path
+from winnow.state.folder import SWEEP, is_checkpoint_path
 from winnow.state.foreign import open_log
 from winnow.state.logbook import is_logged
 from winnow.state.manifest import MANIFEST
-from winnow.state.sweep_folder import SWEEP, SweepRun, read_contents, read_sweep, sweep_of
+from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
+from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
 
 
 @dataclass(frozen=True)

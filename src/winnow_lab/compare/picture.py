@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from winnow.commands.compare.comparison import BINS, GroupComparison
-from winnow.commands.compare.curve import NORMAL, MeanCurve, heading
-from winnow.commands.compare.speed_up import SHARE, TimeRatio
-from winnow.commands.compare.text import bound, unreached
 from winnow.view.drawing import EngFormatter, Figure, Line2D, MaxNLocator, Patch, new_figure, picture, scale_of_shares
 from winnow.view.text import one_line
+from winnow_lab.compare.comparison import BINS, GroupComparison
+from winnow_lab.compare.curve import NORMAL, MeanCurve, heading
+from winnow_lab.compare.speed_up import SHARE, TimeRatio
+from winnow_lab.compare.text import bound, unreached
 
 # The baseline is black; the others have Okabe and Ito's colours. Dashes and markers differ too, for prints without
 # colour.

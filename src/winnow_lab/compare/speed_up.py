@@ -27,8 +27,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from winnow.algos.intervals import Interval, of_seed_means, over_seeds
-from winnow.commands.compare.curve import AXES, Curve, OnSharedX, on_shared_x
 from winnow.records import FloatArray
+from winnow_lab.compare.curve import AXES, Curve, OnSharedX, on_shared_x
 
 Ending = Literal["reached", "never", "at the first"]
 ROUNDING = 1e-9  # of a mean: sums of the same accuracies in another order count as equal

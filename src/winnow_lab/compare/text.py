@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from winnow.commands.compare.comparison import BINS, GroupComparison, SpeedUpRow, per_step
-from winnow.commands.compare.curve import NORMAL, Estimate, heading, title
-from winnow.commands.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
 from winnow.view.text import format_count, format_duration, one_line, sanitize
+from winnow_lab.compare.comparison import BINS, GroupComparison, SpeedUpRow, per_step
+from winnow_lab.compare.curve import NORMAL, Estimate, heading, title
+from winnow_lab.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
 
 GAP = 2  # columns between two cells
 STILL_RISING, UNSTABLE = "still rising", "unstable"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from winnow.algos.costs import StepCosts
-    from winnow.commands.profile.measurement import Profile
-    from winnow.commands.profile.plan import StepPlan
-    from winnow.commands.profile.points import PointResult, ProfileRequest
+    from winnow_lab.profile.measurement import Profile
+    from winnow_lab.profile.plan import StepPlan
+    from winnow_lab.profile.points import PointResult, ProfileRequest
 
 
 SUFFIXES = (".csv", ".json", ".png", ".svg")
@@ -111,10 +111,10 @@ def profile(
     """Time sampling, updates and steps on this machine for several numbers of rollouts. Saves no model.
     With --plan, choose n, m and the prompts per step from these times and a run's statistics.
     """
-    from winnow.commands.profile.measurement import prepare_profile
-    from winnow.commands.profile.points import ProfileRequest, parse_counts
     from winnow.memory.plan import parse_bytes
     from winnow.state.disk import check_new
+    from winnow_lab.profile.measurement import prepare_profile
+    from winnow_lab.profile.points import ProfileRequest, parse_counts
 
     of_plan = {
         "--run": run, "--costs": costs, "--prompts": prompts, "--memory": memory, "--until": until, "--noise": noise,
@@ -138,9 +138,9 @@ def profile(
     files = [] if output is None else [output.with_name(output.name + suffix) for suffix in suffixes]
     check_new(*files)
     if plan and run is not None:
-        from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, prepare_plan
-        from winnow.commands.profile.plan_text import opening_lines
-        from winnow.state.costs import read_costs
+        from winnow_lab.costs import read_costs
+        from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, prepare_plan
+        from winnow_lab.profile.plan_text import opening_lines
 
         wanted = PlanRequest(
             prompts=prompts,
@@ -168,8 +168,8 @@ def _measured_costs(
     plan: StepPlan, config: Path, sets: list[str] | tuple[()], unset: list[str] | tuple[()], request: ProfileRequest
 ) -> StepCosts:
     """Measure the two curves of a plan now, and print each point."""
-    from winnow.commands.profile.plan import costs_of, curves_to_measure, measure_points
-    from winnow.commands.profile.text import line, opening
+    from winnow_lab.profile.plan import costs_of, curves_to_measure, measure_points
+    from winnow_lab.profile.text import line, opening
 
     profile = curves_to_measure(config, sets, plan, request, unset=unset)
     for text in opening(profile):
@@ -182,9 +182,9 @@ def _measured_costs(
 
 def _print_plan(plan: StepPlan, costs: StepCosts, config: Path, files: list[Path]) -> None:
     """Print the plan with these costs. Write it to `files`, with the costs where they were measured."""
-    from winnow.commands.profile.plan_text import as_plan_json, plan_lines
-    from winnow.state.costs import as_json
     from winnow.state.disk import write_output_json
+    from winnow_lab.costs import as_json
+    from winnow_lab.profile.plan_text import as_plan_json, plan_lines
 
     clock = plan.clock(costs)
     candidates = plan.candidates(clock)
@@ -210,9 +210,9 @@ def _until_terminated(points: Iterable[Any]) -> Iterator[PointResult]:
 
 def _measure(profile: Profile, files: list[Path]) -> None:
     """Print and write each point as it is measured; then print and write what follows from all points."""
-    from winnow.commands.profile.text import Rows, as_json, closing, line, opening
     from winnow.installed import is_installed
     from winnow.state.disk import write_output_json
+    from winnow_lab.profile.text import Rows, as_json, closing, line, opening
 
     draws = bool(files) and is_installed("matplotlib")
     rows = Rows(files[0]) if files else None
@@ -227,7 +227,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     if files:
         write_output_json(files[1], as_json(profile))
         if draws:
-            from winnow.commands.profile.picture import draw_profile
+            from winnow_lab.profile.picture import draw_profile
 
             draw_profile(profile, *files[2:])
         print_text(f"written    {', '.join(map(str, files if draws else files[:2]))}")

@@ -22,15 +22,6 @@ from typing import IO, Any
 
 import torch
 
-from winnow.commands.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
-from winnow.commands.profile.work import (
-    check_limit,
-    is_out_of_memory,
-    lift_limit,
-    measure,
-    mentions_out_of_memory,
-    prefer_for_oom_kill,
-)
 from winnow.config import Config
 from winnow.errors import ConfigError, WinnowError, format_error
 from winnow.memory.usage import capacity
@@ -42,9 +33,18 @@ from winnow.state.manifest import describe_run
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import prompt_tokenizer, render_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
+from winnow_lab.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
+from winnow_lab.profile.work import (
+    check_limit,
+    is_out_of_memory,
+    lift_limit,
+    measure,
+    mentions_out_of_memory,
+    prefer_for_oom_kill,
+)
 
 Measure = Callable[[Job, Callable[[], None]], PointResult]
-PRELOADED = "winnow.commands.profile.work"
+PRELOADED = "winnow_lab.profile.work"
 LAST = 400  # characters of a process's last output
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.profile.measurement import Profile
-from winnow.commands.profile.points import Ending, PointResult, Way, measured, points_of, saturation, speed_up, steps
 from winnow.view.drawing import (
     BLUE,
     GREEN,
@@ -25,6 +23,8 @@ from winnow.view.drawing import (
     save_figure,
 )
 from winnow.view.text import one_line, shorten
+from winnow_lab.profile.measurement import Profile
+from winnow_lab.profile.points import Ending, PointResult, Way, measured, points_of, saturation, speed_up, steps
 
 LOOKS: tuple[dict[str, Any], ...] = (  # markers and dashes differ as well as colours
     {"color": BLUE, "marker": "o", "linestyle": "-"},

@@ -23,9 +23,20 @@ from winnow.algos.planning import (
     progress,
     second_moment,
 )
-from winnow.commands.profile.measurement import Profile, prepare_profile
-from winnow.commands.profile.points import PointResult, ProfileRequest, Way
-from winnow.commands.profile.run_statistics import (
+from winnow.config import Config
+from winnow.errors import ConfigError
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
+from winnow.memory.trained_model import policy_shapes
+from winnow.models.adapter import trained_parameters
+from winnow.models.device import planned_device
+from winnow.training.setup.budget import plan_devices
+from winnow.training.setup.members import Members
+from winnow.training.setup.prompts import run_prompts
+from winnow.training.setup.resolve import resolve_file
+from winnow_lab.costs import costs_of_profile
+from winnow_lab.profile.measurement import Profile, prepare_profile
+from winnow_lab.profile.points import PointResult, ProfileRequest, Way
+from winnow_lab.profile.run_statistics import (
     PredictedSeconds,
     RunStatistics,
     StepClock,
@@ -33,19 +44,8 @@ from winnow.commands.profile.run_statistics import (
     statistics_of,
     uncalibrated,
 )
-from winnow.commands.profile.setting import Setting, rule_of, setting_of, updates_of
-from winnow.commands.profile.text import row
-from winnow.config import Config
-from winnow.errors import ConfigError
-from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
-from winnow.memory.trained_model import policy_shapes
-from winnow.models.adapter import trained_parameters
-from winnow.models.device import planned_device
-from winnow.state.costs import costs_of_profile
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import run_prompts
-from winnow.training.setup.resolve import resolve_file
+from winnow_lab.profile.setting import Setting, rule_of, setting_of, updates_of
+from winnow_lab.profile.text import row
 
 NOISE = Noise(rollout=6.3, between=4.3)  # measured on the bundled policy: docs/planner.md
 SPREAD = 0.1  # share of the trained weights that AdamW's eps acts on, measured on the bundled policy

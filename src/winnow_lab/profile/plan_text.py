@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.profile.plan import Candidate, StepPlan
-from winnow.commands.profile.run_statistics import RunStatistics, StepClock
 from winnow.config import dump
 from winnow.memory.plan import format_bytes
 from winnow.run_view.configuration import differing, keys_of, within
-from winnow.state.costs import as_json
 from winnow.view.text import format_percent
+from winnow_lab.costs import as_json
+from winnow_lab.profile.plan import Candidate, StepPlan
+from winnow_lab.profile.run_statistics import RunStatistics, StepClock
 
 SHOWN = 10  # maximum number of candidates in the table
 CHOSEN = ("rollout.prompts_per_step", "rollout.rollouts_per_prompt", "select", "update.tokens_per_micro_batch")

@@ -9,8 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.profile.measurement import Profile
-from winnow.commands.profile.points import (
+from winnow.config import dump
+from winnow.memory.plan import format_bytes
+from winnow.models.device import describe_precision
+from winnow.state.disk import write_output
+from winnow.view.text import format_count, sanitize, shorten
+from winnow_lab.profile.measurement import Profile
+from winnow_lab.profile.points import (
     GAIN,
     WAYS,
     PointResult,
@@ -23,11 +28,6 @@ from winnow.commands.profile.points import (
     speed_up,
     steps,
 )
-from winnow.config import dump
-from winnow.memory.plan import format_bytes
-from winnow.models.device import describe_precision
-from winnow.state.disk import write_output
-from winnow.view.text import format_count, sanitize, shorten
 
 COLUMNS = (
     "measured", "rollouts", "ending", "seconds", "seconds_min", "seconds_max", "repetitions", "tokens",

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from winnow.algos.advantage import check_credits
-from winnow.commands.profile.points import Job, Point, PointResult, Work, split_evenly
 from winnow.config import Config
 from winnow.engines.base import make_engine
 from winnow.errors import ConfigError, UpdateError
@@ -35,6 +34,7 @@ from winnow.training.setup.load import engine_context, load_model
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import prompt_tokenizer, training_sampling
 from winnow.training.setup.resolve import resolve_members
+from winnow_lab.profile.points import Job, Point, PointResult, Work, split_evenly
 
 OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runtime
     "can't allocate memory",

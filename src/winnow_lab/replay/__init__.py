@@ -22,8 +22,8 @@ def replay(
     ] = None,
 ) -> None:
     """Select again among the rollouts that a run has logged: tokens of updates saved, and variance of kept rewards."""
-    from winnow.commands.replay.replaying import replay as replayed
-    from winnow.commands.replay.text import lines_of
+    from winnow_lab.replay.replaying import replay as replayed
+    from winnow_lab.replay.text import lines_of
 
     result = replayed(run, select=select or ["max_variance"], keep=keep, allocate=allocate)
     for line in lines_of(result):

@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from winnow.commands.replay.replaying import Moved, Replay, Share
 from winnow.view.text import format_decimal, format_percent, one_line, wrap
+from winnow_lab.replay.replaying import Moved, Replay, Share
 
 LIMITS = (
     "A log cannot show the run that would have followed: after one other update the policy, and with it every later "

@@ -26,8 +26,8 @@ def report(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --serve (0: any free port).")] = 0,
 ) -> None:
     """Write a page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
-    from winnow.commands.report.files import evaluations_of, output_of, parse_size, runs_at, write_report
     from winnow.view.text import one_line, wrap
+    from winnow_lab.report.files import evaluations_of, output_of, parse_size, runs_at, write_report
 
     if port and not serve:
         raise typer.BadParameter("--port requires --serve: add it, or omit --port")
@@ -38,8 +38,8 @@ def report(
     for note in compared.notes:
         print_text(wrap(f"note: {note}"), err=True)
     if serve:
-        from winnow.commands.report.server import ReportServer
-        from winnow.commands.report.server import serve as serve_until_interrupted
+        from winnow_lab.report.server import ReportServer
+        from winnow_lab.report.server import serve as serve_until_interrupted
 
         if output is not None or limit is not None:
             raise typer.BadParameter("--serve writes no file: omit --output and --limit")

@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from winnow.alarms import alarms_of_run
-from winnow.commands.report.groups import included
-from winnow.commands.report.headline import headline, ledger, total
-from winnow.commands.report.html import encoded, plain, with_list
-from winnow.commands.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, cut, group_data
 from winnow.errors import ConfigError
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
 from winnow.metrics import meaning
@@ -30,6 +26,10 @@ from winnow.state.logbook import log_notes, read_metrics
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
+from winnow_lab.report.groups import included
+from winnow_lab.report.headline import headline, ledger, total
+from winnow_lab.report.html import encoded, plain, with_list
+from winnow_lab.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, cut, group_data
 
 ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
 LONGEST = 20_000  # characters of a text

@@ -11,16 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from winnow.commands.report.data import ReportedRun, evaluation_data, report_data
-from winnow.commands.report.html import MARK, assemble
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import AGAINST
 from winnow.state.disk import check_kind, check_parent, refused, write_output
+from winnow.state.folder import SWEEP
 from winnow.state.log import METRICS
 from winnow.state.logbook import is_logged, refuse_new
-from winnow.state.sweep_folder import SWEEP, read_sweep
 from winnow.view.text import one_line
+from winnow_lab.report.data import ReportedRun, evaluation_data, report_data
+from winnow_lab.report.html import MARK, assemble
+from winnow_lab.sweep_folder import read_sweep
 
 REPORT = "report.html"
 MARK_BYTES = 4096  # an earlier report has its mark within this many bytes

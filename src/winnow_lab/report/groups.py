@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from winnow.commands.report.html import encoded
-from winnow.commands.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, group_data
 from winnow.errors import DataError
+from winnow_lab.report.html import encoded
+from winnow_lab.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, group_data
 
 SHARES = 8
 SMALLEST = 300  # bytes of the smallest possible group

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from winnow.commands.report.html import encoded, plain
 from winnow.errors import DataError
 from winnow.state.rollout_files import StepFile, files_in
+from winnow_lab.report.html import encoded, plain
 
 IDENTITY = ("step", "prompt_id", "correct")
 

@@ -24,11 +24,11 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from winnow.commands.report.data import ReportedRun, report_data
-from winnow.commands.report.files import title_of
-from winnow.commands.report.html import assemble
 from winnow.errors import DataError, WinnowError
 from winnow.view.text import one_line
+from winnow_lab.report.data import ReportedRun, report_data
+from winnow_lab.report.files import title_of
+from winnow_lab.report.html import assemble
 
 ADDRESS = "127.0.0.1"
 LONGEST_LINE = 8192  # bytes of a request's first line

@@ -15,7 +15,7 @@ from winnow.view.screen import console_on
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from winnow.evaluation.scoring import Scored
+    from winnow_lab.scoring import Scored
 
 
 def score(
@@ -31,9 +31,9 @@ def score(
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the rows of --output.")] = False,
 ) -> None:
     """Score saved responses again, with outcome, reason and seconds of every row."""
-    from winnow.commands.score.folder import UnfinishedScores, settings_of_scores
-    from winnow.evaluation.scoring import build_config, count_rows, describe, summary, verifiers_for
-    from winnow.evaluation.scoring import score as scored
+    from winnow_lab.score.folder import UnfinishedScores, settings_of_scores
+    from winnow_lab.scoring import build_config, count_rows, describe, summary, verifiers_for
+    from winnow_lab.scoring import score as scored
 
     if resume and output is None:
         raise typer.BadParameter("--resume needs the unfinished file: --output FILE")

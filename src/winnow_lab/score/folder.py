@@ -20,12 +20,12 @@ from typing import Any, Self
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
 from winnow.evaluation.folder import differing_keys
-from winnow.evaluation.scoring import Scored
 from winnow.state.disk import check_kind, check_new, opened, refused, sync, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 from winnow.state.resume import digest, digests
 from winnow.state.rollout_files import files_of
+from winnow_lab.scoring import Scored
 
 SETTINGS, ROWS = "settings.json", "rows.jsonl"
 FORMAT = 1

@@ -23,7 +23,7 @@ def sweep(
     ] = None,
 ) -> None:
     """Train a grid of configurations with several seeds, then compare. Exit code 75 means interrupted and saved."""
-    from winnow.commands.sweep.loop import train_sweep
+    from winnow_lab.sweep.loop import train_sweep
 
     options = {"output": output, "ray": ray}
     result = train_sweep(file, {key: value for key, value in options.items() if value is not None}, resume=resume)
@@ -38,6 +38,6 @@ def sweep(
     if not result.evaluated:
         print_text("finished; note: no run has an evaluation, so there is nothing to compare (keys: evaluate.*)")
         return
-    from winnow.commands.sweep.process import compare
+    from winnow_lab.sweep.process import compare
 
     compare(result.folder, result.comparison)

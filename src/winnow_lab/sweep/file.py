@@ -26,7 +26,8 @@ from pydantic import Field
 from winnow.config import Config, Positive, Section
 from winnow.config_file import read_toml
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
-from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP
+from winnow.state.folder import SWEEP
+from winnow_lab.sweep_folder import COMPARISON, LEDGER
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it

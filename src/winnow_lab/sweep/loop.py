@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
-from winnow.commands.sweep.plan import SweepPlan, read_plan, record, reuse
-from winnow.commands.sweep.process import (
+from winnow.errors import RunFolderError, format_error
+from winnow.state.folder import LOCK, Lock, has_finished_step
+from winnow.training.stop_signals import Stop, stop_signals
+from winnow.view.text import format_accuracies, format_duration, wrap
+from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
+from winnow_lab.sweep.plan import SweepPlan, read_plan, record, reuse
+from winnow_lab.sweep.process import (
     Command,
     Launched,
     Launcher,
@@ -22,11 +26,7 @@ from winnow.commands.sweep.process import (
     comparison_due,
     train_command,
 )
-from winnow.errors import RunFolderError, format_error
-from winnow.state.folder import LOCK, Lock, has_finished_step
-from winnow.state.sweep_folder import LedgerLine, Status, SweepFolder, SweepRun, read_sweep
-from winnow.training.stop_signals import Stop, stop_signals
-from winnow.view.text import format_accuracies, format_duration, wrap
+from winnow_lab.sweep_folder import LedgerLine, Status, SweepFolder, SweepRun, read_sweep
 
 SAVED = 75  # the exit code of `winnow train` that was interrupted
 POLL_SECONDS = 0.2
@@ -265,7 +265,7 @@ def train_sweep(
 def _launcher(plan: SweepPlan, folder: SweepFolder) -> Launcher:
     if plan.file.ray is None:
         return OnThisMachine(plan.file.at_once)
-    from winnow.commands.sweep.on_ray import OnRay
+    from winnow_lab.sweep.on_ray import OnRay
 
     return OnRay(plan.file.ray, folder.path, cpus=plan.file.cpus_per_run, gpus=plan.file.gpus_per_run)
 

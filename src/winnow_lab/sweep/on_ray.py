@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.commands.command_line import connect_to_ray
-from winnow.commands.sweep.process import Child, Launched, Launcher, ProcessEnd
 from winnow.errors import ConfigError
 from winnow.state.disk import replace_file
-from winnow.state.sweep_folder import SweepRun
 from winnow.version import __version__
+from winnow_lab.sweep.process import Child, Launched, Launcher, ProcessEnd
+from winnow_lab.sweep_folder import SweepRun
 
 PROBE = ".storage-probe"
 

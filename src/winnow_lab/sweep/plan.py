@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.file import OWN_KEYS, Keys, SweepFile, configurations, locate, read_sweep_file
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.config_keys import format_toml
@@ -24,12 +23,13 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.options import hide_dotted_secrets
 from winnow.recipes import find_config
 from winnow.state.disk import replace_file
-from winnow.state.folder import LOCK, has_finished_step
+from winnow.state.folder import LOCK, SWEEP, has_finished_step
 from winnow.state.resume import Digests, compare, digests
 from winnow.state.saved_runs import read_manifest
-from winnow.state.sweep_folder import (
+from winnow.training.setup.resolve import check_installed, resolve_members
+from winnow_lab.sweep.file import OWN_KEYS, Keys, SweepFile, configurations, locate, read_sweep_file
+from winnow_lab.sweep_folder import (
     SETTINGS,
-    SWEEP,
     Contents,
     LedgerLine,
     SweepFolder,
@@ -38,7 +38,6 @@ from winnow.state.sweep_folder import (
     read_sweep,
     run_path,
 )
-from winnow.training.setup.resolve import check_installed, resolve_members
 
 
 @dataclass(frozen=True)

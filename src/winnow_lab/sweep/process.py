@@ -22,14 +22,14 @@ from typing import Any, Protocol, Self
 import typer
 
 from winnow.commands.command_line import FAILED, print_text
-from winnow.commands.sweep import tied_child
 from winnow.errors import RunFolderError
 from winnow.installed import is_installed
 from winnow.state.disk import write_json
-from winnow.state.folder import has_finished_step
+from winnow.state.folder import SWEEP, has_finished_step
 from winnow.state.logbook import read_metrics
 from winnow.state.resume import digest
-from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP, SweepRun
+from winnow_lab.sweep import tied_child
+from winnow_lab.sweep_folder import COMPARISON, LEDGER, SweepRun
 
 Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python
 

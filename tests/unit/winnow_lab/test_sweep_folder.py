@@ -7,7 +7,7 @@ import pytest
 
 from refusals import refused
 from winnow.errors import DataError, RunFolderError
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_contents, read_sweep, sweep_of
+from winnow_lab.sweep_folder import Contents, LedgerLine, SweepFolder, read_contents, read_sweep, sweep_of
 
 TWO = Contents({"pods": {"steps": 4}, "grpo": {"select": "all"}}, seeds=(1, 0), baseline="grpo", inputs={})
 
@@ -74,7 +74,7 @@ def test_a_used_folder_needs_a_resume_and_an_unused_one_a_start(tmp_path):
 def test_two_processes_cannot_launch_runs_in_one_folder(tmp_path):
     code = (
         "import pathlib, sys; from winnow.errors import WinnowError\n"
-        "from winnow.state.sweep_folder import SweepFolder\n"
+        "from winnow_lab.sweep_folder import SweepFolder\n"
         "try: SweepFolder.open(pathlib.Path(sys.argv[1]), resume=True)\n"
         "except WinnowError as error: print(error.code)"
     )

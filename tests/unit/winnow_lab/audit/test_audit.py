@@ -10,14 +10,6 @@ from typer.testing import CliRunner
 from golden_files import assert_golden
 from refusals import refused
 from winnow.commands import app
-from winnow.commands.audit import (
-    audit_task,
-    constants,
-    contradictions,
-    describe,
-    duplicates,
-    overlap,
-)
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
@@ -26,6 +18,14 @@ from winnow.rewards.outcomes import failure
 from winnow.tasks.jsonl import jsonl
 from winnow.verify import Verifiers
 from winnow.verify.golds import MOST_LATE, failing_golds, phrasing
+from winnow_lab.audit import (
+    audit_task,
+    constants,
+    contradictions,
+    describe,
+    duplicates,
+    overlap,
+)
 
 GSM8K = resolve("reward", "gsm8k")
 

@@ -13,10 +13,10 @@ from written_runs import write_run
 from golden_files import assert_golden
 from synthetic_run import NASTY, RIGHT, WRONG
 from winnow.commands import app
-from winnow.commands.compare.comparison import compare_inputs
-from winnow.commands.compare.picture import draw_comparison
-from winnow.commands.compare.text import NO_DIFFERENCE
 from winnow.view.text import format_duration
+from winnow_lab.compare.comparison import compare_inputs
+from winnow_lab.compare.picture import draw_comparison
+from winnow_lab.compare.text import NO_DIFFERENCE
 
 
 def winnow(*arguments):
@@ -164,7 +164,7 @@ def test_an_allocation_has_a_panel_and_a_table(tmp_path):
 def test_without_matplotlib_the_error_names_the_extra(curves, tmp_path, monkeypatch):
     for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("winnow.view.drawing", "winnow.commands.compare.picture"):
+    for name in ("winnow.view.drawing", "winnow_lab.compare.picture"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     result = winnow("compare", curves, "-o", tmp_path / "out")
     assert result.exit_code == 2

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.commands.compare.inputs import read_curves
 from winnow.errors import DataError
+from winnow_lab.compare.inputs import read_curves
 
 
 @pytest.fixture

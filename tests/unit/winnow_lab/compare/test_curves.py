@@ -7,9 +7,9 @@ import pytest
 from written_runs import write_run
 
 from refusals import refused
-from winnow.commands.compare.curve import Curve, curve_of, mean_curve, on_shared_x
 from winnow.errors import DataError
 from winnow.state.logbook import read_metrics
+from winnow_lab.compare.curve import Curve, curve_of, mean_curve, on_shared_x
 
 
 def curve(seed, x, y, axis="seconds"):

@@ -13,8 +13,8 @@ from refusals import refused
 from synthetic_run import RIGHT, WRONG
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.commands import app
-from winnow.commands.compare.comparison import compare_inputs
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow_lab.compare.comparison import compare_inputs
 
 # Means of three: ... 0.5 0.5667 0.6, so that 0.57, 95% of the plateau, is reached after 5.1 evaluations.
 CURVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6)

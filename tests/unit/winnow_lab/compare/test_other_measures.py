@@ -10,9 +10,9 @@ from written_runs import write_run
 
 from refusals import refused
 from winnow.commands import app
-from winnow.commands.compare.comparison import compare_inputs
-from winnow.commands.compare.picture import draw_comparison
 from winnow.errors import ConfigError
+from winnow_lab.compare.comparison import compare_inputs
+from winnow_lab.compare.picture import draw_comparison
 
 BOTH = (0.0, 0.3, 0.5, 0.5, 0.5, 0.5)
 

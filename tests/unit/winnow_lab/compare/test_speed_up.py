@@ -11,8 +11,8 @@ from public_curves import as_csv, public_curves
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.speed_up import SeedTime, is_share, plateau_of, seed_time, smoothed, speed_up, time_ratio
+from winnow_lab.compare.curve import Curve
+from winnow_lab.compare.speed_up import SeedTime, is_share, plateau_of, seed_time, smoothed, speed_up, time_ratio
 
 
 def curve(y, **x):

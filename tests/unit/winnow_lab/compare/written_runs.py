@@ -9,7 +9,7 @@ from winnow.config import dump
 from winnow.config_file import validate
 from winnow.state.logbook import Logbook
 from winnow.state.manifest import FORMAT, MANIFEST
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
+from winnow_lab.sweep_folder import Contents, LedgerLine, SweepFolder
 
 
 def write_manifest(folder, *, changes=(), inputs=None, device="cpu", threads=1, **config):

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from refusals import check_printed_error, refused
 from winnow.commands import app
-from winnow.commands.replay.replaying import replay
-from winnow.commands.replay.text import lines_of
 from winnow.errors import ConfigError, DataError
 from winnow.state.logbook import log_notes, read_metrics, read_rows
+from winnow_lab.replay.replaying import replay
+from winnow_lab.replay.text import lines_of
 
 REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
 WEIGHTS = "reward_weights = [1.0, 0.5]\n"

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from refusals import check_printed_error, refused
 from winnow.alarms import alarms_of_run
 from winnow.commands import app
-from winnow.commands.replay.replaying import replay
 from winnow.errors import ConfigError, DataError
 from winnow.state.logbook import log_notes, read_metrics, read_rows
+from winnow_lab.replay.replaying import replay
 
 REAL = Path(__file__).parents[3] / "fixtures" / "verl_run"
 THIRD, LOG = "rollouts/3.jsonl", "log.jsonl"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from winnow.commands.profile.measurement import measure_in_subprocess
-from winnow.commands.profile.points import Job, Point, PointResult, Work
-from winnow.commands.profile.work import DeviceMemory, is_out_of_memory
 from winnow.config import Config
 from winnow.errors import DataError
+from winnow_lab.profile.measurement import measure_in_subprocess
+from winnow_lab.profile.points import Job, Point, PointResult, Work
+from winnow_lab.profile.work import DeviceMemory, is_out_of_memory
 
 CPU, MIB = torch.device("cpu"), 2**20
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from winnow.commands.profile.picture import Series, draw, panels
-from winnow.commands.profile.points import Point, PointResult, Work
+from winnow_lab.profile.picture import Series, draw, panels
+from winnow_lab.profile.points import Point, PointResult, Work
 
 GIB = 2**30
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from refusals import refused
-from winnow.commands.profile.points import (
+from winnow.errors import ConfigError
+from winnow_lab.profile.points import (
     MemoryBound,
     Point,
     PointResult,
@@ -20,7 +21,6 @@ from winnow.commands.profile.points import (
     split_evenly,
     steps,
 )
-from winnow.errors import ConfigError
 
 
 def test_updates_without_accumulation_are_measured_for_kept_numbers_only():

@@ -8,8 +8,8 @@ import pytest
 from planned_run import RIGHT, SECONDS, N, group, rewards_of, write_planned_run
 from refusals import refused
 from winnow.algos.planning import fit_pass_rates
-from winnow.commands.profile.run_statistics import statistics_of
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow_lab.profile.run_statistics import statistics_of
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.algos.planning import Noise, Rule, flat_share, group_signal
 from winnow.commands import app
-from winnow.commands.profile.plan import PlanRequest, prepare_plan
-from winnow.commands.profile.plan_text import opening_lines, plan_lines
-from winnow.commands.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
-from winnow.commands.profile.setting import Setting, rule_of, setting_of
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, DataError
-from winnow.state.costs import as_json
+from winnow_lab.costs import as_json
+from winnow_lab.profile.plan import PlanRequest, prepare_plan
+from winnow_lab.profile.plan_text import opening_lines, plan_lines
+from winnow_lab.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
+from winnow_lab.profile.setting import Setting, rule_of, setting_of
 
 COSTS = StepCosts(
     CostCurve(np.array([8.0, 32.0]), np.array([1.0, 1.6]), tokens_per_rollout=6.0),

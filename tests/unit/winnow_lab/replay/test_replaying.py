@@ -8,8 +8,6 @@ from typer.testing import CliRunner
 
 from refusals import check_printed_error, refused
 from winnow.commands import app
-from winnow.commands.replay.replaying import replay
-from winnow.commands.replay.text import lines_of
 from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -17,6 +15,8 @@ from winnow.state.logbook import Logbook, read_rows
 from winnow.training.selection import fill_keep
 from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import fill_advantages
+from winnow_lab.replay.replaying import replay
+from winnow_lab.replay.text import lines_of
 
 SEED = 5
 LENGTHS = (2, 3, 4, 5)

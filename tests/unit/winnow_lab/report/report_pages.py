@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from winnow.commands.report import html as assembled
-from winnow.commands.report.rollouts import packed
 from winnow.run_view.panels import STEPS
+from winnow_lab.report import html as assembled
+from winnow_lab.report.rollouts import packed
 
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")

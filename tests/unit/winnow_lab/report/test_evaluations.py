@@ -9,11 +9,11 @@ import report_pages as pages
 
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
-from winnow.commands.report import data as module
-from winnow.commands.report.data import evaluation_data
 from winnow.errors import DataError
 from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import rows_of
+from winnow_lab.report import data as module
+from winnow_lab.report.data import evaluation_data
 
 CONFIG = {"seed": 3, "model": {"dtype": "auto"}}
 

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from refusals import check_printed_error, refused
 from synthetic_run import RIGHT, WRONG, group, write_run
 from winnow.commands import app
-from winnow.commands.report import html as page
-from winnow.commands.report.files import parse_size
 from winnow.errors import ConfigError
 from winnow.evaluation.folder import rows_of
+from winnow_lab.report import html as page
+from winnow_lab.report.files import parse_size
 
 PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 from refusals import refused
 from synthetic_run import write_run
 from winnow.commands import app
-from winnow.commands.report import html as page
-from winnow.commands.report.data import ReportedRun
-from winnow.commands.report.server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
 from winnow.errors import DataError, WinnowError
+from winnow_lab.report import html as page
+from winnow_lab.report.data import ReportedRun
+from winnow_lab.report.server import ELSEWHERE, HEADERS, LONGEST_HEAD, ReportServer, serve
 
 PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 

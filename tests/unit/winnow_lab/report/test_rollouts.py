@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import report_pages as pages
 
-from winnow.commands.report.html import encoded
-from winnow.commands.report.rollouts import TokenPieces, packed, rollout_data
+from winnow_lab.report.html import encoded
+from winnow_lab.report.rollouts import TokenPieces, packed, rollout_data
 
 LIMIT, DEMO = 20_000_000, 61_440  # bytes of --limit, and rollouts of the recipe arithmetic
 

@@ -10,10 +10,6 @@ import pytest
 
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
-from winnow.commands.report.data import ReportedRun, report_data
-from winnow.commands.report.groups import spread
-from winnow.commands.report.headline import headline, ledger
-from winnow.commands.report.rollouts import cut, rollout_data
 from winnow.errors import DataError
 from winnow.models.folder import BUNDLED
 from winnow.run_view.data import open_folder
@@ -21,6 +17,10 @@ from winnow.run_view.summary import summary
 from winnow.run_view.tokens import tokenizer_of
 from winnow.state.logbook import Logbook, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, path_of
+from winnow_lab.report.data import ReportedRun, report_data
+from winnow_lab.report.groups import spread
+from winnow_lab.report.headline import headline, ledger
+from winnow_lab.report.rollouts import cut, rollout_data
 
 
 @pytest.fixture(scope="module")

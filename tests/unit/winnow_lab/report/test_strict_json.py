@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from winnow.commands.report.html import encoded, with_list
+from winnow_lab.report.html import encoded, with_list
 
 HOSTILE = [
     "</script><script>alert(1)</script>", "<!--<script>", "<img src=x onerror=alert(1)>", "&lt;/script&gt;",

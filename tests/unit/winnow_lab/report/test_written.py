@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from synthetic_run import NASTY, write_run
-from winnow.commands.report.files import runs_at, write_report
 from winnow.view.text import sanitize
+from winnow_lab.report.files import runs_at, write_report
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import winnow
 from refusals import refused
 from winnow.errors import DataError
-from winnow.evaluation.scoring import Scored, count_rows, describe, score, summary
 from winnow.state.logbook import read_rows
 from winnow.verify import Verifiers
+from winnow_lab.scoring import Scored, count_rows, describe, score, summary
 
 
 def verifiers(use: str = "gsm8k", workers: int = 0) -> Verifiers:

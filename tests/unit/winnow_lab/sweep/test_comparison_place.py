@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.commands.sweep import loop as command
-from winnow.commands.sweep.loop import SweepResult
-from winnow.commands.sweep.process import any_evaluated, comparison_due, mark_comparison
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep
+from winnow_lab.sweep import loop as command
+from winnow_lab.sweep.loop import SweepResult
+from winnow_lab.sweep.process import any_evaluated, comparison_due, mark_comparison
+from winnow_lab.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep
 
 
 @pytest.fixture

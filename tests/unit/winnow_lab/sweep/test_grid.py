@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from refusals import refused
-from winnow.commands.sweep.file import configurations, read_sweep_file
 from winnow.errors import ConfigError
+from winnow_lab.sweep.file import configurations, read_sweep_file
 
 HEAD = 'config = "base.toml"\noutput = "out"\n'
 

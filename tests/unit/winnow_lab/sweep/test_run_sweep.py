@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
-from winnow.commands.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
-from winnow.commands.sweep.loop import Sweep
-from winnow.commands.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
 from winnow.errors import RunFolderError
 from winnow.state.folder import Lock
-from winnow.state.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
 from winnow.training.stop_signals import Stop
+from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
+from winnow_lab.sweep.loop import Sweep
+from winnow_lab.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
+from winnow_lab.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
 
 # Behaves like winnow train: a manifest, a row per step, exit code 75 on SIGTERM. The seed selects what it does.
 FAKE = """
@@ -260,7 +260,7 @@ def test_a_lock_that_is_a_folder_is_refused(tmp_path):
 
 PARENT = """
 import os, pathlib, signal, sys, time
-from winnow.commands.sweep.process import Child
+from winnow_lab.sweep.process import Child
 folder = pathlib.Path(sys.argv[1])
 Child(["-c", sys.argv[2], str(folder)], folder / "log")
 while not (folder / "began").exists():

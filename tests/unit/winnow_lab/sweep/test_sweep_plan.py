@@ -9,14 +9,14 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.commands.sweep.loop import plan_lines
-from winnow.commands.sweep.plan import read_plan, record, reuse
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.folder import has_finished_step
 from winnow.state.manifest import describe_run
-from winnow.state.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep
 from winnow.training.setup.resolve import resolve_members
+from winnow_lab.sweep.loop import plan_lines
+from winnow_lab.sweep.plan import read_plan, record, reuse
+from winnow_lab.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep
 
 BASE = """
 steps = 3
