@@ -78,9 +78,8 @@ def manifest(run: Path) -> dict[str, Any]:
 def test_an_empty_folder_is_enough_and_a_run_resumes_after_the_package_was_moved(folder):
     here = [train("arithmetic", 1), ["init", "mine"], train("mine/config.toml", 1)]
     page = str(folder / "page.html")
-    run(
-        folder, {"here": here, "moved": [train("arithmetic", 2, "--resume"), ["report", "runs/arithmetic", "-o", page]]}
-    )
+    moved = [train("arithmetic", 2, "--resume"), ["report", "runs/arithmetic", "-o", page]]
+    run(folder, {"here": here, "moved": moved})
     runs = folder / "empty" / "runs"
     assert {path.name for path in (folder / "empty").iterdir()} == {"runs", "mine"}
     recipe, mine = manifest(runs / "arithmetic"), manifest(runs / "mine")

@@ -69,9 +69,8 @@ def test_a_process_and_its_child_are_traced(tmp_path: Path) -> None:
 
 
 def test_the_packages_beside_winnow_are_named_by_their_folder() -> None:
-    assert {"seeds.py", "winnow_lab/audit.py", "winnow_lab/compare/curve.py", "winnow_trl/release.py"} <= set(
-        lines.files()
-    )
+    names = {"seeds.py", "winnow_lab/audit.py", "winnow_lab/compare/curve.py", "winnow_trl/release.py"}
+    assert names <= set(lines.files())
     assert lines.first_for("winnow_lab/audit.py") == ""
 
 
