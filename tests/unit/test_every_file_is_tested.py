@@ -18,6 +18,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "algos/allocators.py": "oracle/test_allocation.py",
     "algos/sampling_rules.py": "oracle/test_cuts.py",
     "algos/selectors.py": "oracle/test_selection.py",
+    "bounds.py": "unit/test_options.py",
     "budget/pass_rates.py": "unit/budget/test_estimates.py",
     "budget/sampling.py": "unit/budget/test_prompt_sampling.py",
     "commands/check/dry_run.py": "unit/training/test_budget_and_advice.py",

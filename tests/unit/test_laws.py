@@ -24,6 +24,7 @@ WORDS = [
     "errors",
     "installed",
     "background",
+    "bounds",
     "control_groups",
     "recipes",
     "seeds",
