@@ -245,10 +245,11 @@ def is_step(row: Mapping[str, object]) -> bool:
 
 def per_prompt_metric(name: str, rows: Iterable[Mapping[str, object]]) -> str:
     """The variant of a metric in which all prompts have the same weight, so that it does not depend on the allocation:
-    "reward/mean_of_prompts" for "reward/mean". The name itself where the rows do not have the variant.
+    "reward/mean_of_prompts" for "reward/mean". The name itself unless every row with the one has the other.
     """
     variant = f"{name}_of_prompts"
-    return variant if any(variant in row for row in rows) else name
+    both = [variant in row for row in rows if name in row or variant in row]
+    return variant if both and all(both) else name
 
 
 def meaning(key: str) -> str | None:

@@ -57,7 +57,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
 
     If a selector keeps fewer than m of a prompt, or fewer have a reward, masked rows take the free places: they cost a
     forward pass and have no gradient, and losses that average over rows ("grpo", "dr_grpo", "sapo", "luspo") count
-    them. In evaluation nothing is selected.
+    them. In evaluation nothing is selected, and the column `kept` is null.
 
     Raises ConfigError where the installed TRL does not fit, where the rows of a process are not whole groups of m,
     where n is below m, and for settings that are not supported.
@@ -81,7 +81,11 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
-            return super()._generate_and_score_completions(inputs)  # type: ignore[no-any-return]
+            evaluated: dict[str, Any] = super()._generate_and_score_completions(inputs)
+            self._logs["extra"]["kept"].extend(
+                gather_object([None] * len(inputs))
+            )  # a value for every row of the table
+            return evaluated
         m, n = self.num_generations, self.rollouts_per_prompt
         _check_rows(inputs, m)
         rows = [dict(row) for row in inputs[::m] for _ in range(n)]  # copies: TRL writes into a row

@@ -82,7 +82,11 @@ def scripted_reward(prompts: list[str], completion_ids: list[list[int]], **colum
 
 
 def trainer_of(folder: Path, *, n: int, select: Any = "max_variance", count: int = 2, **changes: Any) -> Scripted:
-    more = {name: changes.pop(name) for name in ("peft_config", "reward_funcs", "processing_class") if name in changes}
+    more = {
+        name: changes.pop(name)
+        for name in ("peft_config", "reward_funcs", "processing_class", "eval_dataset")
+        if name in changes
+    }
     return Scripted(
         model=str(BUNDLED),
         args=settings(folder, **changes),

@@ -12,16 +12,30 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from peft import LoraConfig
-from scripted import EOS, LETTERS, SEED, batch_of, completion, is_cut, reward, rollouts_of, scripted_reward, trainer_of
+from scripted import (
+    EOS,
+    LETTERS,
+    SEED,
+    batch_of,
+    completion,
+    is_cut,
+    prompts,
+    reward,
+    rollouts_of,
+    scripted_reward,
+    trainer_of,
+)
 
 from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.registry import members
+from winnow.state.logbook import read_metrics
 from winnow.training.selection import fill_keep
 from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import fill_advantages
+from winnow_lab.replay.replaying import replay
 from winnow_trl import trainer as module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL and of what it imports
@@ -199,6 +213,36 @@ def test_a_step_logs_its_budget_and_the_table_of_all_rollouts(tmp_path):
     assert log["budget/kept_reward_variance"] == pytest.approx(by_hand)
     assert log["completions/mean_length"] == pytest.approx(lengths.mean())
     assert math.isfinite(log["loss"])
+
+
+def test_rows_of_an_evaluation_are_not_kept_and_shift_nothing(tmp_path):
+    """Train, evaluate, save and replay: 5 steps with evaluations of 8 completions after steps 2, 4 and 5."""
+    trainer = trainer_of(
+        tmp_path,
+        n=8,
+        log_completions=True,
+        num_completions_to_print=1,
+        max_steps=5,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_dataset=prompts(2),
+    )
+    trainer.train()
+    trainer.save_state()
+    for step in range(1, 6):
+        table = pq.read_table(tmp_path / "completions" / f"completions_{step:05d}.parquet").to_pydict()
+        evaluated = [kept is None for kept in table["kept"]]
+        assert evaluated == [False] * 8 + [True] * 8 if step in (2, 4, 5) else not any(evaluated)
+        kept, advantages = np.array(table["kept"], dtype=object), np.array(table["advantage"])
+        assert not advantages[kept == False].any()  # noqa: E712  (null is neither)
+        if not any(evaluated):
+            assert kept.reshape(2, 8).sum(axis=1).tolist() == [4, 4]
+    found = replay(tmp_path, keep=4)
+    assert found.steps == [0, 2]
+    assert (found.sampled.rollouts, found.kept_by_run.rollouts) == (32, 16)
+    rows = read_metrics(tmp_path)
+    assert [row["budget/rollouts"] for row in rows[:5]] == [16] * 5
+    assert [row["select/kept"] for row in rows[:5]] == [8] * 5
 
 
 def test_one_generation_serves_several_updates(tmp_path):

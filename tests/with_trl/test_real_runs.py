@@ -35,7 +35,7 @@ def test_the_installed_trl_logs_what_the_fixture_has(tmp_path):
     new, old = (json.loads((folder / "trainer_state.json").read_text()) for folder in (tmp_path, FIXTURE))
     assert set(new) == set(old)
     assert [set(row) for row in new["log_history"]] == [set(row) for row in old["log_history"]]
-    (tmp_path / "winnow.toml").write_text("reward_weights = [1.0, 0.5]")
+    (tmp_path / "winnow.toml").write_text("reward_weights = { right = 1.0, short = 0.5 }")
     found = replay(tmp_path, keep=2)
     assert (found.groups, found.kept.rollouts) == (STEPS * PROMPTS, 2 * STEPS * PROMPTS)
     rows = read_metrics(tmp_path)
@@ -46,6 +46,16 @@ def test_the_installed_trl_logs_what_the_fixture_has(tmp_path):
         result = CliRunner().invoke(app, [*command, str(tmp_path)])
         assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_the_installed_trl_logs_evaluations_as_the_fixture_has_them(tmp_path):
+    """Which tables the evaluations of the installed TRL were written over, and its weighted means with None."""
+    train(tmp_path, mixed=True)
+    (tmp_path / "winnow.toml").write_text("reward_weights = { even = 0.5, right = 1.0 }")
+    assert replay(tmp_path, keep=2).steps == [0, 2]
+    rows = read_metrics(tmp_path)
+    assert [row["budget/rollouts"] for row in rows if "budget/rollouts" in row] == [PROMPTS * ROLLOUTS] * STEPS
+    assert [row["step"] for row in rows if "eval/reward_mean" in row] == [2, 4, 5]
 
 
 def test_the_example_trains_and_its_log_is_replayed(tmp_path):

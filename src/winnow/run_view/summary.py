@@ -158,7 +158,9 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
             f"{format_count(cost['budget/probe_tokens'])} tokens and {format_duration(probe)} on top{share}"
         )
     evaluating = format_duration(cost.get("eval/seconds", 0.0))
-    yield f"{'time':9} {format_duration(seconds)} training ({phase_shares(cost)}), {evaluating} evaluating"
+    shares = phase_shares(cost)
+    of = f" ({shares})" if shares else ""  # another trainer may log no phases
+    yield f"{'time':9} {format_duration(seconds)} training{of}, {evaluating} evaluating"
 
 
 def phase_shares(cost: Row) -> str:

@@ -23,7 +23,7 @@ from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
-from winnow.state.foreign import noting_lost_readers, open_log
+from winnow.state.foreign import no_run, open_log
 from winnow.state.log import (
     METRICS,
     LineLog,
@@ -163,13 +163,14 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     log = open_log(path)
     if log is not None:
         return log.rows()
-    file = path / METRICS if path.is_dir() else path
+    if path.is_dir() and not os.path.lexists(path / METRICS) and not (path / MANIFEST).exists():
+        raise no_run(path)
+    path = path / METRICS if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
-    with noting_lost_readers(path):
-        for number, row in rows(file):
-            with named(file, number, "a row of metrics"):
-                check_metrics(row)
-            steps.setdefault(row["step"], {}).update({k: math.nan if v is None else v for k, v in row.items()})
+    for number, row in rows(path):
+        with named(path, number, "a row of metrics"):
+            check_metrics(row)
+        steps.setdefault(row["step"], {}).update({k: math.nan if v is None else v for k, v in row.items()})
     return [steps[step] for step in sorted(steps)]
 
 

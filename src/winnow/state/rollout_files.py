@@ -29,8 +29,9 @@ from winnow.background import BackgroundWork
 from winnow.errors import DataError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
-from winnow.state.foreign import file_of, noting_lost_readers, open_log
+from winnow.state.foreign import file_of, no_run, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
+from winnow.state.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,15 +147,19 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
+    log = open_log(path)
     files = files_in(path) or files_by_step(path)
+    if log is not None and (not files or (step is not None and step not in files)):
+        raise log.no_rollouts(step if files else None)
+    if not files and not (path / MANIFEST).exists() and path.name != ROLLOUTS:
+        raise no_run(path)
     if not files:
-        with noting_lost_readers(path):
-            raise DataError(
-                f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
-                f"log.every)",
-                remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
-                code="data.missing",
-            )
+        raise DataError(
+            f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
+            f"log.every)",
+            remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
+            code="data.missing",
+        )
     if step is not None and step not in files:
         first, *others = files
         steps = f"{len(files)} steps from {first} to {others[-1]}" if others else f"step {first}"

@@ -18,7 +18,7 @@ from winnow.models.folder import PUBLISHED, is_hub_id
 from winnow.recipes import FOLDER as RECIPES
 from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
-from winnow.state.foreign import noting_lost_readers, open_log
+from winnow.state.foreign import open_log
 from winnow.state.manifest import MANIFEST, parse
 from winnow.state.resume import digests
 
@@ -69,10 +69,7 @@ def describe(run: Path) -> Manifest:
     configuration, and the name of its `program`. Raises RunFolderError where there is neither.
     """
     log = open_log(run)
-    if log is not None:
-        return Manifest(run, {}, run, {}, _of(log.program))
-    with noting_lost_readers(run):
-        return read_manifest(run, own=False)
+    return read_manifest(run, own=False) if log is None else Manifest(run, {}, run, {}, _of(log.program))
 
 
 def _of(program: str) -> dict[str, Any]:

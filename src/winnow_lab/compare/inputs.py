@@ -24,7 +24,7 @@ from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind
 from winnow.state.folder import SWEEP, is_checkpoint_path
-from winnow.state.foreign import open_log
+from winnow.state.foreign import no_run, open_log
 from winnow.state.logbook import is_logged
 from winnow.state.manifest import MANIFEST
 from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
@@ -118,11 +118,7 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
     else:
         runs = sorted((inner for inner in path.iterdir() if _is_run(inner)), key=_by_number)
         if not runs:
-            raise DataError(
-                f"{path} is no run folder, and contains none",
-                remedy="name run folders, sweeps or CSV files of curves",
-                code="data.missing",
-            )
+            raise no_run(path)
         yield from (_run(inner, label) for inner in runs)
 
 

@@ -4,24 +4,23 @@
     RUN/trainer_state.json                      of `trainer.save_state()`, or
     RUN/checkpoint-500/trainer_state.json       of a checkpoint; the newest state is read
 
-The table has the columns step, prompt, completion, one per reward function, those that the user's functions log, and
-advantage; winnow_trl adds kept. Only the names of rewards in the state's metrics distinguish a reward from a column of
-the user's. Neither file has lengths in tokens, weights of rewards, a seed, or the number of rollouts per prompt.
-Written by TRL 1.16.0.
+Only the names of rewards in the state's metrics distinguish a reward from a column of the user's. Neither file has
+lengths in tokens, weights of rewards, a seed, or the number of rollouts per prompt.
+
+TRL writes the table of a step again when it evaluates after the step, with the completions of the evaluation, and with
+some of training where the evaluation is smaller than a generation batch. Such a table is not read. The number of its
+rows is that of a generation batch all the same, because TRL keeps as many rows as that.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,16 +40,32 @@ from winnow.state.foreign.log import (
     listed,
     malformed,
     metric,
-    written,
+    spent,
+)
+from winnow_lab.logs.trl_files import (
+    COMPLETIONS,
+    KEPT,
+    OWN,
+    STATE,
+    TrainerState,
+    column,
+    column_names,
+    count_rows,
+    is_marked,
+    is_near,
+    is_of_evaluation,
+    is_whole,
+    kept_of,
+    mean_of,
+    newest_state,
+    read_table,
+    sums_of,
+    text_of,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMPLETIONS = "completions"
-STATE = "trainer_state.json"
-KEPT = "kept"  # the column of winnow_trl
-OWN = ("step", "prompt", "completion", "advantage")
 METRICS = {  # of a step -> winnow's
     "completions/mean_length": "rollout/length_mean",
     "completions/max_length": "rollout/length_max",
@@ -69,41 +84,25 @@ OF_WINNOW = {  # of winnow_trl -> winnow's: counts, where a table has estimates
     "budget/generated_tokens": "budget/tokens_generated",
     "budget/trained_tokens": "budget/tokens_trained",
 }
-EVALUATED = {  # of an evaluation -> winnow's
-    "eval_reward": "eval/reward_mean",
-    "eval_completions/mean_length": "eval/length_mean",
-    "eval_completions/clipped_ratio": "eval/truncated",
-    "eval_runtime": "eval/seconds",
+EVALUATED = {  # of an evaluation -> winnow's, after "eval/"
+    "eval_reward": "reward_mean",
+    "eval_completions/mean_length": "length_mean",
+    "eval_completions/clipped_ratio": "truncated",
+    "eval_runtime": "seconds",
 }
 KNOWN = (  # prefixes of TRL's other metrics, which are not named when they are not read
     "budget/", "clip_ratio/", "completions/", "eval_", "frac_reward_zero_std", "num_tokens", "reward", "sampling/",
     "step", "epoch", "tools/", "total_flos", "train_", "policy_loss",
 )  # fmt: skip
 _FILE = re.compile(r"completions_(\d{5,15})\.parquet")
-_CHECKPOINT = re.compile(r"checkpoint-\d+")
-_REWARD = re.compile(r"rewards/(.+)/mean")
-_NEAR = 1e-3  # relative: rewards are float32 there, and means of means here
 _LENGTH = "completions/mean_length"
-
-
-@dataclass(frozen=True)
-class TrainerState:
-    """The metrics of a trainer_state.json."""
-
-    path: Path
-    rewards: tuple[str, ...]  # the names of the reward functions, in the order of the metrics
-    rows: Mapping[int, Mapping[str, Any]]  # TRL's step -> the metrics of training
-    evaluations: Mapping[int, Mapping[str, Any]]  # TRL's step -> those of an evaluation after it
-
-    def metric(self, step: int, name: str) -> float:
-        """A metric of a step of TRL; NaN where it was not logged."""
-        return metric(self.path, f"step {step}", name, self.rows.get(step, {}).get(name))
 
 
 class TrlLog(ForeignLog):
     """An output folder. Steps after the newest saved state are omitted."""
 
     program = "TRL"
+    names = "completions/completions_00005.parquet and trainer_state.json"
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
@@ -114,12 +113,13 @@ class TrlLog(ForeignLog):
         return (path.parent.parent,) if path.parent.name == COMPLETIONS else ()
 
     @classmethod
-    def step_of(cls, name: str) -> int | None:
-        match = _FILE.fullmatch(name)
+    def step_of(cls, path: Path) -> int | None:
+        match = _FILE.fullmatch(path.name)
         return int(match[1]) - 1 if match and int(match[1]) > 0 else None
 
     def files(self) -> dict[int, Path]:
-        tables, state = self._tables(), self._state()
+        """Without the tables that an evaluation was written over; there may be none left."""
+        tables, state = self._tables(), newest_state(self.path)
         files = {step: path for step, path in tables.items() if step + 1 in state.rows}
         if not files:
             raise DataError(
@@ -127,67 +127,99 @@ class TrlLog(ForeignLog):
                 remedy="name the output_dir of one run",
                 code="data.mismatch",
             )
-        return files
+        evaluated = self._evaluated(tables, state)
+        return {step: path for step, path in files.items() if step not in evaluated}
 
     def read(self, step: int) -> list[ForeignGroup]:
-        state, path = self._state(), self.files()[step]
-        return list(self._groups(path, _table(path, step + 1, state), state, state.metric(step + 1, _LENGTH)))
+        state, path = newest_state(self.path), self.files()[step]
+        return list(self._groups(path, read_table(path, step + 1, state.rewards), state, step + 1))
 
     def measured(self) -> dict[int, dict[str, float]]:
-        state, files = self._state(), self.files()
+        state, tables = newest_state(self.path), self._tables()
+        evaluated = self._evaluated(tables, state)
         parts = dict(zip(state.rewards, distinct(state.rewards), strict=True))
         before = 0
         measured: dict[int, dict[str, float]] = {}
         for step, row in sorted(state.rows.items()):
             names = {**METRICS, **{f"rewards/{name}/mean": f"reward/part/{part}" for name, part in parts.items()}}
-            whole = step - 1 in files and self._is_whole(state, step, files[step - 1])
-            names |= OF_WINNOW if whole else {"reward": "reward/mean"}
-            if step - 1 in files:
+            if step - 1 in tables:
+                lost = step - 1 in evaluated
+                whole = not lost and is_whole(tables[step - 1], state, step)
+                names |= OF_WINNOW if whole else {"reward": "reward/mean"}
                 own = {new: state.metric(step, name) for name, new in names.items() if name in row}
-                measured.setdefault(step - 1, {}).update(own, **{"budget/updates": float(step - before)})
+                counted = _counted(state, step, tables[step - 1]) if lost else {}
+                measured.setdefault(step - 1, {}).update(counted, **own, **{"budget/updates": float(step - before)})
             before = step
-        for step, row in state.evaluations.items():
-            names = {**EVALUATED, **{f"eval_rewards/{name}/mean": f"eval/part/{part}" for name, part in parts.items()}}
-            own = {
-                new: metric(state.path, f"step {step}", name, row[name]) for name, new in names.items() if name in row
-            }
-            measured.setdefault(step, {}).update(own)
+        sets = list(dict.fromkeys(name for rows in state.evaluations.values() for name in rows))
+        tasks = dict(zip(sets, distinct(sets), strict=True)) if len(sets) > 1 else dict.fromkeys(sets, "")
+        for step, rows in state.evaluations.items():
+            for name, row in rows.items():
+                own = _evaluation(state.path, step, name, row, parts)
+                prefix = f"eval/{tasks[name]}/" if tasks[name] else "eval/"
+                of_step = measured.setdefault(step, {})
+                if "seconds" in own:
+                    of_step["eval/seconds"] = of_step.get("eval/seconds", 0.0) + own.pop("seconds")
+                of_step.update({prefix + key: value for key, value in own.items()})
         return measured
 
     def notes(self) -> list[str]:
-        tables, files, state = self._tables(), self.files(), self._state()
-        columns = dict.fromkeys(name for path in files.values() for name in _columns(path))
-        unread = [name for name in columns if name not in (*OWN, KEPT, *state.rewards)]
-        known = (*METRICS, *OF_WINNOW, *EVALUATED)
-        unknown = [n for row in state.rows.values() for n in row if n not in known and not n.startswith(KNOWN)]
+        tables, state = self._tables(), newest_state(self.path)
+        files = self.files()
+        first = min(files, default=min(tables))
         notes = [
-            f"a log of TRL: step {min(files)} here is its step {min(files) + 1}. It has no token ids, and "
-            f"does not show which completions were cut off",
+            f"a log of TRL: step {first} here is its step {first + 1}. It has no token ids, and does not show which "
+            f"completions were cut off",
             "lengths are estimated from characters and the logged mean length",
         ]
-        if unread:
+        evaluated = self._evaluated(tables, state)
+        if evaluated:
+            names = listed(tables[step].name for step in sorted(evaluated))
+            notes.append(
+                f"left out, because TRL wrote completions of an evaluation over those of training: {names}. Of these "
+                f"steps, only the metrics are read"
+            )
+        columns = dict.fromkeys(name for path in files.values() for name in column_names(path))
+        if unread := [name for name in columns if name not in (*OWN, KEPT, *state.rewards)]:
             notes.append(f"columns that are not rewards of this run, and are not read: {listed(unread)}")
+        known = (*METRICS, *OF_WINNOW, *EVALUATED)
+        unknown = [n for row in state.rows.values() for n in row if n not in known and not n.startswith(KNOWN)]
         if unknown:
             notes.append(f"metrics that are not read: {listed(unknown)}")
-        if late := [step + 1 for step in tables if step not in files]:
-            notes.append(
+        return [*notes, *self._notes_on_steps(tables, evaluated, state)]
+
+    def _notes_on_steps(
+        self, tables: Mapping[int, Path], evaluated: Collection[int], state: TrainerState
+    ) -> Iterator[str]:
+        if late := [step + 1 for step in tables if step + 1 not in state.rows and step not in evaluated]:
+            yield (
                 f"{len(late)} steps, {late[0]} to {late[-1]} of TRL, are omitted: the newest state, {state.path}, has "
                 f"no metrics of them"
             )
         if lacking := [step for step in state.rows if step - 1 not in tables]:
-            notes.append(
+            yield (
                 f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of TRL, have no table: their metrics are not read"
             )
         parts = 0
-        for step, path in files.items():
+        for step, path in self.files().items():
             with suppress(DataError):  # refused, or left out, where the step is read
-                parts += not self._is_whole(state, step + 1, path)
+                parts += not is_whole(path, state, step + 1)
         if parts:
-            notes.append(
+            yield (
                 f"in {parts} steps the logged mean reward is that of more rollouts than the table has: TRL logs the "
                 f"last generation of a step, or of `logging_steps` steps"
             )
-        return notes
+
+    def absence(self, step: int | None) -> tuple[str, str]:
+        evaluated = self._evaluated(self._tables(), newest_state(self.path))
+        if step is None or step in evaluated:
+            which = "every table contains" if step is None else "its table contains"
+            return (
+                f"{which} completions of an evaluation, which TRL writes over those of training",
+                "train with eval_steps above logging_steps, or read the metrics (winnow plot, compare, report)"
+                if step is None
+                else "name another step",
+            )
+        return super().absence(step)
 
     def restoring(self, step: int) -> str:
         table = self.path / COMPLETIONS / f"completions_{step + 1:05}.parquet"
@@ -199,7 +231,7 @@ class TrlLog(ForeignLog):
         found: dict[int, Path] = {}
         with errors_as(DataError, f"cannot read {folder}", "make it readable", code="data.unreadable"):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                step = self.step_of(path.name)
+                step = self.step_of(path)
                 if step in found:
                     raise malformed(path, f"and {found[step].name} are both of step {step + 1}")
                 if step is not None:
@@ -212,65 +244,125 @@ class TrlLog(ForeignLog):
             )
         return dict(sorted(found.items()))
 
-    def _state(self) -> TrainerState:
-        """The newest state."""
-        with errors_as(DataError, f"cannot read {self.path}", "make it readable", code="data.unreadable"):
-            inner = [own for own in sorted(self.path.iterdir()) if own.is_dir() and _CHECKPOINT.fullmatch(own.name)]
-            paths = [folder / STATE for folder in (self.path, *inner) if (folder / STATE).is_file()]
-            states = [_read_state(path) for path in paths]
-        if not states:
-            raise DataError(
-                f"{self.path} has no {STATE}, which names the rewards among the columns of the tables",
-                remedy="call trainer.save_state() after training, or keep a checkpoint",
-                code="data.missing",
-            )
-        return max(states, key=lambda state: max(state.rows, default=-1))
+    def _evaluated(self, tables: Mapping[int, Path], state: TrainerState) -> set[int]:
+        """The steps whose tables contain completions of an evaluation."""
+        found = {step for step in tables if step + 1 in state.evaluations}
+        before = 0
+        for step in sorted(state.rows):
+            between = [k for k in state.evaluations if before < k < step]
+            earlier = tables.get(max(between) - 1) if between else None
+            if step - 1 in tables and earlier is not None and is_of_evaluation(tables[step - 1], earlier):
+                found.add(step - 1)
+            before = step
+        return found | self._evaluated_last(tables, state, found)
 
-    def _weights(self, state: TrainerState) -> list[float]:
-        """The weights of the rewards: those of the settings, or 1 each.
-
-        Raises DataError if the logged rewards contradict them.
+    def _evaluated_last(self, tables: Mapping[int, Path], state: TrainerState, found: Collection[int]) -> set[int]:
+        """The last step of training if it was evaluated after the state was saved: its rows are marked, or their mean
+        rewards are not the logged ones, though the step before is whole.
         """
+        last = max(state.rows)
+        if last - 1 not in tables or last - 1 in found:
+            return set()
+        marked = is_marked(tables[last - 1])
+        if not marked and last - 1 in state.rows and last - 2 in tables and last - 2 not in found:
+            with suppress(DataError):  # a damaged table is refused if it is read
+                whole = is_whole(tables[last - 2], state, last - 1)
+                marked = whole and not is_whole(tables[last - 1], state, last)
+        return {last - 1} if marked else set()
+
+    def _weights(self, state: TrainerState) -> dict[str, float]:
+        """The weight of each reward: those of the settings, or 1 each. Raises DataError unless they name each."""
         given = self.settings.reward_weights
-        weights = [1.0] * len(state.rewards) if given is None else list(given)
-        remedy = f"write the run's {WEIGHTS} into {self.path / SETTINGS}, such as {WEIGHTS} = {[1.0] * len(weights)}"
-        if len(weights) != len(state.rewards):
-            raise DataError(
-                f"{self.path / SETTINGS} has {len(weights)} {WEIGHTS}, and the run has {len(state.rewards)} rewards: "
-                f"{', '.join(state.rewards)}",
-                remedy="give one for each",
-                key=WEIGHTS,
-                code="data.mismatch",
-            )
-        for step in state.rows:
-            parts = [state.metric(step, f"rewards/{name}/mean") for name in state.rewards]
-            total = state.metric(step, "reward")
-            expected = float(np.dot(weights, parts))
-            # Means are linear in the rewards unless a function returned None for a row: then nothing can be checked
-            if math.isfinite(total + expected) and abs(total - expected) > _NEAR * max(1.0, abs(total)):
+        if given is None:
+            return dict.fromkeys(state.rewards, 1.0)
+        place = self.path / SETTINGS
+        for name in given:
+            if name not in state.rewards:
                 raise DataError(
-                    f"{state.path}, step {step}: the mean reward is {total:g}, and {expected:g} with the weights "
-                    f"{', '.join(f'{weight:g}' for weight in weights)} of {', '.join(state.rewards)}",
-                    remedy=remedy,
+                    f"{place}: the run has no reward {name!r}",
+                    remedy=near_miss(name, state.rewards),
                     key=WEIGHTS,
                     code="data.mismatch",
                 )
-        return weights
+        if missing := [name for name in state.rewards if name not in given]:
+            raise DataError(
+                f"{place}: {WEIGHTS} has no weight of {', '.join(missing)}",
+                remedy="name every reward of the run, with 0 for one that does not count",
+                key=WEIGHTS,
+                code="data.mismatch",
+            )
+        return {name: given[name] for name in state.rewards}
 
-    def _is_whole(self, state: TrainerState, step: int, path: Path) -> bool:
-        """Whether the logged mean reward of a step of TRL is that of its table; True where there is none of either."""
-        rewards = _rewards(path, _table(path, step, state), state.rewards, self._weights(state))
-        known = rewards[~np.isnan(rewards)]
-        mean = float(known.mean()) if len(known) else math.nan
-        return not abs(mean - state.metric(step, "reward")) > _NEAR * max(1.0, abs(mean))
+    def _sums(self, path: Path, table: pa.Table, state: TrainerState, step: int) -> FloatArray:
+        """[rows] rewards. Raises DataError if the logged mean reward contradicts their weights."""
+        weights = self._weights(state)
+        rewards, total = sums_of(table, weights), state.metric(step, "reward")
+        if is_whole(path, state, step):
+            mean = mean_of(rewards)
+        elif any(table[name].null_count for name in weights):
+            return rewards  # of rollouts that the table has not, and whose functions may have returned None
+        else:
+            mean = float(sum(weight * state.part(step, name) for name, weight in weights.items()))
+        if not (math.isnan(total) or math.isnan(mean) or is_near(mean, total)):
+            raise DataError(
+                f"{state.path}, step {step}: the mean reward is {total:g}, and {mean:g} with the weights "
+                f"{', '.join(f'{name} = {weight:g}' for name, weight in weights.items())}",
+                remedy=f"write the run's {WEIGHTS} into {self.path / SETTINGS}, {self._fitting(state)}",
+                key=WEIGHTS,
+                code="data.mismatch",
+            )
+        return rewards
 
-    def _groups(self, path: Path, table: pa.Table, state: TrainerState, mean_length: float) -> Iterator[ForeignGroup]:
-        """The groups: consecutive rows of one prompt, or as many as the settings name.
+    def _fitting(self, state: TrainerState) -> str:
+        """The line of the weights that fit every whole table; their form alone if no weights do, or several.
 
-        Raises DataError if they are unequal.
+        TRL's mean reward is linear in the weights: a reward that a function did not return is 0 in a row's sum.
         """
-        rewards = _rewards(path, table, state.rewards, self._weights(state))
-        prompts = [_text(prompt) for prompt in table["prompt"].to_pylist()]
+        means, totals = list[list[float]](), list[float]()
+        for at, path in self.files().items():
+            with suppress(DataError):
+                table = read_table(path, at + 1, state.rewards)
+                parts = np.array([column(table, name) for name in state.rewards])
+                judged = parts[:, ~np.isnan(parts).all(axis=0)]
+                if is_whole(path, state, at + 1) and judged.size:
+                    means.append(np.nan_to_num(judged).mean(axis=1).tolist())
+                    totals.append(state.metric(at + 1, "reward"))
+        form = "{ " + ", ".join(f"{name!r} = ..." for name in state.rewards).replace("'", '"') + " }"
+        if len(means) < len(state.rewards) or np.linalg.matrix_rank(means, tol=1e-4) < len(state.rewards):
+            return f"as {WEIGHTS} = {form}"
+        fitted = np.round(np.linalg.lstsq(np.array(means), np.array(totals), rcond=None)[0], 3)
+        if not np.allclose(np.array(means) @ fitted, totals, rtol=1e-3, atol=1e-3):
+            return f"as {WEIGHTS} = {form}"
+        named = ", ".join(f'"{name}" = {weight:g}' for name, weight in zip(state.rewards, fitted + 0.0, strict=True))
+        return f"which fit the log as {WEIGHTS} = {{ {named} }}"
+
+    def _groups(self, path: Path, table: pa.Table, state: TrainerState, step: int) -> Iterator[ForeignGroup]:
+        """The groups: consecutive rows of one prompt, or as many as the settings name."""
+        rewards = self._sums(path, table, state, step)
+        prompts = [text_of(prompt) for prompt in table["prompt"].to_pylist()]
+        texts = [text_of(completion) for completion in table["completion"].to_pylist()]
+        lengths = estimated_lengths([len(text) for text in texts], state.metric(step, _LENGTH))
+        kept, credit = kept_of(path, table), column(table, "advantage")
+        parts = {name: column(table, name) for name in state.rewards}
+        for rows in self._places(path, prompts):
+            yield ForeignGroup(
+                prompt_id=digest_of(prompts[rows.start]),
+                prompt=prompts[rows.start],
+                answer=None,
+                texts=texts[rows],
+                rewards=rewards[rows],
+                parts=[
+                    {name: float(of[place]) for name, of in parts.items() if not math.isnan(of[place])}
+                    for place in range(rows.start, rows.stop)
+                ],
+                kept=kept[rows],
+                advantages=credit[rows],
+                lengths=lengths[rows],
+                correct=self._verdicts(parts, rows),
+            )
+
+    def _places(self, path: Path, prompts: list[str]) -> Iterator[slice]:
+        """The rows of each group. Raises DataError if the groups are unequal."""
         sizes = [len(list(same)) for _, same in itertools.groupby(prompts)]
         size = self.settings.rollouts_per_prompt
         if size is None and len(set(sizes)) > 1:
@@ -281,10 +373,6 @@ class TrlLog(ForeignLog):
                 code="data.incomplete",
             )
         n = size or sizes[0]
-        texts = [_text(completion) for completion in table["completion"].to_pylist()]
-        lengths = estimated_lengths([len(text) for text in texts], mean_length)
-        kept, credit = _kept(path, table), _column(table, "advantage")
-        parts = {name: _column(table, name) for name in state.rewards}
         for first in range(0, len(prompts), n):
             rows = slice(first, first + n)
             if len(prompts[rows]) != n or len(set(prompts[rows])) > 1:
@@ -294,121 +382,44 @@ class TrlLog(ForeignLog):
                     key=GROUP,
                     code="data.malformed",
                 )
-            verdicts = self.settings.correct_by
-            yield ForeignGroup(
-                prompt_id=digest_of(prompts[first]),
-                prompt=prompts[first],
-                answer=None,
-                texts=texts[rows],
-                rewards=rewards[rows],
-                parts=[{name: float(of[place]) for name, of in parts.items()} for place in range(first, first + n)],
-                kept=kept[rows],
-                advantages=credit[rows],
-                lengths=lengths[rows],
-                correct=None if verdicts is None else _verdicts(self.path, parts, verdicts)[rows],
+            yield rows
+
+    def _verdicts(self, parts: Mapping[str, FloatArray], rows: slice) -> BoolArray | None:
+        """[rows] whether the reward that the settings name is at least 1; None without one, and for a group in which
+        its function returned None. Raises DataError if the run has no such reward.
+        """
+        name = self.settings.correct_by
+        if name is None:
+            return None
+        if name not in parts:
+            raise DataError(
+                f"{self.path / SETTINGS}: the run has no reward {name!r}",
+                remedy=near_miss(name, parts),
+                key=VERDICTS,
+                code="data.mismatch",
             )
+        own = parts[name][rows]
+        return None if np.isnan(own).any() else np.asarray(own >= 1.0, dtype=np.bool_)
 
 
-def _read_state(path: Path) -> TrainerState:
-    return _parsed_state(path, written(path))
+def _counted(state: TrainerState, step: int, path: Path) -> dict[str, float]:
+    """What the state and the number of rows show of a generation batch whose table is lost."""
+    rows = count_rows(path)
+    share = state.metric(step, "budget/share_kept")
+    kept = float(rows) if math.isnan(share) else round(rows * share, 6)
+    generated = rows * state.metric(step, _LENGTH)
+    trained = generated
+    if "budget/generated_tokens" in state.rows[step]:
+        generated, trained = (state.metric(step, f"budget/{name}_tokens") for name in ("generated", "trained"))
+    tokens = {} if math.isnan(generated) else spent(generated, trained)
+    return {"budget/rollouts": float(rows), "select/kept": kept, "select/trained": kept, **tokens}
 
 
-@functools.lru_cache(maxsize=16)
-def _parsed_state(path: Path, when: tuple[int, ...]) -> TrainerState:
-    try:
-        data = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise malformed(path, f"is no JSON ({error})") from error
-    history = data.get("log_history") if isinstance(data, dict) else None
-    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
-        raise malformed(path, "has no list of metrics, 'log_history'")
-    of_steps = [row for row in history if isinstance(row.get("step"), int)]
-    rows = {int(row["step"]): row for row in of_steps if "reward" in row}
-    evaluations = {int(row["step"]): row for row in of_steps if "eval_reward" in row}
-    names = dict.fromkeys(match[1] for row in rows.values() for key in row if (match := _REWARD.fullmatch(key)))
-    if not names:
-        raise malformed(path, "has no metrics 'rewards/NAME/mean', so it is not the state of a GRPOTrainer")
-    return TrainerState(path, tuple(names), rows, evaluations)
-
-
-def _table(path: Path, step: int, state: TrainerState) -> pa.Table:
-    """The table of a step of TRL. Raises DataError if it is damaged, lacks a column, or is of another step."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    wrong = (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException)
-    with (
-        errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"),
-        errors_as(DataError, f"{path} is no table", "restore or remove it", code="data.malformed", of=wrong),
-    ):
-        path.open("rb").close()  # its OSError has a shorter reason than pyarrow's
-        table = pq.read_table(path)
-    for name in (*OWN, *state.rewards):
-        if name not in table.column_names:
-            kind = "reward" if name in state.rewards else "column"
-            raise malformed(path, f"has no {kind} {name!r}")
-    if not len(table):
-        raise malformed(path, "has no rows")
-    for name in ("advantage", *state.rewards):
-        if not (pa.types.is_floating(table[name].type) or pa.types.is_integer(table[name].type)):
-            raise malformed(path, f"has a column {name!r} of type {table[name].type}, and not of numbers")
-    steps = set(table["step"].to_pylist())
-    if steps != {step}:
-        raise malformed(path, f"has rows of the steps {', '.join(map(str, sorted(steps, key=str)))}")
-    return table
-
-
-def _columns(path: Path) -> list[str]:
-    """The names of a table's columns; none of a damaged one, which is refused where it is read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with suppress(OSError, ValueError, pa.ArrowException):
-        return list(pq.read_schema(path).names)
-    return []
-
-
-def _rewards(path: Path, table: pa.Table, names: Sequence[str], weights: Sequence[float]) -> FloatArray:
-    """[rows] weighted sums; NaN where no function returned a reward. Raises DataError for an infinite reward."""
-    parts = np.array([_column(table, name) for name in names], dtype=np.float64)
-    if np.isinf(parts).any():
-        raise malformed(path, "has a reward that is infinite")
-    total = np.nansum(parts * np.array(weights)[:, None], axis=0)
-    return np.asarray(np.where(np.isnan(parts).all(axis=0), np.nan, total), dtype=np.float64)
-
-
-def _column(table: pa.Table, name: str) -> FloatArray:
-    """[rows] numbers, NaN for null."""
-    return np.array([math.nan if value is None else value for value in table[name].to_pylist()], dtype=np.float64)
-
-
-def _kept(path: Path, table: pa.Table) -> BoolArray:
-    """[rows] whether the run trained on it: all of them, unless winnow_trl selected."""
-    if KEPT not in table.column_names:
-        return np.ones(len(table), dtype=np.bool_)
-    kept = table[KEPT].to_pylist()
-    if not all(isinstance(value, bool) for value in kept):
-        raise malformed(path, f"has a column {KEPT!r} that is no column of truth values")
-    return np.array(kept, dtype=np.bool_)
-
-
-def _verdicts(folder: Path, parts: Mapping[str, FloatArray], name: str) -> BoolArray:
-    """[rows] whether the reward of this name is at least 1. Raises DataError if the run has no such reward."""
-    if name not in parts:
-        raise DataError(
-            f"{folder / SETTINGS}: the run has no reward {name!r}",
-            remedy=near_miss(name, parts),
-            key=VERDICTS,
-            code="data.mismatch",
-        )
-    return np.asarray(parts[name] >= 1.0, dtype=np.bool_)
-
-
-def _text(value: Any) -> str:
-    """A prompt or a completion: a text, the content of its only message, or messages after the names of their roles."""
-    if isinstance(value, str):
-        return value
-    messages = [message if isinstance(message, dict) else {"content": message} for message in value or ()]
-    contents = [(message.get("role"), message.get("content") or "") for message in messages]
-    texts = [(role, text if isinstance(text, str) else json.dumps(text, default=repr)) for role, text in contents]
-    return texts[0][1] if len(texts) == 1 else "\n".join(f"{role}: {text}" for role, text in texts)
+def _evaluation(
+    path: Path, step: int, name: str, row: Mapping[str, object], parts: Mapping[str, str]
+) -> dict[str, float]:
+    """The metrics of an evaluation of one data set, by winnow's names after "eval/"."""
+    names = {**EVALUATED, **{f"eval_rewards/{reward}/mean": f"part/{part}" for reward, part in parts.items()}}
+    if name:
+        names[f"eval_{name}_runtime"] = names.pop("eval_runtime")
+    return {new: metric(path, f"step {step}", old, row[old]) for old, new in names.items() if old in row}

@@ -1,7 +1,8 @@
 """The log of a verl run: the generations that its trainer dumps, and the metrics of its logger "file".
 
-    RUN/rollouts/5.jsonl   of trainer.rollout_data_dir=RUN/rollouts; the folder has any name, or is RUN itself
-    RUN/log.jsonl          of trainer.logger=[file] with VERL_FILE_LOGGER_PATH=RUN/log.jsonl; the file has any name
+    RUN/rollouts/5.jsonl     of trainer.rollout_data_dir=RUN/rollouts; the folder has any name, or is RUN itself
+    RUN/validation/5.jsonl   of trainer.validation_data_dir=RUN/validation; "val" or "eval" is in its name
+    RUN/log.jsonl            of trainer.logger=[file] with VERL_FILE_LOGGER_PATH=RUN/log.jsonl; the file has any name
 
 A row of a dump has input, output, gts, score, step, and the keys that the trainer or its reward adds: `uid` (with which
 the rows of a prompt are found), or `acc` (whether the answer is correct). Written by verl 0.9.1, whose dumps come from
@@ -11,11 +12,10 @@ the rows of a prompt are found), or `acc` (whether the answer is correct). Writt
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +23,19 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.metrics import distinct
-from winnow.records import BoolArray, FloatArray
+from winnow.records import FloatArray
 from winnow.state.disk import check_kind, errors_as
 from winnow.state.foreign.log import (
+    SETTINGS,
     ForeignGroup,
     ForeignLog,
     digest_of,
     estimated_lengths,
+    json_lines,
     listed,
     malformed,
     metric,
+    read_settings,
     written,
 )
 
@@ -75,6 +78,7 @@ FAMILIES = (  # prefixes of verl's own metrics, which are not named when they ar
 )  # fmt: skip
 _DUMP = re.compile(r"(\d{1,15})\.jsonl")
 _LOGGED = re.compile(rb'\{"step":\s*\d+,\s*"data":\s*\{')  # the beginning of a file of the logger
+_VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation)s?(?:[_-].*)?", re.IGNORECASE)  # a folder's name
 _KEY = re.compile(r"(.+)_(\d+)_(\d+)")  # of the transfer queue: prompt, session, output
 _PADDING = re.compile(r"pad[0-9a-f]{32}")  # the prompt of rows that only fill a batch
 
@@ -89,36 +93,43 @@ class _Row(NamedTuple):
 
 
 class VerlLog(ForeignLog):
-    """A folder with dumped generations, in itself or in one folder in it."""
+    """A folder with dumped generations, in itself or in one folder in it, with those of validation in another one.
+
+    A folder of generations that is named itself is the run's, whatever is beside it. Its metrics, its settings and its
+    validation are then also searched for beside it.
+    """
 
     program = "verl"
+    names = "rollouts/5.jsonl of trainer.rollout_data_dir"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        above = path.absolute().parent
+        alone = _dumps(path) and _folders(above, training=True) == [above / path.name]
+        self._run = above if alone else path
+        if self._run != path and not (path / SETTINGS).exists():
+            self.settings = read_settings(self._run)
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        return bool(_dumps(path)) or any(_dumps(inner) for inner in _folders(path))
+        return bool(_dumps(path)) or len(_folders(path, training=True)) == 1
 
     @classmethod
     def folders_of(cls, path: Path) -> Iterable[Path]:
-        return (path.parent.parent, path.parent) if _DUMP.fullmatch(path.name) else ()
+        return (path.parent,) if _DUMP.fullmatch(path.name) else ()
 
     @classmethod
-    def step_of(cls, name: str) -> int | None:
-        match = _DUMP.fullmatch(name)
+    def step_of(cls, path: Path) -> int | None:
+        match = _DUMP.fullmatch(path.name)
         return int(match[1]) - 1 if match and int(match[1]) > 0 else None
 
     def files(self) -> dict[int, Path]:
         with errors_as(DataError, f"cannot read {self.path}", "make it readable", code="data.unreadable"):
-            folders = [folder for folder in (self.path, *_folders(self.path)) if _dumps(folder)]
-            if len(folders) > 1:
-                raise DataError(
-                    f"{self.path} has generations in several folders: {', '.join(folder.name for folder in folders)}",
-                    remedy="name the folder of those that were trained on",
-                    code="data.mismatch",
-                )
+            (folder,) = [self.path] if _dumps(self.path) else _folders(self.path, training=True)
             files: dict[int, Path] = {}
-            for name in _dumps(folders[0]):
-                step = self.step_of(name)
-                path = folders[0] / name
+            for name in _dumps(folder):
+                path = folder / name
+                step = self.step_of(path)
                 if step is None:
                     raise malformed(path, "is of step 0, and verl trains from step 1 on")
                 if step in files:
@@ -128,7 +139,7 @@ class VerlLog(ForeignLog):
 
     def read(self, step: int) -> list[ForeignGroup]:
         path = self.files()[step]
-        rows = self._rollouts(path, step)
+        rows = _rollouts_of(path, step + 1)
         mean = self._metrics().get(step + 1, {}).get(MEAN_LENGTH, math.nan)
         lengths = estimated_lengths([len(row.fields["output"]) for row in rows], mean)
         correct = _correct(path, rows)
@@ -136,7 +147,7 @@ class VerlLog(ForeignLog):
         for place, row in enumerate(rows):
             places.setdefault(row.prompt, []).append(place)
         self._check_sizes(path, places)
-        return [_group([rows[i] for i in own], lengths[own], correct, own) for own in places.values()]
+        return [_group([rows[i] for i in own], lengths[own], [correct[i] for i in own]) for own in places.values()]
 
     def measured(self) -> dict[int, dict[str, float]]:
         measured: dict[int, dict[str, float]] = {}
@@ -144,6 +155,9 @@ class VerlLog(ForeignLog):
         logged = self._metrics()
         sources = list(dict.fromkeys(match[1] for row in logged.values() for match in _evaluations(row)))
         tasks = dict(zip(sources, distinct(sources), strict=True)) if len(sources) > 1 else {}
+        for step, path in self._validations().items():
+            if not any(_evaluations(logged.get(step, {}))):  # the trainer's own number is by data source
+                measured[step] = _validated(path, step)
         for step, row in logged.items():
             if step - 1 in trained:
                 own = {METRICS[name]: value for name, value in row.items() if name in METRICS}
@@ -163,12 +177,11 @@ class VerlLog(ForeignLog):
         files, logged = self.files(), self._metrics()
         columns = dict.fromkeys(name for path in files.values() for name in _columns(path))
         unknown = [name for row in logged.values() for name in row if not name.startswith(FAMILIES)]
-        source = self._logger_file()
         notes = [
             f"a log of verl: step {min(files)} here is its step {min(files) + 1}. It has no token ids, and does not "
             f"show which responses were cut off",
             "lengths are estimated from characters and the logged mean length"
-            if source is not None
+            if self._logger_file() is not None
             else "it has no metrics: neither lengths, losses nor seconds. Set trainer.logger=[console,file] and "
             "VERL_FILE_LOGGER_PATH in this folder",
         ]
@@ -185,7 +198,10 @@ class VerlLog(ForeignLog):
                 f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have no generations: of their metrics, "
                 f"only evaluations are read"
             )
-        if any(_evaluations(row) for row in logged.values()):
+        if validated := self._validations():
+            folder = next(iter(validated.values())).parent.name
+            notes.append(f"{len(validated)} files in {folder} are read as evaluations, without their texts")
+        if validated or any(_evaluations(row) for row in logged.values()):
             notes.append("evaluations count as sampled: the log does not show whether they were greedy")
         return notes
 
@@ -193,22 +209,19 @@ class VerlLog(ForeignLog):
         folder = next(iter(self.files().values())).parent
         return f"put {folder / f'{step + 1}.jsonl'} back"
 
-    def _rollouts(self, path: Path, step: int) -> list[_Row]:
-        """The last output of every session, without rows that only fill the batch."""
-        last: dict[tuple[str, int], _Row] = {}
-        for number, fields in _lines(path):
-            _check_row(path, number, fields, step + 1)
-            row = _row(path, number, fields)
-            if _PADDING.fullmatch(row.prompt) and "uid" in fields:
-                continue
-            key = (row.prompt, row.session)
-            if key in last and last[key].output == row.output:
-                raise malformed(path, f"has the uid {fields['uid']!r} twice")
-            if key not in last or last[key].output < row.output:
-                last[key] = row
-        if not last:
-            raise malformed(path, "has no rows")
-        return list(last.values())
+    def _validations(self) -> dict[int, Path]:
+        """verl's step -> the dump of a validation after it."""
+        if _VALIDATION.fullmatch(self.path.name) and _dumps(self.path):
+            return {}  # this folder was named itself
+        found = [folder for folder in _folders(self._run, training=False) if folder.name != self.path.name]
+        files = {int(Path(name).stem): folder / name for folder in found for name in _dumps(folder)}
+        if len(files) < sum(len(_dumps(folder)) for folder in found):
+            raise DataError(
+                f"{self._run} has validations of one step twice, in {', '.join(folder.name for folder in found)}",
+                remedy="keep those of one run in its folder",
+                code="data.mismatch",
+            )
+        return dict(sorted(files.items()))
 
     def _check_sizes(self, path: Path, places: Mapping[str, Sequence[int]]) -> None:
         wanted = self.settings.rollouts_per_prompt
@@ -228,8 +241,7 @@ class VerlLog(ForeignLog):
 
     def _logger_file(self) -> Path | None:
         """The file of verl's file logger. Raises DataError if there are several."""
-        above = [self.path.parent] * bool(_dumps(self.path))  # its dumps alone were named
-        for folder in (self.path, *above):
+        for folder in dict.fromkeys((self.path, self._run)):
             found = [path for path in sorted(folder.glob("*.jsonl")) if not _DUMP.fullmatch(path.name)]
             found = [path for path in found if _is_of_logger(path)]
             if len(found) > 1:
@@ -247,7 +259,7 @@ class VerlLog(ForeignLog):
 def _logged(path: Path, when: tuple[int, ...]) -> Mapping[int, Mapping[str, float]]:
     """The rows of a file logger. Later rows of a step add to earlier ones."""
     rows: dict[int, dict[str, float]] = {}
-    for number, row in _lines(path, may_be_cut=True):
+    for number, row in json_lines(path, may_be_cut=True):
         step, data = row.get("step"), row.get("data")
         if not isinstance(step, int) or step < 0 or not isinstance(data, dict):
             raise malformed(path, f"line {number}: has no step with its metrics, 'data'")
@@ -264,11 +276,13 @@ def _dumps(folder: Path) -> list[str]:
         return []
 
 
-def _folders(path: Path) -> list[Path]:
+def _folders(path: Path, *, training: bool) -> list[Path]:
+    """The folders of generations in a folder: those of training, or those of validation."""
     try:
-        return sorted(inner for inner in path.iterdir() if inner.is_dir())
+        inner = sorted(own for own in path.iterdir() if own.is_dir())
     except OSError:
         return []
+    return [own for own in inner if _dumps(own) and (_VALIDATION.fullmatch(own.name) is None) == training]
 
 
 def _is_of_logger(path: Path) -> bool:
@@ -281,28 +295,40 @@ def _is_of_logger(path: Path) -> bool:
         return False
 
 
-def _lines(path: Path, *, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, its object). With `may_be_cut`, an incomplete last line is ignored: it is being written, or the writer was
-    killed. Raises DataError, with the line.
-    """
-    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
-        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if may_be_cut and not line.endswith(b"\n"):
-                    return
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise malformed(path, f"line {number}: is no JSON ({error})") from error
-                if not isinstance(row, dict):
-                    raise malformed(path, f"line {number}: is no JSON object")
-                yield number, row
+def _rollouts_of(path: Path, step: int) -> list[_Row]:
+    """The last output of every session of a step of verl, without rows that only fill the batch."""
+    last: dict[tuple[str, int], _Row] = {}
+    for number, fields in json_lines(path):
+        _check_row(path, number, fields, step)
+        row = _row(path, number, fields)
+        if _PADDING.fullmatch(row.prompt) and "uid" in fields:
+            continue
+        key = (row.prompt, row.session)
+        if key in last and last[key].output == row.output:
+            raise malformed(path, f"has the uid {fields['uid']!r} twice")
+        if key not in last or last[key].output < row.output:
+            last[key] = row
+    if not last:
+        raise malformed(path, "has no rows")
+    return list(last.values())
+
+
+def _validated(path: Path, step: int) -> dict[str, float]:
+    """The metrics of a dumped validation: the mean score, and the accuracy where each response has a verdict."""
+    rows = _rollouts_of(path, step)
+    scores = np.array([row.fields["score"] for row in rows if row.fields["score"] is not None], dtype=np.float64)
+    found = {"eval/reward_mean": float(scores.mean())} if len(scores) else {}
+    correct = _correct(path, rows)
+    if None not in correct:
+        found["eval/accuracy_sampled"] = correct.count(True) / len(rows)
+    elif len(scores) == len(rows) and np.isin(scores, (0.0, 1.0)).all():
+        found["eval/accuracy_sampled"] = float(scores.mean())
+    return found
 
 
 def _columns(path: Path) -> list[str]:
     try:
-        return list(next(_lines(path), (0, {}))[1])
+        return list(next(json_lines(path), (0, {}))[1])
     except DataError:  # its step is refused, or left out, where it is read
         return []
 
@@ -331,21 +357,20 @@ def _row(path: Path, number: int, fields: Mapping[str, Any]) -> _Row:
     return _Row(match[1], int(match[2]), int(match[3]), fields) if match else _Row(uid, number, 0, fields)
 
 
-def _correct(path: Path, rows: Sequence[_Row]) -> BoolArray | None:
-    """[rows] by the column `acc`: correct is 1, and partial credit is not. None where no row has it.
+def _correct(path: Path, rows: Sequence[_Row]) -> list[bool | None]:
+    """[rows] by the column `acc`: correct is 1, and partial credit is not. None for a row without it, whose task has
+    another reward function.
 
     Raises DataError for what is no number between 0 and 1.
     """
     values = [row.fields.get("acc") for row in rows]
-    if all(value is None for value in values):
-        return None
     for value in values:
-        if not isinstance(value, (int, float)) or not 0 <= value <= 1:  # not NaN either
+        if value is not None and (not isinstance(value, (int, float)) or not 0 <= value <= 1):  # not NaN either
             raise malformed(path, f"has an 'acc' of {value!r:.40}, which is no number between 0 and 1")
-    return np.array([value == 1 for value in values], dtype=np.bool_)
+    return [None if value is None else value == 1 for value in values]
 
 
-def _group(rows: Sequence[_Row], lengths: FloatArray, correct: BoolArray | None, places: Sequence[int]) -> ForeignGroup:
+def _group(rows: Sequence[_Row], lengths: FloatArray, correct: Sequence[bool | None]) -> ForeignGroup:
     first = rows[0]
     named = "uid" in first.fields
     scores = [math.nan if row.fields["score"] is None else float(row.fields["score"]) for row in rows]
@@ -359,7 +384,7 @@ def _group(rows: Sequence[_Row], lengths: FloatArray, correct: BoolArray | None,
         kept=np.ones(len(rows), dtype=np.bool_),
         advantages=None,
         lengths=lengths,
-        correct=None if correct is None else correct[list(places)],
+        correct=None if None in correct else np.array(correct, dtype=np.bool_),
     )
 
 

@@ -22,6 +22,7 @@ from winnow.run_view.configuration import Change, changes_in, evaluations, headi
 from winnow.run_view.panels import RunPanel, panels
 from winnow.run_view.summary import Row
 from winnow.run_view.tokens import tokenizer_of
+from winnow.state.foreign import open_log
 from winnow.state.logbook import log_notes, read_metrics
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
@@ -117,7 +118,7 @@ class ReportedRun:
         rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
         pieces, unknown = self._pieces if steps else (None, "")
         chosen = included(self.log, steps, pieces, limit)
-        why = chosen.why(steps) if steps else _NONE
+        why = chosen.why(steps) if steps else _none(self.path)
         notes = [note for note in (*self._notes(manifest), unknown, *chosen.notes) if note]
         rollouts = {"included": sum(chosen.rollouts.values()), "why": why, "notes": notes}
         fields = self._fields(rows, manifest, steps, rollouts, chosen.rollouts)
@@ -127,7 +128,7 @@ class ReportedRun:
     def served(self) -> str:
         """The run as JSON without rollouts, which `step` returns. Raises like `in_file`."""
         rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
-        rollouts = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes(manifest)}
+        rollouts = {"included": 0, "why": "" if steps else _none(self.path), "notes": self._notes(manifest)}
         return with_list(self._fields(rows, manifest, steps, rollouts, {}), "groups", [])
 
     def step(self, step: int) -> Iterator[str]:
@@ -189,7 +190,12 @@ class ReportedRun:
         }
 
 
-_NONE = "no rollouts are logged (keys log.rollouts and log.every), or no step is finished yet"
+def _none(run: Path) -> str:
+    """Why a run has no rollouts to read."""
+    log = open_log(run)
+    if log is not None:
+        return log.absence(None)[0]
+    return "no rollouts are logged (keys log.rollouts and log.every), or no step is finished yet"
 
 
 def report_data(

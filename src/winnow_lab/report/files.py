@@ -16,6 +16,7 @@ from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import AGAINST
 from winnow.state.disk import check_kind, check_parent, refused, write_output
 from winnow.state.folder import SWEEP
+from winnow.state.foreign import no_run
 from winnow.state.log import METRICS
 from winnow.state.logbook import is_logged, refuse_new
 from winnow.view.text import one_line
@@ -150,11 +151,7 @@ def _runs_in(path: Path) -> list[Path]:
         return begun
     refuse_new(path)
     if not is_logged(path):
-        raise DataError(
-            f"{path} is not a run folder: there is no {METRICS} in it, nor the log of another trainer",
-            remedy="name the folder of a run",
-            code="data.missing",
-        )
+        raise no_run(path)
     return [path]
 
 

@@ -9,16 +9,15 @@ step 0, which other trainers call 1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from winnow.errors import INTERRUPTIONS, DataError, RunFolderError
+from winnow.errors import INTERRUPTIONS, DataError
 from winnow.installed import LOGS, entry_points, package_of, registering
 from winnow.state.foreign.log import ForeignGroup, ForeignLog
+from winnow.state.foreign.unknown import is_run, unknown
 from winnow.state.manifest import MANIFEST
 
-__all__ = ["ForeignGroup", "ForeignLog", "file_of", "noting_lost_readers", "open_log"]
+__all__ = ["ForeignGroup", "ForeignLog", "file_of", "no_run", "open_log"]
 
 
 def open_log(path: Path) -> ForeignLog | None:
@@ -32,12 +31,23 @@ def open_log(path: Path) -> ForeignLog | None:
     return None if kind is None else kind(path)
 
 
+def no_run(path: Path) -> DataError:
+    """The error about a folder that is no run: what was found there, the formats that are read, and which readers could
+    not be imported.
+    """
+    kinds, lost = readers()
+    error = unknown(path, kinds, lambda inner: is_run(inner, kinds))
+    for note in lost:
+        error.add_note(note)
+    return error
+
+
 def file_of(path: Path) -> tuple[ForeignLog, int] | None:
     """The log that a file of rollouts is in, and its step; None for a file that no other trainer names so."""
     for kind in readers()[0]:
         for folder in kind.folders_of(path):
             log = open_log(folder)
-            step = None if log is None else kind.step_of(path.name)
+            step = None if log is None else kind.step_of(path)
             if log is not None and step is not None:
                 return log, step
     return None
@@ -61,15 +71,3 @@ def readers() -> tuple[tuple[type[ForeignLog], ...], tuple[str, ...]]:
     if missing := registering():
         lost.append(f"the readers of other trainers' logs are not installed here: {missing}")
     return tuple(found), tuple(lost)
-
-
-@contextmanager
-def noting_lost_readers(path: Path) -> Iterator[None]:
-    """Add to an error about a folder that is no run of winnow which readers could not be asked about it."""
-    try:
-        yield
-    except (DataError, RunFolderError) as error:
-        if path.is_dir() and not (path / MANIFEST).exists():
-            for note in readers()[1]:
-                error.add_note(note)
-        raise

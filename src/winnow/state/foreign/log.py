@@ -8,6 +8,7 @@ absent: no log-probs, no token ids, no seconds of verdicts, and often no lengths
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import tomllib
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ import numpy as np
 from winnow.algos.group_metrics import group_metrics, reward_metrics
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import BoolArray, FloatArray
-from winnow.state.disk import errors_as
+from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import encode
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ForeignLog(ABC):
     """
 
     program: ClassVar[str]
+    names: ClassVar[str]  # of its files, for a message about a folder that has none
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,8 +78,8 @@ class ForeignLog(ABC):
 
     @classmethod
     @abstractmethod
-    def step_of(cls, name: str) -> int | None:
-        """The step, counted from 0, in the name of a file of rollouts; None for any other name."""
+    def step_of(cls, path: Path) -> int | None:
+        """The step, counted from 0, in the path of a file of rollouts; None for any other path."""
 
     @abstractmethod
     def files(self) -> dict[int, Path]:
@@ -99,20 +101,34 @@ class ForeignLog(ABC):
     def restoring(self, step: int) -> str:
         """What to do about a step whose rollouts are missing, with the file that contained them; for a remedy."""
 
+    def absence(self, step: int | None) -> tuple[str, str]:
+        """(reason, remedy): why a step, or with None every step, has no rollouts to read."""
+        if step is None:
+            return f"{self.program} logged none there", "name another run"
+        return f"it contains those of {_steps(list(self.files()))}", "name another step"
+
     def groups(self, step: int) -> list[ForeignGroup]:
         """The groups of a step, with different ids. Where all rewards of the step are 0 or 1, they are its verdicts."""
         groups = list(_distinct(self.read(step)))
         rewards = np.concatenate([group.rewards for group in groups])
-        if not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
+        if self.settings.correct_by is not None or not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
             return groups
         return [
             group if group.correct is not None else replace(group, correct=group.rewards == 1.0) for group in groups
         ]
 
+    def no_rollouts(self, step: int | None) -> DataError:
+        """The error about a step, or with None about a log, without rollouts."""
+        reason, remedy = self.absence(step)
+        of = "" if step is None else f" of step {step}"
+        return DataError(f"{self.path} contains no rollouts{of}: {reason}", remedy=remedy, code="data.missing")
+
     def table(self, step: int) -> pa.Table:
         """The rollouts of a step with winnow's columns; null where the log has nothing."""
         from winnow.state.rollout_columns import foreign_table
 
+        if step not in self.files():
+            raise self.no_rollouts(step)
         groups = self.groups(step)
         rows = [row for group in groups for row in _rows(step, group)]
         return foreign_table({name: [row[name] for row in rows] for name in rows[0]}, len(rows))
@@ -127,6 +143,11 @@ class ForeignLog(ABC):
             own = _metrics(by_step[step], accuracies=verdicts) if step in by_step else {}
             rows.append({"step": step, **own, **measured.get(step, {})})
         return rows
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """A run's steps in words: "step 3", or their number with the first and the last."""
+    return f"{len(steps)} steps from {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
 
 
 def _distinct(groups: Iterable[ForeignGroup]) -> Iterator[ForeignGroup]:
@@ -181,18 +202,22 @@ def _metrics(groups: Sequence[ForeignGroup], *, accuracies: bool) -> dict[str, f
         right = float(sum(of.sum() for of in correct))
         row |= {"outcome/correct": right, "outcome/wrong": judged - right}
     if not np.isnan(lengths).any():
-        spent, trained = float(lengths.sum()), float(lengths[kept].sum())
-        row |= {
-            "budget/tokens_generated": spent,
-            "budget/tokens_kept": trained,
-            "budget/tokens_trained": trained,
-            "budget/tokens_wasted": spent - trained,
-        }
+        row |= spent(float(lengths.sum()), float(lengths[kept].sum()))
     if all(group.advantages is not None for group in groups):
         credit = np.concatenate([np.asarray(group.advantages)[group.kept] for group in groups])
         if len(credit) and not np.isnan(credit).any():
             row |= {"advantage/mean": float(credit.mean()), "advantage/std": float(credit.std())}
     return row
+
+
+def spent(generated: float, trained: float) -> dict[str, float]:
+    """The metrics of the tokens of a step, in which everything that is kept is trained on."""
+    return {
+        "budget/tokens_generated": generated,
+        "budget/tokens_kept": trained,
+        "budget/tokens_trained": trained,
+        "budget/tokens_wasted": generated - trained,
+    }
 
 
 def estimated_lengths(characters: Sequence[int], mean: float) -> FloatArray:
@@ -215,6 +240,25 @@ def written(path: Path) -> tuple[int, ...]:
     """What changes when a file is written again: a key under which its contents can be kept. Raises OSError."""
     about = path.stat()
     return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def json_lines(path: Path, *, may_be_cut: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, its object). With `may_be_cut`, an incomplete last line is ignored: it is being written, or the writer was
+    killed. Raises DataError, with the line.
+    """
+    with errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"):
+        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if may_be_cut and not line.endswith(b"\n"):
+                    return
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise malformed(path, f"line {number}: is no JSON ({error})") from error
+                if not isinstance(row, dict):
+                    raise malformed(path, f"line {number}: is no JSON object")
+                yield number, row
 
 
 def digest_of(prompt: str) -> str:
@@ -253,7 +297,7 @@ class ReadingSettings:
     None for a key that the file does not have.
     """
 
-    reward_weights: tuple[float, ...] | None = None  # TRL: of the reward functions, in the order of the log's metrics
+    reward_weights: Mapping[str, float] | None = None  # TRL: the name of a reward function -> its weight
     rollouts_per_prompt: int | None = None  # where the log does not show where a group ends
     # TRL: the reward function whose 1 is a correct completion. Without it, rewards are verdicts in a step in which all
     # of them are 0 or 1, and elsewhere there is none.
@@ -280,13 +324,13 @@ def read_settings(folder: Path) -> ReadingSettings:
                 code="config.unknown_key",
             )
     weights, group, verdicts = map(table.get, KEYS)
-    if weights is not None and not (isinstance(weights, list) and weights and all(map(_is_number, weights))):
-        raise _unusable(path, WEIGHTS, weights, "a list of numbers, such as [1.0, 0.5]")
+    if weights is not None and not (isinstance(weights, dict) and weights and all(map(_is_number, weights.values()))):
+        raise _unusable(path, WEIGHTS, weights, "each weight by name, such as { accuracy_reward = 1.0, length = 0.5 }")
     if group is not None and (not isinstance(group, int) or isinstance(group, bool) or group < 1):
         raise _unusable(path, GROUP, group, "a number of rollouts, such as 8")
     if verdicts is not None and not isinstance(verdicts, str):
         raise _unusable(path, VERDICTS, verdicts, "the name of a reward function")
-    return ReadingSettings(None if weights is None else tuple(map(float, weights)), group, verdicts)
+    return ReadingSettings(weights, group, verdicts)
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,7 @@ from winnow_lab.replay.replaying import replay
 from winnow_lab.replay.text import lines_of
 
 REAL = Path(__file__).parents[3] / "fixtures" / "trl_run"
-WEIGHTS = "reward_weights = [1.0, 0.5]\n"
+WEIGHTS = "reward_weights = { short = 0.5, right = 1.0 }\n"
 MEASURE = ("--measure", "reward/mean")
 THIRD = "completions/completions_00003.parquet"
 
@@ -124,13 +124,19 @@ def test_a_reward_of_none_is_omitted_and_a_row_without_any_is_not_judged(run):
 def test_a_step_without_any_reward_keeps_nothing(run):
     nothing = pa.array([None] * 32, pa.float64())
     change(run, THIRD, lambda table: with_column(with_column(table, "right", nothing), "short", nothing))
+    state(run, lambda data: {**data, "log_history": [without_rewards(row) for row in data["log_history"]]})
     found = replay(run)
     assert found.not_judged == 32
     assert found.kept.rollouts == 64
     assert len(found.kept.variances) == 16
     row = read_metrics(run)[2]
     assert (row["outcome/failed"], row["group/effective"], row["group/flat"]) == (32, 0, 0)
-    assert "reward/mean" not in row
+    assert np.isnan(row.get("reward/mean", np.nan))
+
+
+def without_rewards(row):
+    """The metrics of step 3 of TRL without a mean reward; other rows as they are."""
+    return {name: None if name.startswith("reward") and row["step"] == 3 else row[name] for name in row}
 
 
 def test_steps_after_the_newest_state_are_omitted_with_a_note(run):
@@ -276,8 +282,11 @@ def test_damaged_runs_are_refused_by_name(run, damage):
 def test_weights_that_contradict_the_log_are_refused(run):
     with refused(DataError, "right", "short", key="reward_weights", code="data.mismatch"):
         replay(REAL)
-    (run / "winnow.toml").write_text("reward_weights = [1.0]")
-    with refused(DataError, 1, 2, key="reward_weights", code="data.mismatch"):
+    (run / "winnow.toml").write_text("reward_weights = { right = 1.0 }")
+    with refused(DataError, "short", key="reward_weights", code="data.mismatch"):
+        replay(run)
+    (run / "winnow.toml").write_text("reward_weights = { right = 1.0, short = 0.5, shrt = 1.0 }")
+    with refused(DataError, "shrt", key="reward_weights", code="data.mismatch"):
         replay(run)
 
 

@@ -253,15 +253,16 @@ DAMAGES = {  # a damage, the names in the message, and the code
     "an acc below 0": (lambda run: change(run, lambda _, row: {**row, "acc": -1}), "acc", "data.malformed"),
     "an acc of NaN": (lambda run: change(run, lambda _, row: {**row, "acc": float("nan")}), "acc", "data.malformed"),
     "an acc that is a text": (lambda run: change(run, lambda _, row: {**row, "acc": "1"}), "acc", "data.malformed"),
-    "an acc of some rows": (
-        lambda run: change(run, lambda number, row: {**row, "acc": 1.0 if number else None}), "acc", "data.malformed",
-    ),
     "two files of one step": (
         lambda run: shutil.copy(run / THIRD, run / "rollouts/03.jsonl"), THIRD[9:], "data.malformed",
     ),
     "a step 0": (lambda run: shutil.copy(run / THIRD, run / "rollouts/0.jsonl"), "0.jsonl", "data.malformed"),
     "generations in two folders": (
-        lambda run: shutil.copytree(run / "rollouts", run / "validation"), "validation", "data.mismatch",
+        lambda run: shutil.copytree(run / "rollouts", run / "more"), "more", "data.missing",
+    ),
+    "validations in two folders": (
+        lambda run: [shutil.copytree(run / "rollouts", run / name) for name in ("val", "val-2")], "val-2",
+        "data.mismatch",
     ),
     "metrics of two runs": (lambda run: shutil.copy(run / LOG, run / "old.jsonl"), "old.jsonl", "data.mismatch"),
     "a row of metrics that is no JSON": (
@@ -288,6 +289,57 @@ def test_damaged_logs_are_refused_by_name(run, damage):
         replay(run)
 
 
+def test_validation_is_read_as_evaluation(run):
+    """The trainer's own number where it is logged; else the dump's. Steps of training are as they were."""
+    before = read_metrics(run)
+    shutil.copytree(run / "rollouts", run / "validation_data")
+    start = [{**row, "step": 0, "score": float(number < 8)} for number, row in enumerate(rows_of(run))]
+    (run / "validation_data" / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in start))
+    for name in (run, run / "rollouts"):
+        rows = read_metrics(name)
+        assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5]
+        assert rows[0]["eval/accuracy_sampled"] == 0.125  # logged
+        for step in range(1, 5):
+            scores = [row["score"] for row in rows_of(run, f"rollouts/{step}.jsonl")]
+            assert rows[step]["eval/accuracy_sampled"] == rows[step]["eval/reward_mean"] == np.mean(scores)
+        assert [{name: row[name] for name in old} for row, old in zip(rows, before, strict=True)] == before
+    assert replay(run, keep=2).sampled == replay(REAL, keep=2).sampled
+    (run / LOG).unlink()
+    assert read_metrics(run)[0]["eval/accuracy_sampled"] == 0.25
+
+
+def test_the_folder_that_is_named_wins(run):
+    """Two runs beside each other: each is read alone, and the folder around them is compared as two runs."""
+    for name in ("expA", "expB"):
+        shutil.copytree(run / "rollouts", run / name)
+    shutil.rmtree(run / "rollouts")
+    (run / LOG).unlink()
+    for command in (["show"], ["report"], ["plot", "--summary-only"], ["replay", "--keep", "2"]):
+        named = CliRunner().invoke(app, [*command, str(run / "expA")])
+        assert named.exit_code == 0, named.output
+        check_printed_error(CliRunner().invoke(app, [*command, str(run)]), "expA, expB", code="data.missing")
+    assert len(list(read_rows(run / "expA"))) == 160
+    assert len(list(read_rows(run / "expA" / "3.jsonl"))) == 32
+    both = CliRunner().invoke(app, ["compare", str(run), "--measure", "reward/mean"])
+    assert both.exit_code == 0, both.output
+    assert "expB" in both.output
+
+
+def test_settings_beside_the_folder_that_is_named(run):
+    (run / "winnow.toml").write_text("rollouts_per_prompt = 7")
+    with refused(DataError, 7, 8, key="rollouts_per_prompt", code="data.mismatch"):
+        replay(run / "rollouts")
+    (run / "rollouts" / "winnow.toml").write_text("rollouts_per_prompt = 8")
+    assert replay(run / "rollouts").groups == 20
+
+
+def test_rows_without_an_acc_have_no_verdict(run):
+    """Tasks whose reward functions differ: verl writes null for a row whose function gave no acc."""
+    change(run, lambda number, row: {**row, "score": 0.5, "acc": None if number < 8 else float(number < 16)})
+    rows = list(read_rows(run, step=2, columns=["correct"]))
+    assert [row["correct"] for row in rows] == [None] * 8 + [True] * 8 + [False] * 16
+
+
 def test_a_group_of_another_size_is_refused(run):
     (run / "winnow.toml").write_text("rollouts_per_prompt = 8")
     assert replay(run, keep=2).groups == 20
@@ -301,7 +353,8 @@ def test_a_group_of_another_size_is_refused(run):
     [
         ("reward_wights = [1.0]", "reward_wights", "config.unknown_key"),
         ("reward_weights = 1.0", "reward_weights", "config.value"),
-        ("reward_weights = ['a']", "reward_weights", "config.value"),
+        ("reward_weights = [1.0, 0.5]", "reward_weights", "config.value"),
+        ("reward_weights = { right = 'a' }", "reward_weights", "config.value"),
         ("rollouts_per_prompt = 0", "rollouts_per_prompt", "config.value"),
         ("correct_by = 1", "correct_by", "config.value"),
         ("rollouts_per_prompt", None, "config.unreadable"),
