@@ -17,7 +17,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 SOURCE = REPOSITORY / "src" / "winnow"
 LAB = SOURCE.parent / "winnow_lab"
-BESIDE = (LAB, SOURCE.parent / "winnow_trl", SOURCE.parent / "winnow_verl")  # which winnow does not import
+BESIDE = sorted(path.parent for path in SOURCE.parent.glob("winnow_*/__init__.py"))  # which winnow does not import
 BEGIN, END = "<!-- tree: python scripts/trees.py -->", "<!-- end of the tree -->"
 WIDTH = 120  # columns
 # Floors from the lowest to the highest: a file imports only from lower ones. tests/unit/test_laws.py has the same list.
