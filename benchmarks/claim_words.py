@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from decisions import Decision, Times, decided, in_sequence
 
-from winnow.commands.compare.curve import ACCURACY, Curve
-from winnow.commands.compare.speed_up import MOST_FALL, mean_fall, seed_time
+from winnow_lab.compare.curve import ACCURACY, Curve
+from winnow_lab.compare.speed_up import MOST_FALL, mean_fall, seed_time
 
 ROOT = Path(__file__).parents[1]
 CLAIMS, RESULTS = ROOT / "benchmarks" / "claims.toml", ROOT / "benchmarks" / "results"

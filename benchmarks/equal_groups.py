@@ -36,11 +36,11 @@ from typing import Any
 import frame
 import numpy as np
 
-from winnow.commands.compare.curve import AXES, Curve
-from winnow.commands.compare.groups import SeedGroup, seed_groups
-from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.compare.speed_up import TimeRatio, plateau_of, seed_time, smoothed, time_ratio
 from winnow.seeds import generator
+from winnow_lab.compare.curve import AXES, Curve
+from winnow_lab.compare.groups import SeedGroup, seed_groups
+from winnow_lab.compare.inputs import named_inputs
+from winnow_lab.compare.speed_up import TimeRatio, plateau_of, seed_time, smoothed, time_ratio
 
 ACCURACY = "accuracy"
 FIRST, LAST, LIMIT_SCATTER = 0.36, 0.83, 0.005  # accuracies of the bundled policy in configs/sweeps/pods.toml

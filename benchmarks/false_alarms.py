@@ -28,10 +28,10 @@ import frame
 import numpy as np
 from decisions import Times, decided, in_sequence
 
-from winnow.commands.compare.curve import Curve
-from winnow.commands.compare.speed_up import LAST, MOST_FALL, SHARE, SeedTime, mean_fall, seed_time
 from winnow.records import FloatArray
 from winnow.seeds import generator
+from winnow_lab.compare.curve import Curve
+from winnow_lab.compare.speed_up import LAST, MOST_FALL, SHARE, SeedTime, mean_fall, seed_time
 
 ARMS, LOOKS, PILOTS, FEWEST = 3, (8, 12, 16), 3, 8
 CONTRASTS = (("0", "1"), ("2", "0"), ("2", "1"))  # in the order of claim 2

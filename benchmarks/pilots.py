@@ -22,12 +22,12 @@ from typing import Any
 import frame
 import numpy as np
 
-from winnow.commands.compare.curve import ACCURACY
-from winnow.commands.compare.groups import seed_groups
-from winnow.commands.compare.inputs import named_inputs
-from winnow.commands.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
 from winnow.records import FloatArray
-from winnow.state.sweep_folder import read_contents
+from winnow_lab.compare.curve import ACCURACY
+from winnow_lab.compare.groups import seed_groups
+from winnow_lab.compare.inputs import named_inputs
+from winnow_lab.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
+from winnow_lab.sweep_folder import read_contents
 
 LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
 

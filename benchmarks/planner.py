@@ -30,17 +30,17 @@ from planner_regret import by_the_page, nearest, over_seeds, regrets
 
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.algos.planning import Noise
-from winnow.commands.compare.comparison import compare_inputs
-from winnow.commands.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
-from winnow.commands.profile.run_statistics import COUNTS, PHASES, statistics_of
-from winnow.commands.profile.setting import Setting, setting_of
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
-from winnow.state.costs import read_costs
 from winnow.state.logbook import read_metrics
-from winnow.state.sweep_folder import SweepRun, read_sweep
 from winnow.training.setup.resolve import resolve_members
+from winnow_lab.compare.comparison import compare_inputs
+from winnow_lab.costs import read_costs
+from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
+from winnow_lab.profile.run_statistics import COUNTS, PHASES, statistics_of
+from winnow_lab.profile.setting import Setting, setting_of
+from winnow_lab.sweep_folder import SweepRun, read_sweep
 
 WITHIN = 0.15  # relative to the measured seconds of a step
 

@@ -38,13 +38,20 @@ def affected(paths: Iterable[str]) -> list[str]:
     """The test files of changed files, in order; only those that exist."""
     paths = list(paths)
     modules = {module for path in paths if (module := module_of(path))}
-    folders = {Path("tests/unit", *Path(path).parts[2:-1]) for path in paths if path.startswith("src/winnow/")}
+    folders = {folder for path in paths if (folder := _mirror(Path(path)))}
     chosen = {name for name in ALWAYS if (ROOT / name).exists()}
     for test in (ROOT / "tests").rglob("test_*.py"):
         name = test.relative_to(ROOT)
         if str(name) in paths or name.parent in folders or modules & imports(test):
             chosen.add(str(name))
     return sorted(chosen)
+
+
+def _mirror(path: Path) -> Path | None:
+    """The folder of tests/unit for a file of src: tests/unit/PACKAGE for winnow.PACKAGE, else tests/unit/winnow_lab."""
+    if path.parts[0] != "src":
+        return None
+    return Path("tests/unit", *path.parts[2 if path.parts[1] == "winnow" else 1 : -1])
 
 
 def module_of(path: str) -> str | None:

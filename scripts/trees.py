@@ -16,12 +16,14 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCE = REPOSITORY / "src" / "winnow"
+LAB = SOURCE.parent / "winnow_lab"
+BESIDE = sorted(path.parent for path in SOURCE.parent.glob("winnow_*/__init__.py"))  # which winnow does not import
 BEGIN, END = "<!-- tree: python scripts/trees.py -->", "<!-- end of the tree -->"
 WIDTH = 120  # columns
 # Floors from the lowest to the highest: a file imports only from lower ones. tests/unit/test_laws.py has the same list.
 FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
-        "records.py", "families.py", "registry.py", "options.py", "user_code.py", "config.py",
+        "records.py", "families.py", "registry.py", "bounds.py", "options.py", "user_code.py", "config.py",
         "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
         "background.py", "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
@@ -52,16 +54,19 @@ def pages() -> dict[Path, str]:
 
 
 def packages() -> list[str]:
-    """The lines of README.md: every package, from the lowest floor to the highest."""
+    """The lines of README.md: every package, from the lowest floor to the highest, and the packages beside winnow."""
     names = [name for floor in FLOORS.values() for name in floor if not name.endswith(".py")]
     return [
         "    src/winnow/",
         *(line for name in names for line in _lines(f"      {name}/", describe(SOURCE / name), 20)),
+        *(line for path in BESIDE for line in _lines(f"    src/{path.name}/", describe(path), 24)),
     ]
 
 
 def floors() -> list[str]:
-    """The lines of docs/design.md: every floor, with its packages, their packages, and its files."""
+    """The lines of docs/design.md: every floor, with its packages, their packages, and its files; then the laboratory's
+    packages and files.
+    """
     lines = ["    src/winnow/"]
     for number, (floor, names) in enumerate(FLOORS.items()):
         start = f"{number} {floor}"
@@ -70,6 +75,10 @@ def floors() -> list[str]:
                 label = "  " * depth + path.name + "/" * path.is_dir()
                 lines += _lines(f"      {start:<14}{label}", describe(path), 42)
                 start = ""
+    lines.append("    src/winnow_lab/")
+    for path in sorted(LAB.iterdir()):
+        if (path / "__init__.py").exists() or (path.suffix == ".py" and path.name != "__init__.py"):
+            lines += _lines(f"{'':<20}{path.name}{'/' * path.is_dir()}", describe(path), 42)
     return lines
 
 

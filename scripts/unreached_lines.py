@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""List the statements of winnow that no test and no dry run reaches: on a GPU's first day, run those first.
+"""List the statements of src that no test and no dry run reaches: on a GPU's first day, run those first.
 
     python scripts/unreached_lines.py run COMMAND...    # trace a command and its child processes; may be repeated
-    python scripts/unreached_lines.py list [PATH...]    # what is unreached so far, by file; paths below src/winnow
+    python scripts/unreached_lines.py list [PATH...]    # what is unreached so far, by file; paths below src/winnow, or
+                                                      # below src of the packages beside it
     python scripts/unreached_lines.py page COMMANDS     # write the table of docs/gpu.md; COMMANDS: what was traced
 
 For example:
@@ -32,7 +33,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
-SOURCE = REPOSITORY / "src" / "winnow"
+SOURCE = REPOSITORY / "src"
+OWN = "winnow/"  # what the names of winnow's own files omit
 REACHED = REPOSITORY / ".unreached" / "reached"
 PAGE = REPOSITORY / "docs" / "gpu.md"
 BEGIN, END = "<!-- unreached: python scripts/unreached_lines.py page -->", "<!-- end of the unreached statements -->"
@@ -83,7 +85,7 @@ def run(command: Sequence[str]) -> int:
 
 
 def trace() -> None:
-    """Append every line of winnow that this process runs for the first time, as "path:line"."""
+    """Append every line of src that this process runs for the first time, as "path:line", with the names of `files`."""
     file = os.open(os.environ[TRACE], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     prefix = f"{SOURCE}{os.sep}"
     missing: dict[CodeType, set[int]] = {}  # lines that have not run yet; without any, a function is traced no more
@@ -105,14 +107,15 @@ def trace() -> None:
 
     def reach(code: CodeType, lines: set[int], line: int) -> None:
         lines.discard(line)
-        os.write(file, f"{code.co_filename.removeprefix(prefix)}:{line}\n".encode())
+        name = code.co_filename.removeprefix(prefix).removeprefix(OWN)
+        os.write(file, f"{name}:{line}\n".encode())
 
     threading.settrace(enter)
     sys.settrace(enter)
 
 
 def read() -> dict[str, set[int]]:
-    """path below src/winnow -> lines that some process has run."""
+    """name of a file -> lines that some process has run."""
     reached: dict[str, set[int]] = {}
     for entry in set(REACHED.read_text(encoding="utf-8").splitlines()):
         path, _, line = entry.rpartition(":")
@@ -120,13 +123,14 @@ def read() -> dict[str, set[int]]:
     return reached
 
 
+def files() -> dict[str, Path]:
+    """name -> file of src: its path below src/winnow, or below src for the packages beside winnow."""
+    return {path.relative_to(SOURCE).as_posix().removeprefix(OWN): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
 def unreached(reached: Mapping[str, set[int]]) -> dict[str, Counter[str]]:
-    """path -> function -> number of its statements that no line has reached, for every file of winnow."""
-    paths = sorted(SOURCE.rglob("*.py"))
-    return {
-        name: missed(path.read_text(encoding="utf-8"), reached.get(name, set()))
-        for name, path in ((path.relative_to(SOURCE).as_posix(), path) for path in paths)
-    }
+    """name of a file -> function -> number of its statements that no line has reached."""
+    return {name: missed(path.read_text(encoding="utf-8"), reached.get(name, set())) for name, path in files().items()}
 
 
 def missed(source: str, reached: Iterable[int]) -> Counter[str]:

@@ -15,8 +15,10 @@ import pytest
 import torch
 import typer.testing
 
+import checkout
 from cpu_times import CpuTimes
 
+checkout.register()
 gc.disable()  # while tests are imported, which leaves little garbage: until pytest_collection_finish
 torch.set_num_threads(1)
 # A runner makes the commands from their functions at every call: 30 milliseconds for all of winnow's.

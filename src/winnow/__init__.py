@@ -16,29 +16,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, UpdateError, VerifierError, WinnowError
-from winnow.records import (
-    Batch,
-    Group,
-    KeptRollouts,
-    MicroBatch,
-    Outcome,
-    PolicyOutput,
-    Problem,
-    Prompt,
-    PromptStats,
-    Rollout,
-    Sampling,
-    StepReport,
-)
-from winnow.seeds import Rng
 from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.alarms import Alarm
     from winnow.environments.replay import OutOfTokens
     from winnow.evaluation.result import EvaluationResult
+    from winnow.records import (
+        Batch,
+        Group,
+        KeptRollouts,
+        MicroBatch,
+        Outcome,
+        PolicyOutput,
+        Problem,
+        Prompt,
+        PromptStats,
+        Rollout,
+        Sampling,
+        StepReport,
+    )
     from winnow.registry import register
     from winnow.run_view.data import OpenRun
+    from winnow.seeds import Rng
     from winnow.training.fit import Result
     from winnow.training.progress import (
         AlarmRaised,
@@ -94,28 +94,30 @@ __all__ = [
     "train",
 ]
 
-# Public names whose modules import torch or pydantic: imported at their first use.
+# module -> its public names, imported at the first use of one: the modules import numpy, pydantic or torch.
 _LATER = {
-    "Alarm": "winnow.alarms",
-    "AlarmRaised": "winnow.training.progress",
-    "Ended": "winnow.training.progress",
-    "Evaluated": "winnow.training.progress",
-    "EvaluationResult": "winnow.evaluation.result",
-    "Notice": "winnow.training.progress",
-    "PhaseBegan": "winnow.training.progress",
-    "RolloutsFinished": "winnow.training.progress",
-    "Result": "winnow.training.fit",
-    "Started": "winnow.training.progress",
-    "OpenRun": "winnow.run_view.data",
-    "register": "winnow.registry",
-    "OutOfTokens": "winnow.environments.replay",
-}
+    "winnow.alarms": ("Alarm",),
+    "winnow.environments.replay": ("OutOfTokens",),
+    "winnow.evaluation.result": ("EvaluationResult",),
+    "winnow.records": (
+        "Batch", "Group", "KeptRollouts", "MicroBatch", "Outcome", "PolicyOutput", "Problem", "Prompt", "PromptStats",
+        "Rollout", "Sampling", "StepReport",
+    ),
+    "winnow.registry": ("register",),
+    "winnow.run_view.data": ("OpenRun",),
+    "winnow.seeds": ("Rng",),
+    "winnow.training.fit": ("Result",),
+    "winnow.training.progress": (
+        "AlarmRaised", "Ended", "Evaluated", "Notice", "PhaseBegan", "RolloutsFinished", "Started",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    module = next((module for module, names in _LATER.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module 'winnow' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return globals().setdefault(name, getattr(importlib.import_module(module), name))
 
 
 def train(

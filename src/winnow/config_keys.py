@@ -155,7 +155,7 @@ def _default(field: FieldInfo) -> str:
 def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _type(arguments[0], getattr(arguments[1], "metadata", ()))
+        return _type(arguments[0], [bound for each in arguments[1:] for bound in getattr(each, "metadata", [each])])
     if origin is typing.Literal:
         return " or ".join(map(json.dumps, arguments))
     if origin is tuple:

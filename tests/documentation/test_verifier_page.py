@@ -10,12 +10,12 @@ from doc_pages import PAGES, blocks
 from typer.testing import CliRunner
 
 from winnow.commands import app
-from winnow.commands.audit import CONSTANTS
 from winnow.config_file import validate
 from winnow.records import CAUSES, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.rewards.contract import JUNK
 from winnow.rewards.outcomes import to_outcome
+from winnow_lab.audit import CONSTANTS
 
 PAGE = "docs/verifiers.md"
 FILES = {re.match(r"# (\S+)\n", block.text)[1]: block.text for block in blocks(PAGE) if block.language == "python"}

@@ -95,7 +95,7 @@ def test_what_stands_for_a_secret_is_none(tmp_path: Path) -> None:
 
 
 def test_a_sweep_launches_its_runs_with_the_secret_and_shows_it_nowhere(secret_run: Path, tmp_path: Path) -> None:
-    from winnow.commands.sweep.plan import read_plan
+    from winnow_lab.sweep.plan import read_plan
 
     head = f'config = "{secret_run}"\noutput = "sweep"\nseeds = [1]\n'
     (tmp_path / "sweep.toml").write_text(f'{head}[set]\n"reward.api_key" = "{OTHER}"\n[variants.a]\nselect = "all"\n')

@@ -1,4 +1,4 @@
-"""`winnow sweep` from its file to finished runs; its loop, signals and kills: tests/unit/commands/sweep."""
+"""`winnow sweep` from its file to finished runs; its loop, signals and kills: tests/unit/winnow_lab/sweep."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 import forked
 from refusals import check_refusal, refusal_of
 from winnow.commands import app
-from winnow.commands.sweep.plan import read_plan
-from winnow.commands.sweep.process import OnThisMachine, ProcessEnd
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
-from winnow.state.sweep_folder import read_sweep
+from winnow_lab.sweep.plan import read_plan
+from winnow_lab.sweep.process import OnThisMachine, ProcessEnd
+from winnow_lab.sweep_folder import read_sweep
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Two runs of two steps.

@@ -1,6 +1,7 @@
 """The wheel has what a new user needs: in an empty folder it trains a recipe, and a configuration that it wrote itself.
 
-One interpreter sees the installed package alone, and sees it again after it was moved.
+One interpreter sees the installed package alone, and sees it again after it was moved. The laboratory's commands are
+those of the wheel's entry points.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ place = os.environ["PYTHONPATH"]
 for site, calls in json.loads(sys.argv[1]):
     os.rename(place, site)
     sys.path[sys.path.index(place)] = place = site
-    for name in [name for name in sys.modules if name.partition(".")[0] == "winnow"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("winnow", "winnow_lab")]:
         del sys.modules[name]
     from winnow.commands import app
     assert sys.modules["winnow.commands.command_line"].__file__.startswith(site)
@@ -76,7 +77,9 @@ def manifest(run: Path) -> dict[str, Any]:
 
 def test_an_empty_folder_is_enough_and_a_run_resumes_after_the_package_was_moved(folder):
     here = [train("arithmetic", 1), ["init", "mine"], train("mine/config.toml", 1)]
-    run(folder, {"here": here, "moved": [train("arithmetic", 2, "--resume")]})
+    page = str(folder / "page.html")
+    moved = [train("arithmetic", 2, "--resume"), ["report", "runs/arithmetic", "-o", page]]
+    run(folder, {"here": here, "moved": moved})
     runs = folder / "empty" / "runs"
     assert {path.name for path in (folder / "empty").iterdir()} == {"runs", "mine"}
     recipe, mine = manifest(runs / "arithmetic"), manifest(runs / "mine")
@@ -88,3 +91,4 @@ def test_an_empty_folder_is_enough_and_a_run_resumes_after_the_package_was_moved
     ]
     assert (runs / "arithmetic" / "checkpoints" / "step-000002").is_dir()
     assert [change["key"] for change in recipe["changes"]] == ["steps"]
+    assert "uPlot" in Path(page).read_text(encoding="utf-8")

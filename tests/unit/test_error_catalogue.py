@@ -26,10 +26,7 @@ import winnow
 from golden_files import assert_golden
 from winnow import ranks
 from winnow.commands import app
-from winnow.commands.compare.inputs import named_inputs
 from winnow.commands.list import catalog
-from winnow.commands.report.server import ReportServer
-from winnow.commands.sweep.file import read_sweep_file
 from winnow.commands.train.on_ray import train_on_worker
 from winnow.config import Config
 from winnow.config_file import load, validate
@@ -45,7 +42,6 @@ from winnow.registry import members, register, resolve
 from winnow.rewards.compose import unsaved_tokens
 from winnow.rewards.math_equivalence import algebra
 from winnow.state import checkpoint, disk, resume
-from winnow.state.costs import costs_of_profile, read_costs
 from winnow.state.folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
 from winnow.tasks.chat import chat_texts
@@ -58,6 +54,10 @@ from winnow.user_code import load_function
 from winnow.verify import Verifiers
 from winnow.verify.failures import RecentVerdicts, check_restart
 from winnow.verify.sandbox import choice, interpreter
+from winnow_lab.compare.inputs import named_inputs
+from winnow_lab.costs import costs_of_profile, read_costs
+from winnow_lab.report.server import ReportServer
+from winnow_lab.sweep.file import read_sweep_file
 
 TESTS = Path(__file__).parents[1]
 SOURCE = Path(winnow.__file__).parent
@@ -311,7 +311,8 @@ def test_every_code_is_in_the_catalogue_or_covered_by_a_named_test():
 
 
 def test_the_codes_are_those_of_the_source():
-    text = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.name != "errors.py")
+    sources = [path for path in SOURCE.parent.rglob("*.py") if path != SOURCE / "errors.py"]  # all packages
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
     assert list(CODES) == sorted(CODES)
     assert set(CODES) - FAMILY_CODES <= set(re.findall(r'"([\w.]+)"', text)), "a code that is never raised"
     assert set(re.findall(r'\bcode="([\w.]+)"', text)) <= set(CODES)

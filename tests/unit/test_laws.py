@@ -11,17 +11,21 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import checkout
 import winnow
-from winnow.commands import DECLARED
+from winnow.commands import OWN
 
 SOURCE = Path(winnow.__file__).parent
 SHIMS = {"winnow_trl", "winnow_verl", "winnow_nemo"}  # beside winnow, for other trainers
+LAB = SOURCE.parent / "winnow_lab"
+LAB_COMMANDS = set(checkout.declared()["winnow.commands"])
 # Each imports only from those before it.
 WORDS = [
     "version",
     "errors",
     "installed",
     "background",
+    "bounds",
     "control_groups",
     "recipes",
     "seeds",
@@ -82,6 +86,7 @@ def imports(path: Path) -> set[str]:
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
+LAB_FILES = sorted(LAB.rglob("*.py"))
 
 
 def may_import(own: str, name: str) -> bool:
@@ -110,11 +115,11 @@ def module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module(path): path for path in FILES}
+MODULES = {module(path): path for path in (*FILES, *LAB_FILES)}
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Every module of winnow that a file imports, inside a function or for a type checker too."""
+    """Every module of winnow and winnow_lab that a file imports, inside a function or for a type checker too."""
     names = set()
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -131,9 +136,13 @@ def test_no_import_goes_in_a_circle():
 
 
 def command_of(name: str) -> str | None:
-    """The command to which a module belongs: NAME of winnow.commands.NAME. None for others, as for command_line.py."""
-    parts = name.split(".")
-    return parts[2] if parts[1:2] == ["commands"] and len(parts) > 2 and parts[2] != "command_line" else None
+    """The command to which a module belongs: NAME of winnow.commands.NAME and of winnow_lab.NAME. None for others, as
+    for command_line.py and for what the laboratory's commands share.
+    """
+    first, *inner = name.split(".")
+    if first == "winnow_lab":
+        return inner[0] if inner and inner[0] in LAB_COMMANDS else None
+    return inner[1] if inner[:1] == ["commands"] and len(inner) > 1 and inner[1] != "command_line" else None
 
 
 def test_no_command_imports_another():
@@ -142,17 +151,23 @@ def test_no_command_imports_another():
 
 
 def test_what_commands_share_imports_no_command():
-    shared = [name for name in MODULES if name.startswith("winnow.") and command_of(name) is None]
+    shared = [name for name in MODULES if "." in name and command_of(name) is None]
     inner = {name: {other for other in imported_modules(MODULES[name]) if command_of(other)} for name in shared}
     assert not {name: others for name, others in inner.items() if others}
 
 
 def test_every_command_is_declared_in_its_own_file():
-    assert {command_of(name) for name in MODULES} - {None} == set(DECLARED)
+    own = {command_of(name) for name in MODULES if name.startswith("winnow.")} - {None}
+    assert own == set(OWN)
+    for name, place in checkout.declared()["winnow.commands"].items():
+        assert place == f"winnow_lab.{name}:{name}"
+        assert f"winnow_lab.{name}" in MODULES
 
 
-def test_winnow_imports_nothing_that_needs_another_trainer():
-    others = {"trl", "accelerate", "verl", "transfer_queue", "tensordict", "nemo_rl"} | SHIMS
+def test_winnow_imports_neither_the_laboratory_nor_another_trainer():
+    beside = {path.parent.name for path in SOURCE.parent.glob("winnow_*/__init__.py")}
+    assert {"winnow_lab", "winnow_trl", "winnow_verl", "winnow_nemo"} <= beside
+    others = beside | {"trl", "accelerate", "verl", "transfer_queue", "tensordict", "nemo_rl"}
     named = {
         name.partition(".")[0]
         for path in FILES
@@ -167,6 +182,24 @@ def test_winnow_imports_nothing_that_needs_another_trainer():
     }
     assert "numpy" in named
     assert not named & others
+    texts = {text for path in FILES for text in messages(path)}
+    assert "winnow.commands" in texts
+    imported_by_name = re.compile(rf"({'|'.join(beside)})([.:][\w.:]*)?")
+    assert [text for text in texts if imported_by_name.fullmatch(text)] == []
+
+
+def test_an_entry_point_names_what_its_module_defines():
+    for points in checkout.declared().values():
+        for place in points.values():
+            name, _, defined = place.partition(":")
+            assert defined in {getattr(node, "name", None) for node in nodes(MODULES[name])}, place
+
+
+def test_the_readers_of_logs_import_no_other_part_of_the_laboratory():
+    readers = [name for name in MODULES if name.startswith("winnow_lab.logs.")]
+    assert {f"winnow_lab.logs.{name}" for name in checkout.declared()["winnow.logs"]} <= set(readers)
+    inner = {other for name in readers for other in imported_modules(MODULES[name])}
+    assert [name for name in inner if name.startswith("winnow_lab") and name not in (*readers, "winnow_lab.logs")] == []
 
 
 def test_the_shims_build_on_functions_of_arrays():
@@ -182,7 +215,8 @@ def test_nothing_imports_the_api():
 
 def test_a_folder_has_at_most_16_files():
     rooms = ("commands", "evaluation", "run_view", "trackers", "view")
-    files = (path for room in rooms for path in (SOURCE / room).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    places = (LAB, *(SOURCE / room for room in rooms))
+    files = (path for place in places for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc")
     assert {folder: count for folder, count in Counter(path.parent for path in files).items() if count > 16} == {}
 
 
@@ -224,12 +258,13 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/machine.py",
     "commands/doctor/text.py",
     "commands/doctor/examine.py",
-    "commands/profile/plan_text.py",
-    "commands/sweep/process.py",
     "config_file.py",
+    "installed.py",
     "run_view/summary.py",
     "training/setup/gold_check.py",
     "verify/sandbox/bwrap.py",
+    "winnow_lab/profile/plan_text.py",
+    "winnow_lab/sweep/process.py",
 }
 
 
@@ -246,10 +281,13 @@ def messages(path: Path) -> set[str]:
 
 def test_errors_from_python_contain_no_flags():
     """A message is for Python and for the command line, which adds its flags in the declarations of commands."""
-    declared = {MODULES[f"winnow.commands.{name}"] for name in DECLARED} | {
+    declared = {MODULES[f"winnow.commands.{name}"] for name in OWN} | {
         MODULES[name] for name in ("winnow.commands", "winnow.commands.command_line")
     }
-    files = [path for path in FILES if path not in declared and str(path.relative_to(SOURCE)) not in SPEAKS_OF_FLAGS]
+    declared |= {MODULES[f"winnow_lab.{name}"] for name in LAB_COMMANDS}
+    names = {path: path.relative_to(SOURCE) for path in FILES}
+    names |= {path: path.relative_to(LAB.parent) for path in LAB_FILES}
+    files = [path for path, name in names.items() if path not in declared and str(name) not in SPEAKS_OF_FLAGS]
     texts = ((str(path), text) for path in files for text in messages(path))
     flags = [(file, text) for file, text in texts if re.search(r"(^|[\s(])--[a-z]", text)]
     assert [(file, text) for file, text in flags if "on the command line" not in text] == []

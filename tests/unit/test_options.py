@@ -1,10 +1,16 @@
 from __future__ import annotations
 
-import pytest
+from typing import Annotated
 
+import pytest
+from pydantic import Field
+
+from winnow import config_keys
+from winnow.bounds import AboveZeroToOne, AtLeastOne
+from winnow.budget import cuts, rounds, sampling
 from winnow.errors import ConfigError
-from winnow.options import HIDDEN, AtLeastOne, bind, bounded, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
-from winnow.registry import members
+from winnow.options import HIDDEN, bind, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
+from winnow.registry import members, resolve
 
 FAMILIES = (
     "task",
@@ -70,24 +76,53 @@ def test_dotted_keys_are_hidden_below_members_alone() -> None:
     assert hide_dotted_secrets(keys) == hidden
 
 
-def shares(numbers: list[float], *, parts: int = 2, scale: float = 1.0) -> list[float]:
+def shares(groups: list[float], *, parts: AtLeastOne = 2, scale: AboveZeroToOne | None = None) -> list[float]:
     """The numbers, divided."""
-    return [scale * number / parts for number in numbers]
+    return [(scale or 1.0) * number / parts for number in groups]
 
 
-def test_bounds_of_options_are_those_of_a_copy() -> None:
-    copy = bounded(shares, parts=AtLeastOne)
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"parts": 0}, "greater than or equal to 1"),
+        ({"parts": 1.5}, "integer"),
+        ({"scale": 0.0}, "greater than 0"),
+        ({"scale": 1.5}, "less than or equal to 1"),
+    ],
+)
+def test_the_range_in_the_signature_of_a_plain_function_is_checked(options: dict[str, float], remedy: str) -> None:
+    entry = resolve("advantage", shares)
+    assert bind(entry, {"parts": 4, "scale": 1.0}, key="advantage")([8.0]) == [2.0]
+    assert bind(entry, {"scale": None}, key="advantage")([8.0]) == [4.0]
+    with pytest.raises(ConfigError) as error:
+        bind(entry, options, key="advantage")
+    (option,) = options
+    assert (error.value.key, error.value.code) == (f"advantage.{option}", "config.value")
+    assert remedy in error.value.remedy
 
-    assert copy([4.0]) == shares([4.0]) == [2.0]
-    assert copy([4.0], parts=4, scale=3.0) == [3.0]
-    assert (copy.__name__, copy.__doc__) == ("shares", shares.__doc__)
-    assert copy.__annotations__["parts"] == AtLeastOne
-    assert (shares.__annotations__["parts"], copy.__annotations__["scale"]) == ("int", "float")
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (AtLeastOne, "integer >= 1"),
+        (AboveZeroToOne, "number > 0, <= 1"),
+        (Annotated[AtLeastOne, Field(strict=True, le=9)] | None, "integer >= 1, <= 9"),
+        (Annotated[float, Field(ge=0, lt=1)], "number >= 0, < 1"),
+    ],
+)
+def test_the_range_of_an_annotation_is_printed(annotation: object, text: str) -> None:
+    assert config_keys._type(annotation) == text
 
 
-def test_a_copy_has_the_options_of_its_function_only() -> None:
-    with pytest.raises(TypeError, match="pieces"):
-        bounded(shares, pieces=AtLeastOne)
+def test_a_rule_of_sampling_is_the_function_of_arrays() -> None:
+    library = {"sampler": sampling, "round": rounds, "cut": cuts}
+    copies = {
+        name
+        for family, module in library.items()
+        for name, entry in members(family).items()
+        if entry.function is not getattr(module, name)
+    }
+    assert copies == {"adarft"}  # whose label is a field of the data
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_process_and_its_child_are_traced(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(SCRIPTS.parent / "src")])
     environment = {**os.environ, "PYTHONPATH": path, lines.TRACE: str(reached)}
     subprocess.run([sys.executable, "-c", parent], env=environment, check=True, timeout=120)
-    source = (lines.SOURCE / "seeds.py").read_text(encoding="utf-8")
+    source = lines.files()["seeds.py"].read_text(encoding="utf-8")
     ran = {int(line.rpartition(":")[2]) for line in reached.read_text().splitlines() if line.startswith("seeds.py:")}
     missing = lines.missed(source, ran)
     assert "derive" not in missing
@@ -68,8 +68,14 @@ def test_a_process_and_its_child_are_traced(tmp_path: Path) -> None:
     assert missing["uniforms"] > 0
 
 
+def test_the_packages_beside_winnow_are_named_by_their_folder() -> None:
+    names = {"seeds.py", "winnow_lab/audit.py", "winnow_lab/compare/curve.py", "winnow_trl/release.py"}
+    assert names <= set(lines.files())
+    assert lines.first_for("winnow_lab/audit.py") == ""
+
+
 def test_every_folder_of_the_table_exists() -> None:
-    assert [path for path in lines.FIRST if not (lines.SOURCE / path).exists()] == []
+    assert [path for path in lines.FIRST if not (lines.SOURCE / lines.OWN / path).exists()] == []
     assert lines.first_for("learner/packing.py") != lines.first_for("learner/head.py")
     assert lines.first_for("view/text.py") == ""
 

@@ -17,13 +17,13 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
-from winnow.commands.sweep.display import SweepDisplay
-from winnow.commands.sweep.loop import Sweep
-from winnow.commands.sweep.on_ray import OnRay, run_on_node
 from winnow.errors import ConfigError
-from winnow.state.sweep_folder import Contents, SweepFolder, read_sweep
 from winnow.training.stop_signals import Stop
 from winnow.version import __version__
+from winnow_lab.sweep.display import SweepDisplay
+from winnow_lab.sweep.loop import Sweep
+from winnow_lab.sweep.on_ray import OnRay, run_on_node
+from winnow_lab.sweep_folder import Contents, SweepFolder, read_sweep
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'winnow-rl[ray]'")
 

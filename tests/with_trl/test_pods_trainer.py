@@ -28,7 +28,6 @@ from scripted import (
 from trl.trainer import grpo_trainer
 
 from refusals import refused
-from winnow.commands.replay.replaying import replay
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -37,6 +36,7 @@ from winnow.state.logbook import read_metrics
 from winnow.training.selection import fill_keep
 from winnow.training.setup.resolve import resolve_members
 from winnow.training.step import fill_advantages
+from winnow_lab.replay.replaying import replay
 from winnow_trl import trainer as module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL and of what it imports

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from winnow.alarms import alarms_of_run
 from winnow.commands import app
-from winnow.commands.replay.replaying import replay
 from winnow.state.logbook import read_metrics
+from winnow_lab.replay.replaying import replay
 
 REPOSITORY = Path(__file__).parents[2]
 FIXTURE = REPOSITORY / "tests" / "fixtures" / "trl_run"

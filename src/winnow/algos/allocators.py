@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from annotated_types import Ge
 
+from winnow.bounds import AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.budget import allocation, pass_rates
 from winnow.budget.allocation import PromptValue, allocate_greedily, apportion, divide_evenly, gvm_weights
 from winnow.errors import ConfigError
-from winnow.options import AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import register
 
-AtLeastTwo = Annotated[int, Field(ge=2)]
-AtLeastThree = Annotated[int, Field(ge=3)]
-Smoothing = Annotated[float, Field(ge=0.0)]
+AtLeastTwo = Annotated[int, Ge(2)]
+AtLeastThree = Annotated[int, Ge(3)]
+Smoothing = Annotated[float, Ge(0.0)]
 
 
 @register("allocator", source="none")

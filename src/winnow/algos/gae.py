@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from winnow.algos.advantage import is_flat, kept, one_per_group
+from winnow.bounds import AboveZeroToOne, Positive, ZeroToOne
 from winnow.errors import ConfigError
-from winnow.options import AboveZeroToOne, Positive, ZeroToOne
 from winnow.records import FloatArray, Group, Rollout
 from winnow.registry import register
 

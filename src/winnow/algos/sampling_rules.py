@@ -4,8 +4,8 @@
     family `round`     (rollouts so far) -> [G] how many more each prompt gets
     family `cut`       (rollouts of a round) -> [R] tokens that each of them gets
 
-The members are functions of `winnow.budget` (sampling.py, rounds.py, cuts.py), which contain the formulas and their
-sources. Here their options get bounds.
+The members are the functions of `winnow.budget` (sampling.py, rounds.py, cuts.py), which contain the formulas, their
+sources, and the ranges of their options. Only `adarft` has a further option here: the field of the data with the label.
 
 Every sampler visits all prompts again and again: after `patience` epochs without a draw, a prompt is drawn with any
 results. An epoch is as many draws of single prompts as the task has prompts.
@@ -13,46 +13,17 @@ results. An epoch is as many draws of single prompts as the task has prompts.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
+from winnow.bounds import AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.budget import cuts, rounds, sampling
 from winnow.budget.sampling import Drawn, PromptTable, State, Streams
-from winnow.options import AboveZeroToOne, AtLeastOne, Natural, Positive, ZeroToOne, bounded
 from winnow.registry import register
 
-LogProb = Annotated[float, Field(le=0)]
-
 register("sampler", source="none", probability="equal")(sampling.uniform)
-register("sampler", probability="known")(
-    bounded(
-        sampling.greso,
-        start=ZeroToOne,
-        target=ZeroToOne,
-        change=ZeroToOne,
-        least=AboveZeroToOne,
-        patience=AtLeastOne,
-    )
-)
-register("sampler")(
-    bounded(sampling.mopps, target=ZeroToOne, candidates=AtLeastOne, prior=Positive, patience=AtLeastOne)
-)
-register("sampler", probability="known")(
-    bounded(sampling.cures, temperature=Positive, prior=Positive, candidates=Natural, patience=AtLeastOne)
-)
-register("sampler")(
-    bounded(
-        sampling.replay,
-        share=ZeroToOne,
-        low=ZeroToOne,
-        high=ZeroToOne,
-        cooldown=Natural,
-        reuses=Natural,
-        patience=AtLeastOne,
-    )
-)
-register("sampler")(bounded(sampling.retire, above=AboveZeroToOne, patience=AtLeastOne))
+register("sampler", probability="known")(sampling.greso)
+register("sampler")(sampling.mopps)
+register("sampler", probability="known")(sampling.cures)
+register("sampler")(sampling.replay)
+register("sampler")(sampling.retire)
 
 
 @register("sampler", label="field")
@@ -93,12 +64,12 @@ def adarft(
 
 
 register("round", reads_verdicts=False)(rounds.single)
-register("round")(bounded(rounds.balanced, right=Natural, wrong=Natural, per_round=AtLeastOne))
-register("round")(bounded(rounds.positive, right=AtLeastOne, per_round=AtLeastOne))
-register("round")(bounded(rounds.pilot_commit, pilot=AtLeastOne, low=ZeroToOne, high=ZeroToOne))
-register("round")(bounded(rounds.screening, pilot=AtLeastOne))
+register("round")(rounds.balanced)
+register("round")(rounds.positive)
+register("round")(rounds.pilot_commit)
+register("round")(rounds.screening)
 
 register("cut", cuts=False)(cuts.none)
-register("cut")(bounded(cuts.token_budget, tokens=AtLeastOne))
-register("cut")(bounded(cuts.stragglers, share=AboveZeroToOne))
-register("cut", reads=("logprobs",))(bounded(cuts.unlikely, after=AtLeastOne, least=LogProb))
+register("cut")(cuts.token_budget)
+register("cut")(cuts.stragglers)
+register("cut", reads=("logprobs",))(cuts.unlikely)

@@ -19,10 +19,10 @@ import numpy as np
 from pydantic import Field
 
 from winnow.algos.advantage import Credit, check_credits
+from winnow.bounds import AboveZeroToOne, AtLeastOne
 from winnow.budget import selection
 from winnow.budget.selection import kept_size
 from winnow.errors import ConfigError
-from winnow.options import AboveZeroToOne, AtLeastOne
 from winnow.records import BoolArray, Group, IntArray, as_array
 from winnow.registry import register
 from winnow.seeds import Rng

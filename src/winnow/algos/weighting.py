@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.options import AtLeastOne
+from winnow.bounds import AtLeastOne
 from winnow.records import FloatArray, IntArray, KeptRollouts
 from winnow.registry import register
 

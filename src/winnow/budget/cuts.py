@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from winnow.bounds import AboveZeroToOne, AtLeastOne, LogProb
 from winnow.budget.arguments import check_alike, check_count, check_integers, check_number
 from winnow.budget.gradients import CENTRED, Credit
 from winnow.records import FloatArray, IntArray
@@ -52,7 +53,7 @@ def none(sampled: SampledRound) -> IntArray:
     return sampled.lengths
 
 
-def token_budget(sampled: SampledRound, *, tokens: int) -> IntArray:
+def token_budget(sampled: SampledRound, *, tokens: AtLeastOne) -> IntArray:
     """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
 
     Rollouts that are finished by then are whole. Earlier rounds of the step count. Raises ValueError for a negative
@@ -72,7 +73,7 @@ def token_budget(sampled: SampledRound, *, tokens: int) -> IntArray:
     return np.asarray(np.minimum(sampled.lengths, tick), dtype=np.int64)
 
 
-def stragglers(sampled: SampledRound, *, share: float = 0.75) -> IntArray:
+def stragglers(sampled: SampledRound, *, share: AboveZeroToOne = 0.75) -> IntArray:
     """The other rollouts of a prompt end when `share` of them (rounded up) are finished.
 
     Over-provisioning as in APRIL (Zhou et al. 2025, arXiv 2509.18521, from its description), per prompt instead of per
@@ -92,7 +93,7 @@ def stragglers(sampled: SampledRound, *, share: float = 0.75) -> IntArray:
     return ends
 
 
-def unlikely(sampled: SampledRound, *, after: int = 16, least: float = -1.0) -> IntArray:
+def unlikely(sampled: SampledRound, *, after: AtLeastOne = 16, least: LogProb = -1.0) -> IntArray:
     """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats. Ours.
 
     It has the place of ARRoL's quality head (arXiv 2603.24840), which is a trained model, and is a function of the

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from winnow.bounds import AtLeastOne, Natural, ZeroToOne
 from winnow.budget.arguments import check_alike, check_count, check_integers, check_number
 from winnow.budget.pass_rates import rates
 from winnow.records import BoolArray, FloatArray, IntArray
@@ -57,7 +58,7 @@ def single(seen: Counts) -> IntArray:
     return seen.planned - seen.sampled
 
 
-def balanced(seen: Counts, *, right: int = 2, wrong: int = 2, per_round: int = 8) -> IntArray:
+def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round: AtLeastOne = 8) -> IntArray:
     """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones.
 
     Raises ValueError for a negative number, and for a round of none.
@@ -73,7 +74,7 @@ def balanced(seen: Counts, *, right: int = 2, wrong: int = 2, per_round: int = 8
     return _next_round(seen, (seen.correct >= right) & (seen.wrong >= wrong), per_round)
 
 
-def positive(seen: Counts, *, right: int = 1, per_round: int = 8) -> IntArray:
+def positive(seen: Counts, *, right: AtLeastOne = 1, per_round: AtLeastOne = 8) -> IntArray:
     """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996).
 
     Raises ValueError for `right` or `per_round` below 1.
@@ -82,7 +83,7 @@ def positive(seen: Counts, *, right: int = 1, per_round: int = 8) -> IntArray:
     return _next_round(seen, seen.correct >= right, per_round)
 
 
-def pilot_commit(seen: Counts, *, pilot: int = 8, low: float = 0.25, high: float = 0.75) -> IntArray:
+def pilot_commit(seen: Counts, *, pilot: AtLeastOne = 8, low: ZeroToOne = 0.25, high: ZeroToOne = 0.75) -> IntArray:
     """`pilot` rollouts first; the rest of the plan only for prompts whose share of correct ones is in [low, high].
 
     Pilot-Commit (Kim et al. 2026, arXiv 2605.26606; databricks/pilot-commit). The defaults of `low` and `high` are
@@ -97,7 +98,7 @@ def pilot_commit(seen: Counts, *, pilot: int = 8, low: float = 0.25, high: float
     return _continued(seen, pilot, lambda rate: (rate >= low) & (rate <= high))
 
 
-def screening(seen: Counts, *, pilot: int = 8) -> IntArray:
+def screening(seen: Counts, *, pilot: AtLeastOne = 8) -> IntArray:
     """`pilot` rollouts first; the rest of the plan only for prompts with both correct and wrong ones among them.
 
     SPEED-RL (Zhang et al. 2025, arXiv 2506.09016, a preprint that its authors withdrew in March 2026): a prompt whose

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from winnow.bounds import AboveZeroToOne, AtLeastOne, Natural, Positive, ZeroToOne
 from winnow.budget.arguments import (
     check_count,
     check_integers,
@@ -182,11 +183,11 @@ def greso(
     rng: Streams,
     count: int,
     *,
-    start: float = 0.5,
-    target: float = 0.25,
-    change: float = 0.01,
-    least: float = 0.01,
-    patience: int = 10,
+    start: ZeroToOne = 0.5,
+    target: ZeroToOne = 0.25,
+    change: ZeroToOne = 0.01,
+    least: AboveZeroToOne = 0.01,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """Skip a prompt whose last visits were all right, or all wrong, with a probability that grows with their number.
 
@@ -230,10 +231,10 @@ def mopps(
     rng: Streams,
     count: int,
     *,
-    target: float = 0.5,
-    candidates: int = 8,
-    prior: float = 1.0,
-    patience: int = 10,
+    target: ZeroToOne = 0.5,
+    candidates: AtLeastOne = 8,
+    prior: Positive = 1.0,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """Of `candidates` times as many, the prompts whose success rates, sampled from Beta posteriors, are nearest to
     `target`.
@@ -265,14 +266,14 @@ def adarft(
     rng: Streams,
     count: int,
     *,
-    target: float = 0.5,
-    sensitivity: float = 2.0,
-    step_size: float = 50.0,
+    target: ZeroToOne = 0.5,
+    sensitivity: Positive = 2.0,
+    step_size: Positive = 50.0,
     start: float = 0.0,
     lowest: float = 0.0,
     highest: float = 100.0,
-    candidates: int = 0,
-    patience: int = 10,
+    candidates: Natural = 0,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """The prompts whose labelled difficulty is nearest to a level that follows the share of right rollouts.
 
@@ -312,10 +313,10 @@ def cures(
     rng: Streams,
     count: int,
     *,
-    temperature: float = 0.1,
-    prior: float = 1.0,
-    candidates: int = 0,
-    patience: int = 10,
+    temperature: Positive = 0.1,
+    prior: Positive = 1.0,
+    candidates: Natural = 0,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """Prompts without replacement, with probabilities in proportion to exp(sqrt(p (1 - p)) / temperature).
 
@@ -355,12 +356,12 @@ def replay(
     rng: Streams,
     count: int,
     *,
-    share: float = 0.5,
-    low: float = 0.24,
-    high: float = 0.7,
-    cooldown: int = 5,
-    reuses: int = 5,
-    patience: int = 10,
+    share: ZeroToOne = 0.5,
+    low: ZeroToOne = 0.24,
+    high: ZeroToOne = 0.7,
+    cooldown: Natural = 5,
+    reuses: Natural = 5,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """Up to `share` of a draw are earlier prompts whose pass rate was nearest to one half; the others are the epoch's.
 
@@ -400,7 +401,13 @@ def replay(
 
 
 def retire(
-    table: PromptTable, state: State, rng: Streams, count: int, *, above: float = 0.9, patience: int = 10
+    table: PromptTable,
+    state: State,
+    rng: Streams,
+    count: int,
+    *,
+    above: AboveZeroToOne = 0.9,
+    patience: AtLeastOne = 10,
 ) -> Drawn:
     """Leave out the prompts whose pass rate at their last visit was `above` or more.
 

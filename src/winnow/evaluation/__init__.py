@@ -1,4 +1,4 @@
-"""Evaluates models, saves and compares evaluations, and verifies saved responses again.
+"""Evaluates models, and saves and compares evaluations.
 
 settings.py    the settings of an evaluation: from a configuration, or from the run beside a model
 run.py         sample and verify, one part of the problems at a time
@@ -8,5 +8,4 @@ result.py      the result of one task: metrics, and their intervals over problem
 comparison.py  two models on the same problems
 evaluate.py    all of it in one call, for `winnow eval` and `winnow.evaluate`
 text.py        results and comparisons as text
-scoring.py     the verdicts on saved responses
 """

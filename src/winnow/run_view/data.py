@@ -15,12 +15,11 @@ from winnow.alarms import Alarm, alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.run_view.configuration import changes_in, evaluations, heading
-from winnow.state.folder import FOLDER, find, is_checkpoint_path
+from winnow.state.folder import FOLDER, SWEEP, find, is_checkpoint_path
 from winnow.state.log import METRICS
 from winnow.state.logbook import is_new, read_metrics, read_rows
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import Manifest, describe
-from winnow.state.sweep_folder import SWEEP, read_sweep
 from winnow.view.text import one_line
 
 Columns = dict[str, NDArray[Any]]  # name -> [rows]
@@ -143,7 +142,7 @@ def open_folder(path: Path) -> OpenRun:
 def _check_place(path: Path) -> None:
     """Raise RunFolderError where the path is a part of a run, or a sweep of runs, instead of a run folder."""
     if (path / SWEEP).is_file():
-        started = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
+        started = [manifest.parent for manifest in sorted(path.glob(f"*/*/{MANIFEST}"))]
         raise RunFolderError(
             f"{path} is a sweep, of which {len(started)} runs have started",
             remedy=(f"open one of them, such as {started[0]}; " if started else "")

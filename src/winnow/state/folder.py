@@ -32,6 +32,7 @@ from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
 FOLDER = "checkpoints"
 ANSWERS = "answers"  # a new run may begin with the answers of another one
+SWEEP = "sweep.json"  # in a folder of runs that one sweep launches; see winnow_lab/sweep_folder.py
 TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
 _NAME = re.compile(r"step-(\d+)")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from winnow.commands import app
 from winnow.recipes import recipe_paths
-from winnow.state.sweep_folder import SWEEP
+from winnow.state.folder import SWEEP
 
 CONFIG = recipe_paths()["arithmetic"]
 
@@ -37,7 +37,7 @@ def test_a_started_sweep_is_refused_with_the_command_that_resumes_it(tmp_path):
 @pytest.mark.parametrize("ends", [("finished", "failed"), ("finished", "stopped")])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
 def test_an_unfinished_sweep_exits_with_the_command_that_resumes_it(monkeypatch, ends, resume):
-    monkeypatch.setattr("winnow.commands.sweep.loop.train_sweep", lambda *_, **__: SimpleNamespace(ends=ends))
+    monkeypatch.setattr("winnow_lab.sweep.loop.train_sweep", lambda *_, **__: SimpleNamespace(ends=ends))
     assert resume_command("sweep", "a.toml", *resume) == ["winnow", "sweep", "a.toml", "--resume"]
 
 

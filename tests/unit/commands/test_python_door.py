@@ -20,7 +20,7 @@ from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.run_view.data import OpenRun
 from winnow.state.checkpoint import newest
-from winnow.state.sweep_folder import read_sweep
+from winnow_lab.sweep_folder import read_sweep
 
 QUIET = {"progress": False}
 
@@ -360,7 +360,7 @@ def test_importing_winnow_and_opening_a_run_load_no_torch(tmp_path):
     with_manifest(write_run(tmp_path / "toy"))
     code = """
 import sys, winnow
-assert not {"torch", "transformers", "typer", "rich", "winnow.training.fit"} & set(sys.modules)
+assert not {"numpy", "torch", "transformers", "typer", "rich", "winnow.training.fit"} & set(sys.modules)
 run = winnow.open_run(sys.argv[1])
 run.metrics(), run.rollouts(), run.checkpoints, run.config
 print("torch" in sys.modules)

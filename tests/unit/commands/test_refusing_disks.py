@@ -21,14 +21,14 @@ from refusals import check_printed_error, refused
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
 from winnow.commands import app
-from winnow.commands.profile.points import PointResult, Work
 from winnow.errors import DataError
 from winnow.recipes import recipe_paths
 from winnow.state.disk import write_output, write_output_folder
 from winnow.state.folder import RunFolder
-from winnow.state.sweep_folder import SweepFolder
 from winnow.tasks.rows import Record
 from winnow.view.drawing import new_figure, save_figure
+from winnow_lab.profile.points import PointResult, Work
+from winnow_lab.sweep_folder import SweepFolder
 
 CONFIG = recipe_paths()["arithmetic"]
 FEW = (
@@ -166,15 +166,15 @@ def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(job: Any, *_: Any, **__: Any) -> PointResult:
         return PointResult(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
 
-    monkeypatch.setattr("winnow.commands.profile.measurement.measure_in_subprocess", found)
-    for name in ("run_view.plot.draw", "commands.compare.picture.draw_comparison"):
-        monkeypatch.setattr(f"winnow.{name}", lambda *_, **__: new_figure(1, 1))
+    monkeypatch.setattr("winnow_lab.profile.measurement.measure_in_subprocess", found)
+    for name in ("winnow.run_view.plot.draw", "winnow_lab.compare.picture.draw_comparison"):
+        monkeypatch.setattr(name, lambda *_, **__: new_figure(1, 1))
 
     def empty(panels: Any, outputs: Any, **_: Any) -> None:
         for path in outputs:
             save_figure(new_figure(1, 1), path, dpi=10)
 
-    monkeypatch.setattr("winnow.commands.profile.picture.draw", empty)
+    monkeypatch.setattr("winnow_lab.profile.picture.draw", empty)
 
 
 def test_every_command_and_each_of_its_paths_is_called_here() -> None:

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
-from winnow.commands.audit import audit_configured
 from winnow.commands.init import write_project
 from winnow.config_file import load
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.scoring import build_config
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.setup.resolve import resolve_file
+from winnow_lab.audit import audit_configured
+from winnow_lab.scoring import build_config
 
 SMALL = (
     "steps=1", "threads=1", "device=cpu", "rollout.prompts_per_step=4", "rollout.rollouts_per_prompt=4",

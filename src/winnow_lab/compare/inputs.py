@@ -1,0 +1,381 @@
+"""The inputs that a user names: run folders, sweeps, folders of runs, each with an optional label; and CSV files.
+
+A CSV file contains curves of published figures, of another trainer, or of a table:
+
+    group,seed,hours,tokens_generated,accuracy,length
+    GRPO,0,0.5,120000,79.1,250
+
+A column of shares with a value above 1 is in percent. A group without seeds is one mean curve.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from winnow.errors import DataError, near_miss
+from winnow.records import FloatArray
+from winnow.state.disk import check_kind
+from winnow.state.folder import SWEEP, is_checkpoint_path
+from winnow.state.foreign import no_run, open_log
+from winnow.state.logbook import is_logged
+from winnow.state.manifest import MANIFEST
+from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
+from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run folder that is compared."""
+
+    path: Path
+    label: str | None = None  # the user's or the sweep's; None: the label comes from its configuration
+    alone: bool = True  # it ran alone on its machine; true where that is not known
+    begun: bool = True
+    of_sweep: bool = False
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A CSV file of curves."""
+
+    path: Path
+    label: str | None = None  # of its curves, if the file has no column of groups
+
+
+@dataclass(frozen=True)
+class NamedInputs:
+    """Everything that is compared, in the user's order."""
+
+    inputs: tuple[NamedRun | NamedFile, ...]
+    baseline: str | None  # the baseline of the sweeps, if they have the same
+
+
+def named_inputs(arguments: Sequence[str]) -> NamedInputs:
+    """The inputs that `PATH` and `LABEL=PATH` name; a PATH may be a pattern with * that matches several.
+
+    Raises DataError for a path that is no such input, and for one that is named twice.
+    """
+    named = [item for argument in arguments for item in _inputs(argument)]
+    seen: dict[str, Path] = {}
+    for item in named:
+        place = os.path.realpath(item.path)
+        if place in seen:
+            raise DataError(
+                f"{item.path} is named twice (first as {seen[place]})", remedy="name it once", code="data.mismatch"
+            )
+        seen[place] = item.path
+    sweeps = {item.path.parent.parent for item in named if isinstance(item, NamedRun) and item.of_sweep}
+    baselines = {read_contents(folder).baseline for folder in sweeps} - {None}
+    return NamedInputs(tuple(named), baselines.pop() if len(baselines) == 1 else None)
+
+
+def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
+    label, text = _split(argument)
+    path = Path(text).expanduser()
+    if os.path.lexists(path):
+        yield from _at(path, label)
+        return
+    matching = [Path(match) for match in sorted(glob.glob(str(path)))]
+    if not matching:
+        raise DataError(
+            f"there is no {path}",
+            remedy="name run folders, folders of runs, sweeps or CSV files of curves, each as PATH or LABEL=PATH",
+            code="data.missing",
+        )
+    for match in matching:
+        yield from _at(match, label)
+
+
+def _split(argument: str) -> tuple[str | None, str]:
+    """(label, path). An argument has no label if it exists as a path, or if a "/" precedes its first "="."""
+    label, equals, path = argument.partition("=")
+    if not equals or not label or "/" in label or os.path.lexists(argument):
+        return None, argument
+    return label, path
+
+
+def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
+    if not path.is_dir():
+        yield NamedFile(path, label)
+    elif (path / SWEEP).is_file():
+        if label is not None:
+            raise DataError(
+                f"{label}={path}: a sweep has its labels already",
+                remedy="name it without one",
+                code="data.mismatch",
+            )
+        yield from map(_of_sweep, read_sweep(path))
+    elif _is_run(path):
+        yield _run(path, label)
+    else:
+        runs = sorted((inner for inner in path.iterdir() if _is_run(inner)), key=_by_number)
+        if not runs:
+            raise no_run(path)
+        yield from (_run(inner, label) for inner in runs)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a folder is a run, and not a checkpoint, which has a manifest too."""
+    return ((path / MANIFEST).is_file() or is_logged(path)) and not is_checkpoint_path(path)
+
+
+def _by_number(path: Path) -> tuple[str, int, str]:
+    """A sort key by which seed-2 precedes seed-10."""
+    digits = path.name[len(path.name.rstrip("0123456789")) :]
+    return path.name.removesuffix(digits), int(digits or 0), path.name
+
+
+def _run(path: Path, label: str | None) -> NamedRun:
+    """A named run. For a run of a sweep, the sweep's files have whether it ran alone, and its label unless the user
+    gave one.
+    """
+    sweep = sweep_of(path)
+    if sweep is None:
+        return NamedRun(path, label or (path.resolve().name if open_log(path) is not None else None))
+    inside = os.path.abspath(path)
+    known = next(_of_sweep(run) for run in read_sweep(sweep) if os.path.abspath(run.path) == inside)
+    return known if label is None else replace(known, label=label)
+
+
+def _of_sweep(run: SweepRun) -> NamedRun:
+    return NamedRun(run.path, run.label, run.alone, begun=_is_run(run.path), of_sweep=True)
+
+
+CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one
+COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
+
+
+@dataclass(frozen=True)
+class CsvCurves:
+    """The contents of a CSV file."""
+
+    curves: tuple[tuple[str | None, Curve], ...]  # (group, curve); None without a column of groups
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Point:
+    line: int  # of the file, 1-based
+    group: str | None
+    seed: str | None
+    numbers: Mapping[str, float]  # column -> value, NaN for an empty cell
+
+
+def read_curves(path: Path) -> CsvCurves:
+    """The curves in a CSV file, in its order. Raises DataError, with the line, for a malformed file."""
+    points = list(_points(path))
+    if not points:
+        raise DataError(
+            f"{path}: there is no row below the header", remedy="write a row per point of a curve", code="data.empty"
+        )
+    scales, notes = _scales(path, points)
+    of: dict[tuple[str | None, str | None], list[_Point]] = {}
+    for point in points:
+        of.setdefault((point.group, point.seed), []).append(point)
+    _check_seeds(path, of)
+    curves = tuple((group, _curve(path, group, seed, own, scales)) for (group, seed), own in of.items())
+    return CsvCurves(curves, tuple(notes))
+
+
+def _points(path: Path) -> Iterator[_Point]:
+    rows = _rows(path)
+    _, header = next(rows, (1, []))
+    names = [name.strip() for name in header]
+    _check_header(path, names)
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        if len(row) != len(names):
+            raise DataError(
+                f"{where}: {len(row)} values under {len(names)} columns",
+                remedy="write one value for each column",
+                code="data.malformed",
+            )
+        cells = {name: cell.strip() for name, cell in zip(names, row, strict=True)}
+        group, seed = cells.pop("group", None), cells.pop("seed", None)
+        if group == "":
+            raise DataError(
+                f"{where}: the group is empty",
+                remedy="name it, or remove the column where there is one group",
+                code="data.malformed",
+            )
+        numbers = {name: _number(cell, f"{where}, {name}") for name, cell in cells.items()}
+        if math.isnan(numbers["accuracy"]):
+            raise DataError(
+                f"{where}: the accuracy is empty, and every point of a curve has one",
+                remedy="remove the row",
+                code="data.malformed",
+            )
+        yield _Point(line, group, seed or None, numbers)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every row that is not blank."""
+    try:
+        check_kind(path, "a file", follow=True)  # reading a pipe would block, and a device may never end
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                for row in reader:
+                    if any(cell.strip() for cell in row):
+                        yield reader.line_num, row
+            except csv.Error as error:
+                raise DataError(
+                    f"{path}, line {reader.line_num}: not CSV ({error})",
+                    remedy="repair the line",
+                    code="data.malformed",
+                ) from error
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a run folder or a CSV file of curves",
+            code="data.unreadable",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not text in UTF-8 ({error.reason})",
+            remedy="name a run folder or a CSV file",
+            code="data.malformed",
+        ) from error
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    where = f"{path}, line 1"
+    for place, name in enumerate(names):
+        if name not in COLUMNS:
+            raise DataError(
+                f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS), code="data.malformed"
+            )
+        if name in names[:place]:
+            raise DataError(f"{where}: two columns are called {name!r}", remedy="remove one", code="data.malformed")
+    clocks = [name for name in names if name in CLOCKS]
+    if len(clocks) > 1:
+        raise DataError(
+            f"{where}: {' and '.join(clocks)} are one axis", remedy="keep one of them", code="data.malformed"
+        )
+    if not clocks and not set(names) & set(AXES):
+        raise DataError(
+            f"{where}: there is no column to draw over",
+            remedy=f"add one of {', '.join([*CLOCKS, *AXES[1:]])}",
+            code="data.malformed",
+        )
+    if "accuracy" not in names:
+        raise DataError(f"{where}: there is no column 'accuracy'", remedy="add it", code="data.malformed")
+
+
+def _number(cell: str, where: str) -> float:
+    if not cell:
+        return math.nan
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise DataError(f"{where}: {cell!r} is no number of 0 or more", remedy="correct it", code="data.malformed")
+    return number
+
+
+def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], list[str]]:
+    """The factor of each column (clocks to seconds, percent to shares), and a note on columns in percent."""
+    scales = {name: CLOCKS.get(name, 1.0) for name in points[0].numbers}
+    percent = []
+    for name in SHARES:
+        above = [point for point in points if point.numbers.get(name, 0.0) > 1]
+        for point in above:
+            if point.numbers[name] > 100:
+                raise DataError(
+                    f"{path}, line {point.line}, {name}: {point.numbers[name]:g} is above 100 percent",
+                    remedy="correct it",
+                    code="data.malformed",
+                )
+        if above:
+            scales[name] = 0.01
+            percent.append(name)
+    _check_one_unit(path, points, percent)
+    note = f"{path}: {', '.join(percent)} taken as percent, as a value is above 1"
+    return scales, [note] if percent else []
+
+
+def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]) -> None:
+    """Raise DataError for a column whose unit is unknown: another column is in percent, and this one has values above
+    0, and none above 1.
+    """
+    unclear = [name for name in SHARES if percent and name not in percent and name in points[0].numbers]
+    for name in unclear:
+        if any(point.numbers[name] > 0 for point in points):
+            raise DataError(
+                f"{path}: {percent[0]} is in percent, and {name}, which is nowhere above 1, may be either",
+                remedy="write both as shares, between 0 and 1",
+                code="data.malformed",
+            )
+
+
+def _check_seeds(path: Path, of: Mapping[tuple[str | None, str | None], Sequence[_Point]]) -> None:
+    for (group, seed), points in of.items():
+        if seed is None and any(other == group and named is not None for other, named in of):
+            raise DataError(
+                f"{path}, line {points[0].line}: no seed, and other rows of the group have one",
+                remedy="give a group one mean curve, or a curve for each seed",
+                code="data.malformed",
+            )
+
+
+def _curve(
+    path: Path, group: str | None, seed: str | None, points: Sequence[_Point], scales: Mapping[str, float]
+) -> Curve:
+    columns = {name: np.array([p.numbers[name] for p in points]) * scale for name, scale in scales.items()}
+    axes = {("seconds" if name in CLOCKS else name): name for name in columns if name in (*CLOCKS, *AXES)}
+    axes = {axis: name for axis, name in axes.items() if _is_filled(path, columns[name], points, name)}
+    if not axes:
+        raise DataError(
+            f"{path}, line {points[0].line}: no value to draw over",
+            remedy=f"give one of {', '.join(AXES)}",
+            code="data.malformed",
+        )
+    order = np.lexsort([columns[name] for name in axes.values()])
+    for axis, name in axes.items():
+        falls = np.flatnonzero(np.diff(columns[name][order]) < 0)
+        if len(falls):
+            line = points[order[falls[0] + 1]].line
+            raise DataError(
+                f"{path}, line {line}: {axis} falls while another axis grows, and all grow with training",
+                remedy="correct the line",
+                code="data.malformed",
+            )
+    _check_apart(path, np.stack([columns[name][order] for name in axes.values()]), [points[i].line for i in order])
+    x = {axis: columns[name][order] for axis, name in axes.items()}
+    y = {name: columns[name][order] for name in MEASURES if name in columns and np.isfinite(columns[name]).any()}
+    named = ", ".join([*([] if group is None else [group]), *([] if seed is None else [f"seed {seed}"])])
+    return Curve(f"{path}" + f" ({named})" * bool(named), seed, x, y)
+
+
+def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: str) -> bool:
+    """Whether a curve has values on this axis. Raises DataError if it has them at some points only."""
+    empty = np.isnan(values)
+    if empty.any() and not empty.all():
+        line = points[int(np.argmax(empty))].line
+        raise DataError(
+            f"{path}, line {line}: {name} is empty, and other points of the curve have it",
+            remedy="fill it in, or remove the row",
+            code="data.malformed",
+        )
+    return not empty.any()
+
+
+def _check_apart(path: Path, x: FloatArray, lines: Sequence[int]) -> None:
+    """Raise DataError if two points [axes, P] of one curve are at the same place on every axis."""
+    same = np.flatnonzero((np.diff(x) == 0).all(axis=0))
+    if len(same):
+        first, second = sorted((lines[same[0]], lines[same[0] + 1]))
+        raise DataError(
+            f"{path}, line {second}: the same group, seed and place as line {first}",
+            remedy="give each run a different seed",
+            code="data.malformed",
+        )

@@ -1,0 +1,170 @@
+"""Runs as one HTML file: those at a path, their evaluations, and the file that is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from winnow.errors import ConfigError, DataError
+from winnow.evaluation.comparison import compare_folders, comparisons_below
+from winnow.evaluation.folder import AGAINST
+from winnow.state.disk import check_kind, check_parent, refused, write_output
+from winnow.state.folder import SWEEP
+from winnow.state.foreign import no_run
+from winnow.state.log import METRICS
+from winnow.state.logbook import is_logged, refuse_new
+from winnow.view.text import one_line
+from winnow_lab.report.data import ReportedRun, evaluation_data, report_data
+from winnow_lab.report.html import MARK, assemble
+from winnow_lab.sweep_folder import read_sweep
+
+REPORT = "report.html"
+MARK_BYTES = 4096  # an earlier report has its mark within this many bytes
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report that was written."""
+
+    path: Path
+    size: int  # bytes
+    included: int  # rollouts in the report
+    of: int  # rollouts in the logs
+    notes: list[str]
+
+
+def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
+    """The runs in these folders; of a sweep, the runs with a log. Raises DataError."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        folders |= dict.fromkeys(_runs_in(path))
+    names = _names(list(folders))
+    return [ReportedRun(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+class ShownEvaluations(NamedTuple):
+    """Pairs of evaluations as the page's data, and a note for each that cannot be read."""
+
+    data: list[dict[str, Any]]
+    notes: list[str]
+
+
+def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None) -> ShownEvaluations:
+    """The `named` evaluations of the trained model and of its base, and those of `winnow eval --compare MODEL` below
+    the runs' folders. Raises DataError where the named ones cannot be compared.
+    """
+    data, notes = list[dict[str, Any]](), list[str]()
+    if named is not None:
+        data.append(evaluation_data(" | ".join(map(str, named)), compare_folders(*named)))
+    for run in runs:
+        for path in comparisons_below(run.path):
+            name = f"{run.name}/{path.relative_to(run.path)}"
+            try:
+                data.append(evaluation_data(name, compare_folders(path, path / AGAINST)))
+            except DataError as error:
+                notes.append(f"{name} is omitted: {error}")
+    return ShownEvaluations(data, notes)
+
+
+def output_of(paths: Sequence[Path], output: Path | None) -> Path:
+    """The path of the report; by default in the folder, where only one was given.
+
+    An older report is replaced. Raises DataError where another file exists, or none can be written.
+    """
+    if output is None:
+        if len(paths) != 1:
+            raise DataError(
+                "several runs have no common folder for a report",
+                remedy="name the file to write (-o FILE)",
+                code="data.unwritable",
+            )
+        output = (paths[0] if paths[0].is_dir() else paths[0].parent) / REPORT
+    with refused(output):
+        check_kind(output, "a file")
+        if os.path.lexists(output) and MARK not in _beginning(output):
+            raise DataError(
+                f"{output} already exists and is not a report",
+                remedy="choose another file to write, or remove it",
+                code="data.exists",
+            )
+    check_parent(output)
+    return output
+
+
+def write_report(
+    runs: Sequence[ReportedRun],
+    output: Path,
+    *,
+    limit: int,
+    made: datetime | None = None,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+) -> Written:
+    """Write the page. `limit` is the bytes of all its rollouts, divided evenly among the runs. Raises DataError."""
+    made = made or datetime.now(UTC)
+    pages = [run.in_file(limit // len(runs)) for run in runs]
+    notes = [f"{run.name}: {note}" for run, page in zip(runs, pages, strict=True) for note in page.notes]
+    at = made.strftime("%Y-%m-%dT%H:%M:%SZ")
+    texts = [page.text for page in pages]
+    data = report_data(texts, served=False, limit=limit, made=at, evaluations=evaluations)
+    text = assemble(data, title=title_of(runs), served=False).text.encode()
+    write_output(output, text)
+    return Written(output, len(text), sum(page.included for page in pages), sum(page.of for page in pages), notes)
+
+
+def title_of(runs: Sequence[ReportedRun]) -> str:
+    """The title of the page in a browser's tab."""
+    shown = ", ".join(one_line(run.name) for run in runs[:3])
+    return f"{shown}{', ...' * (len(runs) > 3)} - winnow report"[:200]
+
+
+def parse_size(text: str) -> int:
+    """ "20MB" as bytes; also kB, GB, and a number of bytes. Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?[bB]?)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigError(
+            f"the limit {text!r} is not a number of bytes",
+            remedy="write a number with its unit, such as 20MB, 500kB or 1GB",
+            code="config.value",
+        )
+    return int(float(match[1]) * unit)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    if path.name == METRICS and path.is_file():
+        return [path.parent]
+    if (path / SWEEP).is_file():
+        begun = [run.path for run in read_sweep(path) if (run.path / METRICS).is_file()]
+        if not begun:
+            raise DataError(
+                f"no run of the sweep {path} has finished a step yet, so there is nothing to report",
+                remedy="wait for the first step of a run",
+                code="data.empty",
+            )
+        return begun
+    refuse_new(path)
+    if not is_logged(path):
+        raise no_run(path)
+    return [path]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with as much of each path as makes them unique."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(of[-depth:]) for of in parts]
+        if max(Counter(names).values()) == 1:
+            return names
+    return [str(folder.resolve()) for folder in folders]
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MARK_BYTES)

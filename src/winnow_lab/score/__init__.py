@@ -1,0 +1,71 @@
+"""`winnow score`: verifies saved responses again, from JSON lines with texts and golds, or from a run's rollouts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from winnow.commands.command_line import FAILED, Sets, interruptible, print_text
+from winnow.view.screen import console_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from winnow_lab.scoring import Scored
+
+
+def score(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Saved responses as JSON lines; a run folder, or a file of rollouts.")
+    ],
+    reward: Annotated[str, typer.Option(help="By name, or file.py:function.")],
+    sets: Sets = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that verify; 0: this one.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new file for the rows, as JSON lines.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the rows of --output.")] = False,
+) -> None:
+    """Score saved responses again, with outcome, reason and seconds of every row."""
+    from winnow_lab.score.folder import UnfinishedScores, settings_of_scores
+    from winnow_lab.scoring import build_config, count_rows, describe, summary, verifiers_for
+    from winnow_lab.scoring import score as scored
+
+    if resume and output is None:
+        raise typer.BadParameter("--resume needs the unfinished file: --output FILE")
+    config = build_config([f"verify.workers={workers}", *(sets or ())], reward=reward)
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if output is not None:
+            settings = settings_of_scores(file, config, Path.cwd())
+            kept = stack.enter_context(UnfinishedScores.open(output, settings, resume=resume))
+            stack.enter_context(interruptible(kept.has_a_row))
+        verifiers = stack.enter_context(verifiers_for(config, Path.cwd()))
+        total = count_rows(file)
+        rows = [] if kept is None else list(kept.rows)
+        for row in _with_progress_bar(scored(file, verifiers, done=len(rows)), total - len(rows)):
+            rows.append(row)
+            if kept is None:
+                print_text(describe(row))
+            else:
+                kept.append(row)
+        if kept is not None:
+            kept.finish()
+    for line in summary(rows):
+        print_text(line)
+    if len(rows) < total:
+        print_text(f"{total - len(rows):,} rollouts were logged without their text, and are omitted")
+    if rows and all(row.outcome.failed for row in rows):
+        raise typer.Exit(FAILED)
+
+
+def _with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
+    """The same rows with a progress bar on standard error, where that is a terminal."""
+    from rich.progress import track
+
+    console = console_on(sys.stderr)
+    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)

@@ -1,0 +1,323 @@
+"""The sweep file: the configurations, the seeds, and how many runs are trained at a time.
+
+    config = "../arithmetic.toml"
+    output = "sweeps/pods"
+    seeds = [0, 1, 2]
+    [grid]
+    "select.keep_per_prompt" = [4, 8]
+
+Every mistake is a ConfigError that names the file, the key and, where possible, the line.
+
+Each variant, with each combination of the grid, is a labelled configuration.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import Field
+
+from winnow.config import Config, Positive, Section
+from winnow.config_file import read_toml
+from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
+from winnow.state.folder import SWEEP
+from winnow_lab.sweep_folder import COMPARISON, LEDGER
+
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it
+
+
+class SweepFile(Section):
+    """The keys of a sweep file. The tables contain keys of a configuration, dotted or nested."""
+
+    config: str
+    """The configuration that every run starts from: a recipe, or a path relative to the sweep file."""
+    output: Annotated[str, Field(min_length=1)]
+    """The sweep's folder, relative to the working directory."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
+    """Seeds; each configuration is trained once with each."""
+    at_once: Positive = 1
+    """Concurrent runs on this machine; their seconds are compared only at 1."""
+    baseline: str | None = None
+    """The label with which `winnow compare` compares the others."""
+    reuse: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Folders of other sweeps, relative to the working directory, or patterns such as "sweeps/*". Their finished runs
+    of the same configuration and seed are copied, and not trained again."""
+    ray: Annotated[str, Field(min_length=1)] | None = None
+    """A Ray cluster's address; "auto": the one that this machine belongs to; "local": a new one on this machine."""
+    cpus_per_run: float = Field(1.0, gt=0)
+    """CPUs of each run's Ray task."""
+    gpus_per_run: float = Field(0.0, ge=0)
+    """GPUs of each run's Ray task; a run can use no other GPU."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys that every run sets."""
+    grid: dict[str, Any] | None = None
+    """Keys, each with a list of values; every combination is a configuration."""
+    variants: dict[str, dict[str, Any]] | None = None
+    """Named configurations: a label with its keys."""
+
+
+def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tuple[SweepFile, str]:
+    """Read a sweep file and replace keys by `changes`; returns it with the file's text. Raises ConfigError."""
+    changes = changes or {}
+    data, text = read_toml(path)
+    data |= changes
+    for key in ("seeds", "reuse"):
+        if isinstance(data.get(key), list):
+            data[key] = tuple(data[key])
+    try:
+        file = SweepFile.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise combine_errors([_explain(path, text, mistake, changes) for mistake in error.errors()]) from error
+    twice = sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1})
+    if twice:
+        raise ConfigError(
+            f"{locate(path, text, 'seeds')}: seeds contains {twice[0]} twice",
+            remedy="remove one",
+            key="seeds",
+            code="config.duplicate",
+        )
+    if file.ray is None and {"cpus_per_run", "gpus_per_run"} & file.model_fields_set:
+        key = sorted({"cpus_per_run", "gpus_per_run"} & file.model_fields_set)[0]
+        raise ConfigError(
+            f"{locate(path, text, key)}: {key} is for runs on a Ray cluster",
+            remedy="set the key ray to its address",
+            key=key,
+            code="config.no_effect",
+        )
+    return file, text
+
+
+def flatten(table: Mapping[str, Any], *, whole_members: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Flatten nested tables into (dotted key, value). A key that is set twice is yielded twice.
+
+    With `whole_members`, a table that names a function (`use`, `parts`) is one value, not several keys.
+    """
+    for name, value in table.items():
+        is_member = whole_members and isinstance(value, Mapping) and bool({"use", "parts"} & value.keys())
+        if isinstance(value, Mapping) and not is_member:
+            yield from flatten(value, whole_members=whole_members, prefix=f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def locate(path: Path, text: str, key: str, table: str = "") -> str:
+    """The line that sets a key in a table: "sweep.toml, line 3"; "sweep.toml" if there is no such line."""
+    wanted = _parts(f"{table}.{key}" if table else key)
+    above: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            above = _parts(header[1])
+        elif assignment := re.match(r"\s*((?:\"[^\"]*\"|'[^']*'|[\w.\-\s])+?)\s*=", line):
+            written = [*above, *_parts(assignment[1])]
+            if written == wanted[: len(written)] and (written == wanted or "{" in line):
+                return f"{path}, line {number}"
+    return str(path)
+
+
+def _parts(key: str) -> list[str]:
+    """The names of a TOML key. As everywhere in a sweep file, the dots in a quoted key separate names too."""
+    return [name for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.\s]+", key) for name in part.strip("\"'").split(".")]
+
+
+def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) -> ConfigError:
+    """The error for one of pydantic's errors, with its line and a remedy."""
+    first = str(mistake["loc"][0])
+    where = f"--{first}" if first in changes else locate(path, text, first)
+    match mistake["type"]:
+        case "extra_forbidden":
+            return ConfigError(
+                f"{where}: unknown key {first!r}",
+                remedy=_unknown_key_remedy(first),
+                key=first,
+                code="config.unknown_key",
+            )
+        case "missing":
+            return ConfigError(f"{path}: {first!r} is missing", remedy="set it", key=first, code="config.missing_key")
+        case _:
+            return ConfigError(
+                f"{where}: {first!r} is {mistake['input']!r}",
+                remedy=accepted_value(mistake["msg"]),
+                key=first,
+                code="config.value",
+            )
+
+
+def _unknown_key_remedy(key: str) -> str:
+    """The remedy for an unknown key: move a key of the runs into a table, or correct its spelling."""
+    if key.split(".")[0] in Config.model_fields and key not in OWN_KEYS:
+        return "move it below [set], [grid] or [variants.LABEL], as it is a key of the runs"
+    return near_miss(key, SweepFile.model_fields)
+
+
+Keys = dict[str, Any]  # dotted key -> value
+LONGEST = 100  # maximum characters of a label, which is a folder's name
+
+
+def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
+    """label -> the keys that the sweep sets for it.
+
+    The order is that of the file: variants, and within each variant the grid, with its last key changing fastest.
+    A sweep of seeds alone has one label, the configuration's name. Raises ConfigError for a key that is set twice or
+    belongs elsewhere, a grid without values, and a label that is taken or cannot be a folder's name.
+    """
+    if file.variants is not None and not file.variants:
+        raise ConfigError(
+            f"{path}: [variants] contains no variant",
+            remedy="write [variants.LABEL], or remove it",
+            key="variants",
+            code="config.value",
+        )
+    shared, grid = _read_table(file.set, "set", path, text), _read_grid(file, path, text)
+    named = (file.variants or {"": {}}).items()
+    variants = {label: _read_table(keys, f"variants.{label}", path, text) for label, keys in named}
+    for label, keys in variants.items():
+        _check_set_once(path, text, {"set": shared, f"variants.{label}": keys, "grid": grid})
+    names = _short_names([key for key, values in grid.items() if len(values) > 1] or list(grid))
+    labelled: list[tuple[str, Keys]] = []
+    for variant, values in itertools.product(variants, itertools.product(*grid.values())):
+        chosen = dict(zip(grid, values, strict=True))
+        parts = [
+            *([variant] if variant else []),
+            *(f"{name}={_label_part(chosen[key])}" for key, name in names.items()),
+        ]
+        label = ",".join(parts) or _safe(Path(file.config).stem)
+        labelled.append((label, {**shared, **variants[variant], **chosen}))
+    _check_labels([label for label, _ in labelled], path)
+    _check_baseline(file.baseline, dict(labelled), locate(path, text, "baseline"))
+    return dict(labelled)
+
+
+def _read_table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
+    """The keys of a table, dotted."""
+    keys: Keys = {}
+    for key, value in flatten(table, whole_members=name != "grid"):
+        if key in OWN_KEYS:
+            raise ConfigError(
+                f"{locate(path, text, key, name)}: {key} is no key of [{name}], as it differs in every run",
+                remedy=f"remove it, and set the key {OWN_KEYS[key]} outside the tables",
+                key=key,
+                code="config.unknown_key",
+            )
+        if before := next((other for other in keys if f"{other}.".startswith(f"{key}.")), None):
+            twice = "is set twice" if key == before else f"would replace {before!r}, which is set before it"
+            raise ConfigError(
+                f"{locate(path, text, key, name)}: {key!r} of [{name}] {twice}",
+                remedy="set it once",
+                key=key,
+                code="config.duplicate",
+            )
+        keys[key] = value
+    return keys
+
+
+def _read_grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
+    """dotted key -> its values."""
+    if file.grid is None:
+        return {}
+    grid = _read_table(file.grid, "grid", path, text)
+    if not grid:
+        raise ConfigError(
+            f"{path}: [grid] is empty",
+            remedy="give keys with lists of values, or remove it",
+            key="grid",
+            code="config.value",
+        )
+    for key, values in grid.items():
+        where = locate(path, text, key, "grid")
+        if not isinstance(values, list) or not values:
+            raise ConfigError(
+                f"{where}: grid key {key!r} is {values!r}",
+                remedy="give a list of values, one or more",
+                key=key,
+                code="config.value",
+            )
+        if any(isinstance(value, Mapping) for value in values):
+            raise ConfigError(
+                f"{where}: grid key {key!r} has a table as a value, and a label cannot contain a table",
+                remedy="name such configurations with [variants.LABEL]",
+                key=key,
+                code="config.value",
+            )
+    return grid
+
+
+def _check_set_once(path: Path, text: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ConfigError if a table sets a key of an earlier table, or replaces one whose parts that table sets."""
+    for (first, keys), (second, later) in itertools.combinations(tables.items(), 2):
+        for key, other in itertools.product(keys, later):
+            if f"{key}.".startswith(f"{other}."):
+                again = "is also set" if key == other else f"would replace {key!r}, which is set"
+                where = locate(path, text, other, second)
+                raise ConfigError(
+                    f"{where}: {other!r} of [{second}] {again} in [{first}]",
+                    remedy="set it in one of them",
+                    key=other,
+                    code="config.duplicate",
+                )
+
+
+def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: str) -> None:
+    if baseline is not None and baseline not in labelled:
+        raise ConfigError(
+            f"{where}: no configuration has the label {baseline!r}",
+            remedy=near_miss(baseline, labelled),
+            key="baseline",
+            code="config.unknown_name",
+        )
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """dotted key -> its shortest ending that no other key has: one name, or more where keys share the last name."""
+    short: dict[str, str] = {}
+    for key in keys:
+        names = key.split(".")
+        ends = [".".join(names[-count:]) for count in range(1, len(names) + 1)]
+        others = [other for other in keys if other != key]
+        short[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
+    return short
+
+
+def _label_part(value: Any) -> str:
+    """A value as a part of a folder's name: the last name of a path, the values of a list."""
+    if isinstance(value, list):
+        return "+".join(map(_label_part, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _safe(value.rstrip("/").rpartition("/")[2] if isinstance(value, str) else repr(value))
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w.+=-]+", "-", text, flags=re.ASCII) or "none"
+
+
+def _check_labels(labels: Iterable[str], path: Path) -> None:
+    counts = Counter(label.lower() for label in labels)  # on some file systems "A" and "a" are one folder
+    for label in labels:
+        if counts[label.lower()] > 1:
+            raise ConfigError(
+                f"{path}: two configurations would be labelled {label!r}",
+                remedy="give them other names with [variants.LABEL]",
+                key="variants",
+                code="config.duplicate",
+            )
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.+=,-]*", label, flags=re.ASCII) or len(label) > LONGEST:
+            raise ConfigError(
+                f"{path}: the label {label!r} cannot be a folder's name",
+                remedy=f"use at most {LONGEST} letters, digits and _ . + = , - and no dot or sign in front",
+                key="variants",
+                code="config.value",
+            )
+        if label.lower() in (SWEEP, LEDGER) or re.fullmatch(rf"{COMPARISON}(-\d+)?", label.lower()):
+            raise ConfigError(
+                f"{path}: the label {label!r} is the name of something else in the sweep's folder",
+                remedy="give it another name with [variants.LABEL]",
+                key="variants",
+                code="config.value",
+            )

@@ -1,0 +1,299 @@
+"""Resolve and check every configuration of a sweep before its first run, and compare it with earlier launches.
+
+Finished runs of other sweeps are copied instead of trained again.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import itertools
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.config import Config, dump, key_of, leaves
+from winnow.config_file import placed, put, read_toml, validate
+from winnow.config_keys import format_toml
+from winnow.errors import ConfigError, RunFolderError
+from winnow.options import hide_dotted_secrets
+from winnow.recipes import find_config
+from winnow.state.disk import replace_file
+from winnow.state.folder import LOCK, SWEEP, has_finished_step
+from winnow.state.resume import Digests, compare, digests
+from winnow.state.saved_runs import read_manifest
+from winnow.training.setup.resolve import check_installed, resolve_members
+from winnow_lab.sweep.file import OWN_KEYS, Keys, SweepFile, configurations, locate, read_sweep_file
+from winnow_lab.sweep_folder import (
+    SETTINGS,
+    Contents,
+    LedgerLine,
+    SweepFolder,
+    SweepRun,
+    read_contents,
+    read_sweep,
+    run_path,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of all runs of a label, except for the seed."""
+
+    keys: Keys  # dotted keys that the sweep sets
+    config: Config
+    inputs: Digests  # of the files that the configuration names
+
+    @property
+    def shown(self) -> Keys:
+        """The keys for displays and for the sweep's description, with secrets hidden."""
+        return hide_dotted_secrets(self.keys)
+
+    @property
+    def text(self) -> str:
+        """The resolved configuration as TOML, with which the runs are started, without seed and output. It contains
+        secrets. Files of members and templates have absolute paths.
+        """
+        lines = format_toml(self.config, secrets=True).splitlines(keepends=True)
+        return "".join(line for line in lines if line.partition(" ")[0] not in OWN_KEYS) + "\n"
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A checked sweep file."""
+
+    path: Path
+    file: SweepFile
+    settings: Mapping[str, Settings]  # by label
+
+    @property
+    def output(self) -> Path:
+        return Path(self.file.output).expanduser()
+
+    @property
+    def contents(self) -> Contents:
+        labels = {label: settings.shown for label, settings in self.settings.items()}
+        inputs = {label: settings.inputs for label, settings in self.settings.items()}
+        return Contents(labels, self.file.seeds, self.file.baseline, inputs)
+
+
+def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
+    """Read and check a sweep file, in which `changes` replace keys.
+
+    Raises ConfigError for every mistake that can be detected before a model is loaded. The error names the sweep file
+    and the faulty configuration, or the line of the base configuration.
+    """
+    file, text = read_sweep_file(path, changes)
+    try:
+        base = find_config(file.config, path.parent)
+        data, base_text = read_toml(base)
+    except ConfigError as error:
+        raise error.within(locate(path, text, "config")) from error
+    validate(data, source=str(base), text=base_text)  # before any change, so that an error names a line of this file
+    data = placed(data, base.parent)
+    settings = {
+        label: _resolve(label, keys, data, path, text, here=file.ray is None)
+        for label, keys in configurations(file, path, text).items()
+    }
+    return SweepPlan(path, file, settings)
+
+
+def record(plan: SweepPlan, folder: SweepFolder) -> None:
+    """Write the description of the sweep, and a configuration for each label.
+
+    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It also
+    does so if the folder of a run contains another run, and if the files cannot be written.
+    """
+    runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if has_finished_step(run.path)]
+    if folder.before is not None:
+        _check_same(plan, folder.before, folder.path, runs)
+    _check_no_foreign_run(plan, folder.path)
+    folder.describe(plan.contents)
+    for label, settings in plan.settings.items():
+        path = folder.path / label / SETTINGS
+        if path.is_file() and any(run.label == label for run in runs):
+            continue
+        try:
+            path.parent.mkdir(exist_ok=True)
+            replace_file(path, settings.text.encode())
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write {path}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
+            ) from error
+
+
+def _resolve(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
+    """Resolve the configuration of a label. If its runs are trained `here`, installed packages are checked too."""
+    resolved: dict[str, Any] = copy.deepcopy(dict(data))
+    try:
+        for key, value in keys.items():
+            put(resolved, key, value, path.parent)
+        config = validate(resolved, source="the configuration")
+        members = resolve_members(config, path.parent)
+        if here:
+            check_installed(members)
+    except ConfigError as error:
+        where = f"{_line_of(error, label, keys, path, text)}, configuration {label!r}"
+        problems = error.problem.replace("the configuration: ", "").splitlines()  # one line for each mistake
+        raise ConfigError(
+            "\n".join(f"{where}: {problem}" for problem in problems),
+            remedy=error.remedy,
+            key=error.key,
+            code=error.code,
+        ) from error
+    return Settings(keys, config, digests(config, path.parent))
+
+
+def _line_of(error: ConfigError, label: str, keys: Keys, path: Path, text: str) -> str:
+    """File and line of the sweep's key that an error is about, or that its message names; otherwise the file."""
+    named = [
+        key
+        for key in sorted(keys, key=lambda key: (key != error.key, -len(key)))
+        if key == error.key or key in str(error)
+    ]
+    tables = [f"variants.{label.rpartition(',')[0] or label}", f"variants.{label.partition(',')[0]}", "grid", "set"]
+    places = (locate(path, text, key, table) for key in named for table in tables)
+    return next((place for place in places if place != str(path)), str(path))
+
+
+def _check_same(plan: SweepPlan, before: Contents, folder: Path, runs: Sequence[SweepRun]) -> None:
+    """Raise RunFolderError, with a list, if a resume would change or drop configurations, seeds or inputs of `runs`."""
+    labels, seeds = dict.fromkeys(run.label for run in runs), dict.fromkeys(run.seed for run in runs)
+    differences = [f"configuration {label!r} is gone" for label in labels if label not in plan.settings]
+    differences += [f"seed {seed} is gone" for seed in seeds if seed not in plan.file.seeds]
+    for label in (label for label in labels if label in plan.settings):
+        differences += [f"{label}: {change}" for change in _changes(plan.settings[label], before, label, folder)]
+    if differences:
+        raise RunFolderError(
+            f"{plan.path} is not what the sweep in {folder} was started with: {'; '.join(differences)}",
+            remedy="restore the old values, or start another sweep in another folder with the key output; new seeds "
+            "and new configurations may be added",
+            code="run_folder.changed",
+        )
+
+
+def _check_no_foreign_run(plan: SweepPlan, folder: Path) -> None:
+    """Raise RunFolderError if the folder of a run contains another run, which could not be resumed as this one."""
+    for (label, settings), seed in itertools.product(plan.settings.items(), plan.file.seeds):
+        run = run_path(folder, label, seed)
+        if not has_finished_step(run):
+            continue
+        was = read_manifest(run, own=False)
+        now = settings.config.model_copy(update={"seed": seed, "output": str(run)})
+        # The manifest contains what "auto" resolved to, on the machine where the run was started
+        resolved = ["rollout.engine", *(["model.dtype"] if now.model.dtype == "auto" else [])]
+        before, after = {"config": was.config, "base": str(was.base)}, {"config": dump(now), "base": ""}
+        try:
+            compare(before, after, run=run, step=0, may_change=resolved)
+        except RunFolderError as error:
+            raise RunFolderError(
+                f"{run} is another run than the sweep's ({error.problem})",
+                remedy="move it away",
+                key=error.key,
+                code="run_folder.foreign",
+            ) from error
+
+
+def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> Iterator[str]:
+    """The differences between the configuration of a label and the one with which its runs were started."""
+    path = folder / label / SETTINGS
+    if path.is_file():
+        try:
+            was, now = _leaves(read_toml(path)[0]), _leaves(tomllib.loads(settings.text))
+        except ConfigError as error:
+            raise RunFolderError(
+                error.problem, remedy="restore the file that the sweep wrote", key=error.key, code="run_folder.damaged"
+            ) from error
+        for key in dict.fromkeys([*was, *now]):
+            if was.get(key) != now.get(key):
+                shown = hide_dotted_secrets
+                yield f"{key} was {shown(was).get(key)!r} and is now {shown(now).get(key)!r}"
+    for key, files in before.inputs.get(label, {}).items():
+        changed = sorted(name for name, digest in settings.inputs.get(key, {}).items() if files.get(name) != digest)
+        changed += sorted(files.keys() - settings.inputs.get(key, {}).keys())
+        if changed:
+            yield f"{key}: {', '.join(changed)} changed since"
+
+
+def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
+    """dotted key -> value; for a key with a list, the tuple of all values in the list, in order."""
+    values: dict[str, Any] = {}
+    for path, value in leaves(data):
+        key = key_of(path)
+        values[key] = (*values.get(key, ()), value) if len(path) > key.count(".") + 1 else value
+    return values
+
+
+Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
+
+
+def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
+    """Copy every run of the plan that has not started and that another sweep has finished. Returns their names.
+
+    A run is the same if the resolved configuration, the digests of the files that it names, and the seed are equal.
+    Whether its seconds count is copied with it. A folder of `plan.file.reuse` without a sweep is skipped, and a
+    pattern such as "sweeps/*" may match nothing. Raises RunFolderError and DataError for a sweep that cannot be read,
+    or a copy that cannot be written.
+    """
+    copied = []
+    finished = _finished_runs(list(_folders(plan.file.reuse)))
+    for label, settings in plan.settings.items():
+        for seed in plan.file.seeds:
+            target = run_path(folder.path, label, seed)
+            match = finished.get((settings.text, seed))
+            if match is None or has_finished_step(target):
+                continue
+            run, inputs = match
+            if _as_dicts(inputs) != _as_dicts(settings.inputs):
+                continue
+            _copy(run.path, target)
+            folder.note(LedgerLine(label, seed, "began", run.alone))
+            folder.note(LedgerLine(label, seed, "finished", run.alone, exit_code=0))
+            copied.append(f"{label}/{target.name}")
+    return copied
+
+
+def _folders(patterns: Sequence[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from map(Path, sorted(glob.glob(os.path.expanduser(pattern))))
+
+
+def _finished_runs(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:
+    """(text of the configuration, seed) -> run; the first sweep that contains it is used."""
+    finished: dict[tuple[str, int], tuple[SweepRun, Inputs]] = {}
+    for sweep in sweeps:
+        if (sweep / SWEEP).is_file():
+            for run, inputs in _runs(sweep):
+                finished.setdefault((run.settings.read_text(encoding="utf-8"), run.seed), (run, inputs))
+    return finished
+
+
+def _runs(sweep: Path) -> Iterator[tuple[SweepRun, Inputs]]:
+    inputs = read_contents(sweep).inputs
+    for run in read_sweep(sweep):
+        if run.finished and (run.path.parent / SETTINGS).is_file():
+            yield run, inputs.get(run.label, {})
+
+
+def _as_dicts(inputs: Inputs) -> dict[str, dict[str, str]]:
+    return {key: dict(files) for key, files in inputs.items()}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the folder under a temporary name, and rename it when it is complete."""
+    draft = target.with_name(f".{target.name}.copy")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)  # of a copy that was interrupted
+        shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
+        draft.rename(target)
+    except (OSError, shutil.Error) as error:
+        raise RunFolderError(
+            f"cannot copy {source} to {target}: {error}",
+            remedy="make room, or remove the key reuse",
+            key="reuse",
+            code="run_folder.unwritable",
+        ) from error
