@@ -24,7 +24,6 @@ from winnow_lab.compare.comparison import compare_inputs
 from winnow_lab.compare.curve import ACCURACY, Curve, estimate
 from winnow_lab.compare.groups import SeedGroup
 from winnow_lab.compare.speed_up import SpeedUp
-from winnow_lab.costs import read_costs
 
 AXES = ("tokens_generated", "tokens_trained", "steps")
 BASELINES = {"vip_rloo": "rloo"}  # of the others it is that of the sweep

@@ -30,12 +30,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from winnow.bounds import AtLeastOne
 from winnow.environments.replay import OPENING, OutOfTokens
 from winnow.environments.tool_calls import AUTO, CallForm, read_calls
 from winnow.environments.tools import answer_calls
 from winnow.errors import ConfigError
 from winnow.families import EnvironmentTraits
-from winnow.options import AtLeastOne
 from winnow.records import Problem, Prompt, ToolAnswer
 from winnow.rewards.outcomes import failure
 
