@@ -183,7 +183,7 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
     }
     if "reward" in own:
         own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
-    if "environment" in own:
+    if "environment" in own and ".py:" not in own["environment"]["use"]:
         own["environment"] = {**own["environment"], "use": f"{home / 'environment.py'}:{own['environment']['use']}"}
     own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
     if "engine" in own.get("rollout", {}):  # the second process loads the policy again

@@ -14,8 +14,9 @@ POLICIES = sorted((CONFIGS / "policies").iterdir())
 MOST_BYTES = 6_000_000
 
 
-def test_there_is_one_of_each_family_one_for_the_mixture_and_one_for_the_word_problems():
-    assert {path.name for path in POLICIES} == {"harder_qwen2", "harder_llama", "mixture_qwen2", "words_qwen2"}
+def test_there_is_one_of_each_family_and_one_for_each_other_task():
+    others = {"mixture_qwen2", "words_qwen2", "two_tools"}
+    assert {path.name for path in POLICIES} == {"harder_qwen2", "harder_llama"} | others
 
 
 @pytest.mark.parametrize(

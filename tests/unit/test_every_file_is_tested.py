@@ -126,6 +126,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "training/progress.py": "unit/training/test_background_saving.py",
     "training/run.py": "e2e/test_train.py",
     "training/sampling/dynamic_sampling.py": "e2e/test_composed.py",
+    "training/sampling/answers.py": "unit/training/sampling/test_answer_record.py",
     "training/saving.py": "e2e/test_life.py",
     "training/setup/advice.py": "unit/training/test_budget_and_advice.py",
     "training/setup/budget.py": "unit/training/test_budget_and_advice.py",

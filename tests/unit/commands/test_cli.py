@@ -430,8 +430,8 @@ def test_a_user_s_file_is_read_from_the_configuration_s_folder(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("plot", "."), "data.unreadable"),
-        (("export", ".", "--history"), "data.unreadable"),
+        (("plot", "."), "data.missing"),
+        (("export", ".", "--history"), "data.missing"),
         (("check", "."), "config.unreadable"),
         (("show", "nowhere"), "data.missing"),
         (("show", "."), "data.missing"),

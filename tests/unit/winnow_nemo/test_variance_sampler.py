@@ -11,6 +11,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -109,6 +110,12 @@ def filled(*groups, version=0):
 MIXED, RARE, FLAT = [0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]
 
 
+def run_alone(coroutine):
+    """The result of a coroutine, in a thread of its own: another test of this process may have left a loop running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def test_it_has_the_protocol_with_its_parameters():
     sampler = VarianceSampler(Buffer())
     assert isinstance(sampler, PromptGroupSampler)
@@ -128,7 +135,7 @@ def test_flat_groups_leave_the_buffer_and_the_others_are_trained_on_whole():
         assert buffer.names == ["a", "c"]
         return await sampler.select(current_train_weight=0, min_prompt_groups=1, max_prompt_groups=8)
 
-    rows, count = asyncio.run(run())
+    rows, count = run_alone(run())
     assert count == 2
     assert rows.sample_ids == [f"{name}_g{i}" for name in "ac" for i in range(4)]
     assert buffer.names == []
@@ -139,7 +146,7 @@ def test_the_share_decides_by_variance():
     """Variances 1/3, 1/4, 1/3 and 1/4 (ddof 1) add up to 7/6. Two of 1/3 have 4/7 of it, and one of 1/4 more 11/14."""
     for share, left in [(0.5, "ac"), (0.57, "ac"), (0.58, "abc"), (0.78, "abc"), (0.79, "abcd")]:
         buffer = filled(MIXED, RARE, MIXED, RARE)
-        asyncio.run(VarianceSampler(buffer, share=share, margin=0, decide_on=4).evict(current_train_weight=0))
+        run_alone(VarianceSampler(buffer, share=share, margin=0, decide_on=4).evict(current_train_weight=0))
         assert "".join(buffer.names) == left
 
 
@@ -158,7 +165,7 @@ def test_nothing_is_decided_before_there_are_enough_groups():
         assert await sampler.evict(current_train_weight=0) == 0  # kept groups are not compared again
         return await sampler.select(current_train_weight=0, min_prompt_groups=3, max_prompt_groups=4)
 
-    assert asyncio.run(run()) == (None, 0)
+    assert run_alone(run()) == (None, 0)
 
 
 def test_groups_that_are_committed_while_rewards_are_read_are_not_taken_for_others():
@@ -176,7 +183,7 @@ def test_groups_that_are_committed_while_rewards_are_read_are_not_taken_for_othe
             column.insert(0, value)
 
     buffer.pause = earlier
-    assert asyncio.run(sampler.evict(current_train_weight=0)) == 2
+    assert run_alone(sampler.evict(current_train_weight=0)) == 2
     assert buffer.names == ["new", "b", "d"]
 
 
@@ -190,7 +197,7 @@ def test_groups_that_are_too_old_leave_kept_or_not(versions, version, evicted):
         assert await sampler.evict(current_train_weight=version) == evicted
         return await sampler.select(current_train_weight=version, min_prompt_groups=1, max_prompt_groups=9)
 
-    assert asyncio.run(run())[1] == 4 - evicted
+    assert run_alone(run())[1] == 4 - evicted
     assert sampler.should_abort_inflight(start_weight_version=2, current_train_weight=version) == (evicted == 4)
     assert sampler.is_on_policy == (versions == 0)
 
@@ -203,12 +210,12 @@ def test_a_group_of_a_version_that_the_policy_has_not_reached_is_not_selected():
         await sampler.evict(current_train_weight=4)
         return await sampler.select(current_train_weight=4, min_prompt_groups=1, max_prompt_groups=2)
 
-    assert asyncio.run(run()) == (None, 0)
+    assert run_alone(run()) == (None, 0)
 
 
 def test_rewards_that_are_not_finite_have_no_part_in_the_variance():
     buffer = filled([np.nan, 1, 1, 1], [np.nan, 0, 1, np.inf])
-    asyncio.run(VarianceSampler(buffer, decide_on=2, margin=0).evict(current_train_weight=0))
+    run_alone(VarianceSampler(buffer, decide_on=2, margin=0).evict(current_train_weight=0))
     assert buffer.names == ["b"]
 
 
@@ -216,7 +223,7 @@ def test_bounds_that_do_not_fit_are_refused():
     sampler = VarianceSampler(filled(MIXED))
     for least, most in [(0, 1), (2, 1)]:
         with pytest.raises(ValueError, match="prompt groups"):
-            asyncio.run(sampler.select(current_train_weight=0, min_prompt_groups=least, max_prompt_groups=most))
+            run_alone(sampler.select(current_train_weight=0, min_prompt_groups=least, max_prompt_groups=most))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +280,7 @@ def test_a_run_in_the_smallest_buffer_fills_every_step(seed, step, decide_on, st
             assert groups == step
             assert places + len(buffer.names) == capacity
 
-    asyncio.run(run())
+    run_alone(run())
     names = [row.rpartition("_g")[0] for row in trained[:: len(MIXED)]]
     assert len(set(names)) == len(names) == 5 * step
     assert all(int(name[1:]) % 2 == 0 for name in names)

@@ -273,6 +273,7 @@ def _group(mark: str) -> bool:
 
 
 NEEDED = (
+    "annotated-types",
     "numpy",
     "orjson",
     "peft",
@@ -354,7 +355,7 @@ def _optional(one: Optional, version: Version, required: Required) -> dict[str, 
 def _broken(names: Sequence[str], load: Callable[[str], object]) -> Iterator[tuple[str, str]]:
     for name in names:
         try:
-            load(name)
+            load(name.replace("-", "_"))
         except Exception as error:
             yield name, f"{type(error).__name__}: {error}"
 
