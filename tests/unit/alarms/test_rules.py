@@ -36,7 +36,7 @@ BESIDE = {  # with rollout.ahead = 1, a lag is measured beside evaluations
     "policy__staleness_sample_size": 0.9,
 }
 ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
-ALIKE = {"group__flat": 20}  # of 32 groups
+ALIKE = {"group__flat": 26}  # of 32 groups
 SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
 
 # 40% of the answers are right at step 0, and none is readable from step 1 on.
@@ -131,7 +131,7 @@ WELL = [
     ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95, **ALIKE)),  # solved
     ("entropy_collapse", run(20, policy__entropy=0.021, **ALIKE)),  # it began so
     ("entropy_collapse", run(300, policy__entropy=lambda s: 0.5 * 0.995**s, **ALIKE)),  # 0.5 -> 0.11: as it should be
-    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s, group__flat=15)),  # 17 of 32 groups teach
+    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s, group__flat=20)),  # 12 of 32 groups teach
     ("entropy_explosion", run(300, policy__entropy=lambda s: 0.3 + 0.003 * s)),
     ("kl_drift", run(20, loss__kl=0.05, reward__kl=0.1)),
     ("ratio_drift", run(20, policy__ratio_mean=1.02, policy__ratio_max=40.0)),  # a maximum is no ground
