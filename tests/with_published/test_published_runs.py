@@ -204,8 +204,7 @@ def test_two_ranks_with_shares_update_as_one_process(home, folder, smallest_in, 
         alone["reward/mean"],
         alone["budget/tokens_trained"],
     )
-    # torch adds up the squares of the embedding's 28 million float32 numbers in an order that depends on the shares
-    assert gradient <= 1e-4
+    assert gradient <= 1e-5
     assert apart <= 1e-4
 
 
