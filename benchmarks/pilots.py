@@ -51,7 +51,7 @@ def main() -> None:
         "level": level([cells[f"{arm},learning_rate={rate:g}"] for arm, rate in rates.items()]),
         "cells": cells,
         "steps": groups[0].curves[0].x["steps"].tolist(),
-        "notes": notes,
+        "notes": [note.replace(f"{folder}/", "") for note in notes],  # a result names no folder of the machine
     }
     frame.finish(options.sweep, report, options, show=("chosen", "at the edge of the grid", "level"))
 
