@@ -22,6 +22,7 @@ its methods become the schemas in the chat template.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import types
 import typing
@@ -110,7 +111,8 @@ def tool_names(of: type) -> list[str]:
     return [name for name, _ in methods if not name.startswith("_") and name not in OWN]
 
 
-def schemas(of: type) -> list[Schema]:
+@functools.cache  # every problem of a class has the same
+def schemas(of: type) -> Sequence[Schema]:
     """The schemas of a class's tools for a chat template.
 
     Raises ConfigError for a tool that lacks an annotation, a docstring, or the description of an argument in it.

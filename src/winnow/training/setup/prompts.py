@@ -7,6 +7,7 @@ The first prompt is also described: what ends its rollouts, and the tags in the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padd
 from winnow.options import bind
 from winnow.records import FloatArray, IntArray, Problem, Prompt, Sampling
 from winnow.seeds import SeedName, generator
-from winnow.tasks.chat import takes_tools
+from winnow.tasks.chat import Tools, takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.problems import digest_of
 from winnow.tasks.templates import Rendered, check_context, render_each
@@ -151,21 +152,27 @@ def dialogue_of(members: Members, tokenizer: Any, problem: Problem) -> Dialogue 
 
     Raises DataError for a tokenizer whose chat template has no second turn.
     """
-    environment, prompt = members.environment, members.config.prompt
-    if environment is None:
+    prompt = members.config.prompt
+    if members.environment is None:
         return None
-    tools = environment.traits.schemas is not None and bool(environment.traits.schemas(problem.meta))
+    tools = bool(schemas_of(members, problem))
     return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
+
+
+def schemas_of(members: Members, problem: Problem) -> Tools:
+    """The schemas of the tools of a problem's environment, for a chat template; none without an environment."""
+    environment = members.environment
+    if environment is None or environment.traits.schemas is None:
+        return ()
+    return environment.traits.schemas(problem.meta)
 
 
 def omitted_tools(members: Members, tokenizer: Any, problem: Problem) -> tuple[str, ...]:
     """A notice where the tokenizer's chat template does not describe the tools of a problem's environment."""
-    environment = members.environment
-    if environment is None or environment.traits.schemas is None or not environment.traits.schemas(problem.meta):
+    tools = schemas_of(members, problem)
+    if not tools or takes_tools(tokenizer):
         return ()
-    if takes_tools(tokenizer):
-        return ()
-    names = ", ".join(tool["function"]["name"] for tool in environment.traits.schemas(problem.meta))
+    names = ", ".join(tool["function"]["name"] for tool in tools)
     return (
         f"the chat template has no place for tools, so no prompt describes {names}: describe them in prompt.system, or "
         f"train a policy that has learned their calls",
@@ -198,12 +205,10 @@ def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer
 
     An environment may complete the questions, and gives the schemas of its tools to the template.
     """
-    more: dict[str, Any] = {}
     if members.environment is not None:
         lists = [[opened(members.environment, problem) for problem in problems] for problems in lists]
-        if (schemas := members.environment.traits.schemas) is not None:
-            more["schemas"] = lambda problem: schemas(problem.meta)
-    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base, **more)
+    schemas = functools.partial(schemas_of, members)
+    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base, schemas=schemas)
 
 
 def longest(prompts: Sequence[Prompt]) -> int:
