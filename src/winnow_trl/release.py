@@ -37,7 +37,7 @@ SEQUENCES = "max_num_seqs"  # its argument: the rows that vLLM samples at once
 
 
 def check_class(trainer: type[Any]) -> None:
-    """Raise ConfigError where TRL's GRPOTrainer lacks a seam: a method, its parameters, an attribute, or a log."""
+    """Raise ConfigError if TRL's GRPOTrainer lacks a seam: a method, its parameters, an attribute, or a log."""
     for name, parameters in METHODS.items():
         TRL.check_method(trainer, name, parameters)
     stored, named = set[str](), set[str]()
@@ -53,7 +53,7 @@ def check_class(trainer: type[Any]) -> None:
 
 
 def check_logs(trainer: Any) -> None:
-    """Raise ConfigError where the log of completions of a GRPOTrainer lacks a list."""
+    """Raise ConfigError if the log of completions of a GRPOTrainer lacks a list."""
     for name in LOGS:
         if name not in trainer._logs:
             raise TRL.unsuitable(f"the log of completions of a GRPOTrainer has no {name!r}")
@@ -72,7 +72,7 @@ def room_in_vllm(trainer: type[Any], *, sampled: int, trained: int) -> Iterator[
     """While a GRPOTrainer with vLLM is made, multiply the rows that vLLM samples at once by sampled / trained.
 
     TRL reserves them for `num_generations` rollouts of a prompt. More rollouts would be sampled in several waves.
-    Raises ConfigError where TRL makes its vLLM in another way.
+    Raises ConfigError if TRL makes its vLLM in another way.
     """
     module = sys.modules[trainer.__module__]
     made: Callable[..., Any] | None = getattr(module, VLLM, None)

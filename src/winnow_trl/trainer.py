@@ -91,9 +91,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             evaluated: dict[str, Any] = super()._generate_and_score_completions(inputs)
-            self._logs["extra"]["kept"].extend(
-                gather_object([None] * len(inputs))
-            )  # a value for every row of the table
+            self._logs["extra"]["kept"].extend(gather_object([None] * len(inputs)))  # one for every row
             return evaluated
         m, n = self.num_generations, self.rollouts_per_prompt
         _check_rows(inputs, m)

@@ -45,7 +45,7 @@ class Command:
     package: str = ""  # that adds it, as "a-package 1.0"; empty for one of winnow's own modules
 
     def load(self) -> Any:
-        """The command. Raises ConfigError where that of an installed package cannot be imported, or is no function."""
+        """The command. Raises ConfigError if that of an installed package cannot be imported, or is no function."""
         try:
             alone = typer.Typer(add_completion=False)
             alone.command(self.name)(getattr(importlib.import_module(self.module), self.function))

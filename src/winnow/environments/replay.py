@@ -154,9 +154,9 @@ class _Game:
 
     def goes_on(self, turns: Sequence[str], finish: Finish) -> bool:
         """Whether the next turn of the rollout, or its end without one, follows what has been played."""
-        return list(turns if finish == "length" else turns[:-1]) == (
-            self._turns if finish == "length" else [*self._turns, _text_of(self._text)]
-        )
+        if finish == "length":
+            return list(turns) == self._turns
+        return list(turns[:-1]) == [*self._turns, _text_of(self._text)]
 
     def play(self, turns: Sequence[str], finish: Finish, max_turns: int) -> Outcome | Reply | _NotRepeated:
         """Send the policy's turns that were not sent yet; with the finish "length" also that there is no room."""

@@ -28,7 +28,7 @@ from winnow.records import Outcome, Prompt, ToolAnswer
 from winnow.registry import register
 
 T = TypeVar("T")
-Told = str | Sequence[ToolAnswer]  # what the policy reads: a text, or the answers to its calls
+Shown = str | Sequence[ToolAnswer]  # what the policy reads: a text, or the answers to its calls
 
 REMEDY = "pip install 'winnow-rl[verifiers]'"
 NEAR = 1e-9  # a sum of weighted rewards this far below `correct_at` is equal to it
@@ -113,7 +113,7 @@ def _tool_schemas(settings: str) -> list[dict[str, Any]]:
 
 def play(
     environment: Any, task: Any, rng: np.random.Generator, *, call_form: str = AUTO
-) -> Generator[Told, str | None, Any]:
+) -> Generator[Shown, str | None, Any]:
     """An episode of `task`: yields the question, each text of the environment, and the answers to each turn with calls
     of tools. Returns the library's trace.
 
@@ -153,7 +153,7 @@ def _warm(options: Mapping[str, Any]) -> None:
 @register("environment", warm=_warm, schemas=tool_schemas)
 def verifiers(
     prompt: Prompt, reply: str, rng: np.random.Generator, *, correct_at: float = 1.0, call_form: CallForm = AUTO
-) -> Generator[Told, str, Outcome]:
+) -> Generator[Shown, str, Outcome]:
     """The environment of a task set of the verifiers library, for prompts of the task `verifiers`.
 
     The reward is the sum of the library's weighted rewards, which are the first parts. Its metrics are further parts,
@@ -235,21 +235,21 @@ class _Line:
         self._refused = self._refused or Unsupported(clause)
         raise self._refused
 
-    async def ask(self, told: Told) -> str | None:
+    async def ask(self, shown: Shown) -> str | None:
         """The policy's reply to a text or to answers; None where there is no room for another turn."""
         if self._asked.done():
             self.refuse("its agent has several conversations at once")
-        self._asked.set_result(told)
+        self._asked.set_result(shown)
         reply: str | None = await self._reply
         return reply
 
-    def wait(self, episode: asyncio.Task[Any]) -> Told | None:
+    def wait(self, episode: asyncio.Task[Any]) -> Shown | None:
         """What the policy is to read next; None at the end of the episode."""
         _complete(self._loop, asyncio.wait({episode, self._asked}, return_when=asyncio.FIRST_COMPLETED))
         if self._refused is not None:
             raise self._refused
-        told: Told | None = None if episode.done() else self._asked.result()
-        return told
+        shown: Shown | None = None if episode.done() else self._asked.result()
+        return shown
 
     def answer(self, reply: str | None) -> None:
         """End the present `ask`."""
@@ -333,27 +333,27 @@ class _Conversation:
             raise ValueError("a conversation that is over has no turns, and a task's prompt alone opens it")
         messages = opening(self._data, message) if opens else _messages(message)
         try:
-            told: Told = text_of(messages)
+            shown: Shown = text_of(messages)
         except Unsupported as error:
             self._line.refuse(str(error))
         new = list[Any]()
-        while (reply := await self._reply(told)) is not None:
+        while (reply := await self._reply(shown)) is not None:
             self._add(messages)
             calls = read_calls(reply, self._line.call_form) if self._tools else []
             if not calls:
                 new.append(vf.AssistantMessage(content=reply))
                 self._add(new[-1:], sampled=True)
                 return vf.Segment(messages=new)
-            told = await self._tools.answers(calls)
-            called, *messages = messages_of(reply, calls, told)
+            shown = await self._tools.answers(calls)
+            called, *messages = messages_of(reply, calls, shown)
             self._add([called], sampled=True)
             new += [called, *messages]
         self.trace.stop("max_total_tokens")  # where no other condition has stopped it
         self._over = True
         return vf.Segment(messages=new, terminated=True)
 
-    async def _reply(self, told: Told) -> str | None:
-        return None if await self._is_stopped() else await self._line.ask(told)
+    async def _reply(self, shown: Shown) -> str | None:
+        return None if await self._is_stopped() else await self._line.ask(shown)
 
     def _add(self, messages: Sequence[Any], *, sampled: bool = False) -> None:
         import verifiers.v1 as vf

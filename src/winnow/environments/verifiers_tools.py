@@ -80,12 +80,12 @@ def messages_of(reply: str, calls: Sequence[Call | Malformed], answers: Sequence
         for call, answer in zip(calls, answers, strict=True)
         if isinstance(call, Call)
     ]
-    told = [
+    answered = [
         vf.ToolMessage(tool_call_id=answer.call_id, content=answer.text, name=answer.name)
         for call, answer in zip(calls, answers, strict=True)
         if isinstance(call, Call)
     ]
-    return [vf.AssistantMessage(content=reply, tool_calls=made or None), *told]
+    return [vf.AssistantMessage(content=reply, tool_calls=made or None), *answered]
 
 
 def _registered(server: Any) -> Any:

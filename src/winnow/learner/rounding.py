@@ -28,8 +28,8 @@ def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
     of 16 bits is added, and the sum is truncated.
     """
     bits = values.detach().view(torch.int32)
-    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, device=bits.device, generator=random)
-    rounded = ((bits + noise) & -(2**16)).view(torch.float32)
+    noise = torch.randint(0, 2**BITS, bits.shape, dtype=torch.int32, device=bits.device, generator=random)
+    rounded = ((bits + noise) & -(2**BITS)).view(torch.float32)
     return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
 
 

@@ -4,7 +4,7 @@
       rollout-000003-000003.rank-0.jsonl   the request of step 3, sampled with the weights of version 3, by rank 0
       evaluate-000020.rank-0.jsonl
 
-Each line is one answer: its prompt, rollout and turn, a digest of what was asked, and the outcome or the reply. A line
+Each line is one answer: its prompt, rollout and turn, a digest of the request, and the outcome or the reply. A line
 is synced before the answer is used, and no file is removed with later rows. So a resumed run reads the answers of the
 steps that it computes again, and needs no environment for them.
 
@@ -53,7 +53,7 @@ class AnswerRecord:
 
         An evaluation has one seed at all of its steps, for sampled and for greedy rollouts.
 
-        Raises RunFolderError where it cannot be read or written, and DataError for a line that is no answer.
+        Raises RunFolderError if it cannot be read or written, and DataError for a line that is no answer.
         """
         parts = (*seed[1:], version, *(["greedy"] if greedy else []))
         name = "-".join(f"{part:06d}" if isinstance(part, int) else str(part) for part in parts)
@@ -86,7 +86,7 @@ class RequestRecord:
     def find(self, prompt: Prompt, rollout: Rollout) -> Outcome | Reply | None:
         """The recorded answer to the last turn of a rollout; None where the environment has to answer.
 
-        Raises DataError where the record of a finished request answers something else.
+        Raises DataError if the record of a finished request answers something else.
         """
         key = _key(prompt, rollout)
         known = self._known.get(key, {}).get(_turn(rollout))

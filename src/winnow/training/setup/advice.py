@@ -96,9 +96,9 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
     engine, in_float32 = members.engine, members.config.model.dtype == "float32"
     same_dtype = engine.name == "native" and engine.options.get("dtype", "policy") == "policy"
     packed = members.config.model.quantization is not None
-    if weights < LARGE or packed or not in_float32 or not same_dtype or not cpu.exists():
+    if weights < LARGE or packed or not in_float32 or not same_dtype:
         return
-    if BFLOAT16.intersection(cpu.read_text(encoding="utf-8").split()):
+    if BFLOAT16.intersection(_flags(cpu)):
         yield (
             "this CPU has instructions for bfloat16: rollout.engine = {use = 'native', dtype = 'bfloat16'} decodes on "
             "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its samples then "
@@ -116,13 +116,18 @@ def slow_bfloat16(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cp
     lists the instructions.
     """
     on_cpu = any(part.name == "weights" and part.device == "cpu" for part in plan.parts)
-    if on_cpu and members.config.model.dtype == "bfloat16" and cpu.exists():
-        flags = cpu.read_text(encoding="utf-8").split()
+    if on_cpu and members.config.model.dtype == "bfloat16":
+        flags = _flags(cpu)
         if "flags" in flags and not BFLOAT16.intersection(flags):
             yield (
                 "model.dtype = 'bfloat16': this CPU has no instructions for bfloat16, so its products may be many "
                 "times slower than in float32 (see the measured products); use model.dtype = 'float32' here"
             )
+
+
+def _flags(cpu: Path) -> list[str]:
+    """The words of the file that lists a CPU's instructions; none without the file."""
+    return cpu.read_text(encoding="utf-8").split() if cpu.exists() else []
 
 
 def _is_required(mark: str, first: FirstPrompt) -> bool:
