@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
 
-from winnow.config import leaves
+from winnow.config import key_of, leaves
 from winnow.registry import members
 from winnow.state.resume import evaluated_since
 from winnow.view.text import shorten
@@ -143,15 +144,40 @@ ABSENT = object()
 Keys = Mapping[str, Any]
 
 
-def keys_of(config: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """A value that names files, or a function of one. Two are equal if their contents are, whatever the path."""
+
+    text: str = field(compare=False)  # as the configuration has it
+    contents: str  # a digest of all files and the function's name
+
+    def __str__(self) -> str:
+        return self.contents
+
+
+def keys_of(config: Mapping[str, Any], inputs: Any = None) -> dict[str, Any]:
     """Dotted key -> value of every key that affects the results, in the configuration's order.
 
-    Keys of a list's first entry have no index: "select.keep_per_prompt".
+    Keys of a list's first entry have no index: "select.keep_per_prompt". With the `inputs` of a run's manifest, a value
+    that names files is a `NamedFiles`: a relative and an absolute path, or the paths of two machines, are then equal.
     """
     constant = at(config, "optimizer", "schedule") in (None, "constant")
     ignored = (*NO_NUMBER, *(HOW_FAR if constant else ()))
-    pairs = ((".".join(str(name) for name in path if name != 0), value) for path, value in leaves(config))
+    pairs = (
+        (".".join(str(name) for name in path if name != 0), _by_contents(value, at(inputs, key_of(path))))
+        for path, value in leaves(config)
+    )
     return {key: value for key, value in pairs if not within(key, ignored)}
+
+
+def _by_contents(value: Any, digests: Any) -> Any:
+    """The value as `NamedFiles` if it names some of these files; else the value itself."""
+    if not isinstance(value, str) or not isinstance(digests, Mapping) or not digests:
+        return value
+    file, _, function = value.rpartition(":") if ".py:" in value else (value, "", "")
+    own = {"": digests[file]} if file in digests else {} if function else digests
+    named = json.dumps([function, own], sort_keys=True)
+    return NamedFiles(value, f"contents {sha256(named.encode()).hexdigest()[:8]}") if own else value
 
 
 def at(config: Any, *path: str) -> Any:
@@ -179,13 +205,21 @@ def is_one_configuration(first: Keys, second: Keys) -> bool:
 def labels(configurations: Sequence[Keys]) -> list[str]:
     """A label for each configuration ("select.keep_per_prompt = 4"), from all keys in which any of them differ."""
     keys = differing(configurations)
+
+    def label(of: Keys, *, contents: bool) -> str:
+        return ", ".join(f"{key} = {shown(of[key], contents=contents)}" for key in keys if key in of) or "the others"
+
+    short = [label(of, contents=False) for of in configurations]
     return [
-        ", ".join(f"{key} = {shown(of[key])}" for key in keys if key in of) or "the others" for of in configurations
+        label(of, contents=True) if short.count(text) > 1 else text
+        for of, text in zip(configurations, short, strict=True)
     ]
 
 
-def shown(value: Any) -> str:
-    """A value as JSON, but a string without quotes."""
+def shown(value: Any, *, contents: bool = False) -> str:
+    """A value as JSON, but a string, or what names files, without quotes. With `contents`, files have their digest."""
+    if isinstance(value, NamedFiles):
+        return f"{value.text} ({value.contents})" if contents else value.text
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -106,7 +106,7 @@ def _values(key: str, named: Sequence[tuple[str, Any]]) -> str:
     """ "evaluate.problems is 32 (a, b) and 64 (c)"."""
     of: dict[str, list[str]] = {}
     for name, value in named:
-        of.setdefault("absent" if value is None else shown(value), []).append(name)
+        of.setdefault("absent" if value is None else shown(value, contents=True), []).append(name)
     each = (f"{value} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" for value, names in of.items())
     return f"{key} is {' and '.join(each)}"
 

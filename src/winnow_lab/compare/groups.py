@@ -107,8 +107,8 @@ class ReadRun:
 
     @cached_property
     def keys(self) -> Keys:
-        """The values of the keys that affect the results (`keys_of`), by dotted name."""
-        return keys_of(self.config)
+        """The values of the keys that affect the results (`keys_of`), by dotted name; files by their contents."""
+        return keys_of(self.config, self.manifest.get("inputs"))
 
     @property
     def seed(self) -> str:

@@ -151,6 +151,44 @@ def test_an_edited_input_is_noted(runs):
     assert noted(result, "reward.use", "mine.py", str(runs / "grpo-1"), str(runs / "grpo-0"))
 
 
+ONE, OTHER = "sha256:aa", "sha256:bb"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # A relative and an absolute path of one file, and of one file on two machines
+        ({"mine.py:f": ONE, "/here/mine.py:f": ONE, "/there/theirs.py:f": ONE}, 1),
+        ({"mine.py:f": ONE, "mine.py:g": ONE}, 2),  # another function of the file
+        ({"mine.py:f": ONE, "/there/mine.py:f": OTHER}, 2),
+    ],
+)
+def test_a_reward_of_ones_own_is_identified_by_its_contents(tmp_path, values, expected):
+    for seed, (value, digest) in enumerate(values.items()):
+        inputs = {"reward.use": {value.partition(":")[0]: digest}}
+        write_run(tmp_path / f"run-{seed}", CURVE, seed=seed, reward={"use": value}, inputs=inputs)
+    found = groups(compare(*sorted(tmp_path.iterdir())))
+    assert len(found) == expected
+    assert [seed for seeds in found.values() for seed in seeds] == [str(seed) for seed in range(len(values))]
+
+
+def test_one_path_with_two_contents_is_two_groups_with_labels_of_their_own(tmp_path):
+    for seed, digest in enumerate((ONE, OTHER)):
+        inputs = {"reward.use": {"mine.py": digest}}
+        write_run(tmp_path / f"run-{seed}", CURVE, seed=seed, reward={"use": "mine.py:f"}, inputs=inputs)
+    result = compare(tmp_path / "run-0", tmp_path / "run-1")
+    assert [label.startswith("reward.use = mine.py:f (contents ") for label in groups(result)] == [True, True]
+    assert noted(result, "reward.use", "the evaluations are not comparable")
+
+
+def test_a_policy_in_another_folder_is_one_policy(tmp_path):
+    for seed, digest in enumerate((ONE, ONE, OTHER)):
+        inputs = {"model.path": {"config.json": ONE, "model.safetensors": digest}}
+        write_run(tmp_path / f"run-{seed}", CURVE, seed=seed, model={"path": f"/machine-{seed}/policy"}, inputs=inputs)
+    found = groups(compare(*sorted(tmp_path.iterdir())))
+    assert found == {"model.path = /machine-0/policy": ["0", "1"], "model.path = /machine-2/policy": ["2"]}
+
+
 @pytest.mark.parametrize("damage", ["inputs", "changes", "device"])
 def test_a_manifest_of_another_form_prevents_no_comparison(runs, damage):
     path = runs / "grpo-0" / "manifest.json"
