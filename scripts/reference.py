@@ -27,7 +27,7 @@ code by `python scripts/reference.py`; do not edit it.
 
 Keys have the same names in a TOML file (`[rollout] top_k = 0`) and in `--set` (`--set rollout.top_k=0`). In Python
 they are nested keyword arguments. A *member* is a name, `"file.py:function"`, or a table with `use` and the options of
-the member. A key without a default is absent unless you set it. `winnow check CONFIG` prints a whole configuration.
+the member. A key without a default is absent unless you set it. `winnow check CONFIG --all` prints all keys.
 """
 MEMBERS = """
 ## Members and their options

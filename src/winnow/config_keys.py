@@ -104,6 +104,16 @@ def format_toml(config: Config, *, secrets: bool = False) -> str:
     return "\n".join(_lines(dump(config, secrets=secrets)))
 
 
+def changed_lines(config: Config) -> tuple[list[str], int]:
+    """The lines of `format_toml` with a value that is not the key's default, and the number of the other lines.
+
+    An option of a member has no default here unless the member itself is the default one.
+    """
+    lines, defaults = (format_toml(each).splitlines() for each in (config, Config.model_validate({})))
+    changed = [line for line in lines if line not in set(defaults)]
+    return changed, len(lines) - len(changed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """One key, named as in a TOML file and `--set`; `terms[].coefficient` is a key of each table in a list."""

@@ -26,12 +26,7 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise DataError(
-            f"reading {hub_id} from the hub needs another library",
-            remedy="pip install 'winnow-rl[hub]', or set task.path to a local file or folder",
-            key="task.path",
-            code="data.not_installed",
-        ) from error
+        raise no_hub_library(hub_id) from error
     try:
         rows = load_dataset(hub_id, subset, split=split)
     except Exception as error:  # errors of the library, the hub and the network have no common base
@@ -43,6 +38,16 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
         ) from error
     place = " ".join((hub_id, *([subset] if subset else []), split))
     return [Record(row, f"{place}:{number}") for number, row in enumerate(rows, start=1)]
+
+
+def no_hub_library(hub_id: str) -> DataError:
+    """The error about a data set of the hub without the library that reads it."""
+    return DataError(
+        f"reading {hub_id} from the hub needs another library",
+        remedy="pip install 'winnow-rl[hub]', or set task.path to a local file or folder",
+        key="task.path",
+        code="data.not_installed",
+    )
 
 
 def read_published(

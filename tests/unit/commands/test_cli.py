@@ -15,6 +15,7 @@ from published_models import make
 from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.commands import app
+from winnow.commands.check import dry_run
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
 from winnow.installed import is_installed
 from winnow.recipes import recipe_paths
@@ -216,6 +217,12 @@ def test_check_prints_the_configuration_the_budget_and_advice(tmp_path):
     assert result.exit_code == 0, result.output
     assert "update.updates_per_step = 5\n" in result.output
     assert "32 prompts x 16 = 512 per step" in result.output
+    keys = result.output.partition("\n\n")[0].splitlines()
+    assert [line for line in keys if line.startswith("rollout.top_p")] == []  # at its default
+    (every,) = [int(line.split()[1]) for line in keys if line.startswith("# ")]
+    whole = winnow("check", tmp_path / "run.toml", "--set", "update.updates_per_step=5", "--all").output
+    whole_keys = whole.partition("\n\n")[0]
+    assert (len(whole_keys.splitlines()), "rollout.top_p = 1.0" in whole_keys) == (len(keys) - 1 + every, True)
     (advice,) = [line for line in result.output.splitlines() if line.startswith("! ")]
     assert "update.updates_per_step = 5" in advice
 
@@ -263,10 +270,15 @@ def notes_of(result):
     return [" ".join(note.split()) for note in re.findall(r"(?m)^note: .*(?:\n +.*)*", result.stdout)]
 
 
-def test_check_needs_no_network(tmp_path):
+@pytest.mark.parametrize("library", [True, False])
+def test_check_needs_no_network_but_the_library_that_reads_the_hub(tmp_path, monkeypatch, library):
+    monkeypatch.setattr(dry_run, "is_installed", lambda package: library)
     (tmp_path / "run.toml").write_text('model = "owner/name"\n[task]\nuse = "gsm8k"\npath = "owner/data"\n')
     result = winnow("check", tmp_path / "run.toml")
-    assert result.exit_code == 0, result.output
+    if library:
+        assert result.exit_code == 0, result.output
+    else:  # as `train` would
+        check_printed_error(result, "owner/data", "winnow-rl[hub]", code="data.not_installed")
     data, model = notes_of(result)
     assert "task.path = 'owner/data'" in data
     assert "model.path = 'owner/name'" in model

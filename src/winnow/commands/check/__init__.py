@@ -27,10 +27,11 @@ def check(
     prove_minutes: Annotated[
         float, typer.Option(min=0.01, metavar="MINUTES", help="Stop the rehearsal after this time.")
     ] = 15.0,
+    every_key: Annotated[bool, typer.Option("--all", help="Print the keys at their defaults, too.")] = False,
 ) -> None:
-    """Validate a configuration and its data, and print it resolved with its costs. Reads no weights."""
+    """Validate a configuration and its data, and print what it changes, its costs and its memory. Reads no weights."""
     from winnow.commands.check.dry_run import check_lines
 
     limit = 60 * prove_minutes if prove else None
-    for line in check_lines(config, sets or (), memory, ranks, unset=unset or (), prove=limit):
+    for line in check_lines(config, sets or (), memory, ranks, unset=unset or (), prove=limit, whole=every_key):
         print_text(line)

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 from winnow import ranks as this_process
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
-from winnow.config_keys import format_toml
-from winnow.errors import ConfigError, DataError
+from winnow.config_keys import changed_lines, format_toml
+from winnow.errors import ConfigError, DataError, WinnowError
+from winnow.installed import is_installed
 from winnow.memory.demand import Demand
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes, free_on_device, parse_bytes
 from winnow.models.device import planned_device
 from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
 from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
-from winnow.tasks.source import FORMS
+from winnow.tasks.source import FORMS, no_hub_library
 from winnow.training.sampling.draw import make_history
 from winnow.training.setup.advice import (
     advice,
@@ -270,8 +271,11 @@ def check_lines(
     *,
     unset: Sequence[str] = (),
     prove: float | None = None,
+    whole: bool = False,
 ) -> Iterator[str]:
-    """The report, line by line. `memory` ("80GiB") is that of the policy's device on another machine than this one;
+    """The report, line by line. It begins with the keys that are not at their defaults, or with all keys if `whole`.
+
+    `memory` ("80GiB") is that of the policy's device on another machine than this one;
     `ranks` is the number of processes of the run, all on one machine. `prove` is the limit of a proof in seconds.
 
     Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
@@ -282,7 +286,7 @@ def check_lines(
     settings, counts = members.config, budget(members)
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
     first, plan = result.first, result.plan
-    yield from (format_toml(settings), "")
+    yield from (format_toml(settings), "") if whole else (*keys_lines(settings), "")
     if first is not None:
         yield from map(sanitize, first_prompt_lines(first))
     yield from describe(settings, counts)
@@ -311,6 +315,13 @@ def check_lines(
             key="model.path",
             code="data.missing",
         )
+
+
+def keys_lines(config: Config) -> Iterator[str]:
+    """The keys that are not at their defaults, as TOML, and a comment on the rest."""
+    changed, others = changed_lines(config)
+    yield from changed
+    yield f"# {others} keys are at their defaults: --all prints them, and `winnow list keys` has their meanings"
 
 
 def product_lines(demand: Demand) -> Iterator[str]:
@@ -374,10 +385,11 @@ def _line(name: str, *columns: str) -> str:
     return f"{'':<13}{name:<{NAMES}}{''.join(f'{column:>{NUMBERS}}  ' for column in columns)}".rstrip()
 
 
-def _lacking(members: Members) -> ConfigError | None:
+def _lacking(members: Members) -> WinnowError | None:
     """The error about a package that is not installed, or has an unfit version; None without one."""
     try:
         check_installed(members)
     except ConfigError as error:
         return error
-    return None
+    data = _hub_data(members)
+    return no_hub_library(data) if data is not None and not is_installed("datasets") else None
