@@ -1,0 +1,149 @@
+"""`winnow chat`: talk to a model, with the prompt that its run trained it on.
+
+The text is sampled by transformers and not by winnow's engine, which returns whole rollouts: here each word is printed
+as soon as it is sampled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from winnow.commands.command_line import print_text
+from winnow.errors import DataError, format_with_code
+from winnow.records import Message, Problem
+from winnow.view.text import sanitize
+
+if TYPE_CHECKING:
+    from winnow.models.load import Loaded
+
+CHAT: Mapping[str, Any] = MappingProxyType({"template": "chat"})  # the prompt of a model without a run
+
+
+def chat(
+    model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
+    messages: Annotated[
+        list[str] | None, typer.Option("--message", "-m", help="Send this and exit; repeat it for several turns.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system message. Default: the run's, if there is one.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one reply.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0: the most probable token.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="Of the whole conversation.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Talk to a model. A checkpoint gets the prompts of its run: the same template and system message."""
+    import torch
+    from transformers.utils import logging
+
+    from winnow.models.device import resolve_device
+    from winnow.models.load import load
+    from winnow.state.saved_runs import check_is_model
+
+    check_is_model(model)
+    prompt, base = prompt_of(model, system)
+    where = resolve_device(device)
+    logging.disable_progress_bar()
+    loaded = load(model, dtype="float32" if where.type == "cpu" else "bfloat16", device=str(where))
+    talk = Conversation(loaded, prompt, base, max_new_tokens=max_new_tokens, temperature=temperature)
+    torch.manual_seed(seed)
+    asking = sys.stdin.isatty() and messages is None
+    for text in lines(prompted=asking) if messages is None else messages:
+        try:
+            talk.reply(text, write)
+        except DataError as error:
+            if not asking:
+                raise
+            print_text(format_with_code(error), err=True)
+
+
+def prompt_of(model: str, system: str | None) -> tuple[dict[str, Any], Path | None]:
+    """The keys of [prompt] of the run that trained a model, else of a chat; and the folder of a template's file."""
+    from winnow.state.saved_runs import manifest_of, run_of
+
+    run = run_of(model)
+    manifest = None if run is None else manifest_of(run)
+    prompt = {**CHAT, **((manifest.config.get("prompt") if manifest else None) or {})}
+    if system is not None:
+        prompt["system"] = system
+    return prompt, manifest.base if manifest else None
+
+
+def lines(*, prompted: bool) -> Iterator[str]:
+    """The lines of standard input that are not empty, to its end; `prompted` is for a person at a terminal."""
+    while True:
+        try:
+            text = input("> " if prompted else "")
+        except EOFError:
+            return
+        if text.strip():
+            yield text
+
+
+def write(text: str) -> None:
+    """Print a part of a reply at once, escaped for a terminal."""
+    print(sanitize(text), end="", flush=True)
+
+
+@dataclass
+class Conversation:
+    """The turns so far. A reply continues them, as far as they fit into the model's context."""
+
+    loaded: Loaded
+    prompt: Mapping[str, Any]  # the keys of [prompt]
+    base: Path | None
+    max_new_tokens: int
+    temperature: float
+    turns: list[Message] = field(default_factory=list)
+
+    def reply(self, text: str, write: Callable[[str], None]) -> str:
+        """The model's reply to `text`, which is also written part by part.
+
+        Raises DataError for a text that cannot be rendered: it contains a special token, or is too long.
+        """
+        import torch
+        from transformers import TextStreamer
+
+        class Streamer(TextStreamer):
+            def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+                write(text + "\n" * stream_end)
+
+        tokenizer = self.loaded.tokenizer
+        tokens = torch.tensor([self._rendered(text)], device=self.loaded.model.device)
+        sampled = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}
+        with torch.inference_mode():
+            (row,) = self.loaded.model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=self.max_new_tokens,
+                eos_token_id=list(self.loaded.stop_tokens),
+                pad_token_id=self.loaded.stop_tokens[0],
+                top_k=0,
+                top_p=1.0,
+                streamer=Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
+                **sampled,
+            )
+        said: str = tokenizer.decode(row[tokens.shape[1] :], skip_special_tokens=True)
+        if self.prompt["template"] == "chat":  # another template has one question and no history
+            self.turns += [Message("user", text), Message("assistant", said)]
+        return said
+
+    def _rendered(self, text: str) -> Sequence[int]:
+        """The tokens of the prompt. The oldest exchanges are left out if the context is full."""
+        from winnow.tasks.templates import render
+
+        context = self.loaded.model.config.get_text_config().max_position_embeddings
+        keys = {**self.prompt, "max_prompt_tokens": max(1, context - self.max_new_tokens)}
+        while True:
+            problem = Problem(id="chat", question=text, answer=None, task="chat", earlier=tuple(self.turns))
+            try:
+                return render([problem], self.loaded.tokenizer, base=self.base, **keys).prompts[0].tokens.tolist()
+            except DataError as error:
+                if error.code != "data.empty" or not self.turns:
+                    raise
+                self.turns = self.turns[2:]

@@ -1,0 +1,96 @@
+"""`winnow chat`, on the bundled policy and on models with a small context."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from published_models import make
+from refusals import refused
+from winnow.config import dump
+from winnow.config_file import validate
+from winnow.errors import DataError
+from winnow.models.load import Loaded, load
+from winnow.state.manifest import FORMAT, MANIFEST
+from winnow_lab.chat import CHAT, Conversation, chat, prompt_of
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """A model with random weights and the chat template of Qwen2.5."""
+    return load(str(make("qwen2.5-instruct", tmp_path_factory.mktemp("qwen"))))
+
+
+def conversation(loaded: Loaded, prompt: Any = CHAT, **changes: Any) -> Conversation:
+    return Conversation(loaded, prompt, None, **{"max_new_tokens": 4, "temperature": 1.0, **changes})
+
+
+def said(loaded: Loaded, *texts: str, **changes: Any) -> tuple[list[str], list[str]]:
+    """The replies, and the parts in which they were written."""
+    talk, parts = conversation(loaded, **changes), list[str]()
+    torch.manual_seed(3)
+    return [talk.reply(text, parts.append) for text in texts], parts
+
+
+def test_replies_follow_from_the_seed_and_are_written_part_by_part(qwen: Loaded) -> None:
+    replies, parts = said(qwen, "one", "two")
+    assert (replies, parts) == said(qwen, "one", "two")
+    assert "".join(parts) == "".join(f"{reply}\n" for reply in replies)
+    assert len(parts) > len(replies)
+
+
+def test_the_prompt_has_the_system_message_and_the_turns_before(qwen: Loaded) -> None:
+    talk = conversation(qwen, {**CHAT, "system": "Be brief."})
+    first = talk.reply("one", str)
+    text = qwen.tokenizer.decode(talk._rendered("two"))
+    places = [text.find(part) for part in ("Be brief.", "user\none", f"assistant\n{first}", "user\ntwo")]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_the_oldest_exchange_is_left_out_if_the_context_is_full(qwen: Loaded) -> None:
+    talk = conversation(qwen)
+    size = len(talk._rendered("one"))
+    settings = qwen.model.config
+    before, settings.max_position_embeddings = settings.max_position_embeddings, size + 12
+    try:
+        for text in ("one", "two", "three"):
+            talk.reply(text, str)
+        assert [turn.content for turn in talk.turns if turn.role == "user"][-1] == "three"
+        assert len(talk.turns) < 6
+        with refused(DataError, "prompt.max_prompt_tokens", code="data.empty"):
+            talk.reply("one " * 2 * size, str)
+    finally:
+        settings.max_position_embeddings = before
+
+
+def test_a_template_of_one_question_has_no_history(qwen: Loaded) -> None:
+    talk = conversation(qwen, {"template": "question_only"})
+    talk.reply("one", str)
+    assert qwen.tokenizer.decode(talk._rendered("two")) == "two"
+
+
+def test_a_checkpoint_gets_the_prompt_of_its_run(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-000004"
+    checkpoint.mkdir(parents=True)
+    config = dump(validate({"prompt": {"template": "chat", "system": "One number."}}))
+    manifest = {"winnow_run": FORMAT, "changes": [], "config": config, "base": str(tmp_path), "inputs": {}}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    prompt, base = prompt_of(str(checkpoint), None)
+    assert (prompt["template"], prompt["system"], base) == ("chat", "One number.", tmp_path)
+    assert prompt_of(str(checkpoint), "Two.")[0]["system"] == "Two."
+    assert prompt_of("bundled", None) == (dict(CHAT), None)
+
+
+def test_lines_of_standard_input_are_the_turns(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is 2 + 3?\n\nWhat is 4 + 4?\n"))
+    chat("bundled", max_new_tokens=16, temperature=0.0, device="cpu", seed=0)
+    piped = capsys.readouterr().out
+    chat("bundled", ["What is 2 + 3?", "What is 4 + 4?"], max_new_tokens=16, temperature=0.0, device="cpu", seed=0)
+    assert piped == capsys.readouterr().out != ""
