@@ -109,7 +109,7 @@ class Conversation:
         import torch
         from transformers import TextStreamer
 
-        class Streamer(TextStreamer):
+        class Streamer(TextStreamer):  # type: ignore[misc]  # the library has no types
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
                 write(text + "\n" * stream_end)
 
@@ -142,8 +142,10 @@ class Conversation:
         while True:
             problem = Problem(id="chat", question=text, answer=None, task="chat", earlier=tuple(self.turns))
             try:
-                return render([problem], self.loaded.tokenizer, base=self.base, **keys).prompts[0].tokens.tolist()
+                (prompt,) = render([problem], self.loaded.tokenizer, base=self.base, **keys).prompts
             except DataError as error:
                 if error.code != "data.empty" or not self.turns:
                     raise
                 self.turns = self.turns[2:]
+            else:
+                return [int(token) for token in prompt.tokens]
