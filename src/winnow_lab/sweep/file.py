@@ -178,7 +178,7 @@ def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
     named = (file.variants or {"": {}}).items()
     variants = {label: _read_table(keys, f"variants.{label}", path, text) for label, keys in named}
     for label, keys in variants.items():
-        _check_set_once(path, text, {"set": shared, f"variants.{label}": keys, "grid": grid})
+        _check_grid(path, text, {"set": shared, f"variants.{label}": keys}, grid)
     names = _short_names([key for key, values in grid.items() if len(values) > 1] or list(grid))
     labelled: list[tuple[str, Keys]] = []
     for variant, values in itertools.product(variants, itertools.product(*grid.values())):
@@ -188,7 +188,7 @@ def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
             *(f"{name}={_label_part(chosen[key])}" for key, name in names.items()),
         ]
         label = ",".join(parts) or _safe(Path(file.config).stem)
-        labelled.append((label, {**shared, **variants[variant], **chosen}))
+        labelled.append((label, {**_not_replaced(shared, variants[variant]), **variants[variant], **chosen}))
     _check_labels([label for label, _ in labelled], path)
     _check_baseline(file.baseline, dict(labelled), locate(path, text, "baseline"))
     return dict(labelled)
@@ -248,15 +248,22 @@ def _read_grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
     return grid
 
 
-def _check_set_once(path: Path, text: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ConfigError if a table sets a key of an earlier table, or replaces one whose parts that table sets."""
-    for (first, keys), (second, later) in itertools.combinations(tables.items(), 2):
-        for key, other in itertools.product(keys, later):
+def _not_replaced(shared: Keys, own: Keys) -> Keys:
+    """The keys of [set] that a variant does not set itself. A whole member (`select`) sets its options, too."""
+    return {key: value for key, value in shared.items() if not any(f"{key}.".startswith(f"{other}.") for other in own)}
+
+
+def _check_grid(path: Path, text: str, tables: Mapping[str, Keys], grid: Keys) -> None:
+    """Raise ConfigError if the grid sets a key of one of the tables, or replaces one whose parts the table sets.
+
+    A variant may set a key of [set], as it is named; two points of a grid that differ in nothing would have two labels.
+    """
+    for (table, keys), other in itertools.product(tables.items(), grid):
+        for key in keys:
             if f"{key}.".startswith(f"{other}."):
                 again = "is also set" if key == other else f"would replace {key!r}, which is set"
-                where = locate(path, text, other, second)
                 raise ConfigError(
-                    f"{where}: {other!r} of [{second}] {again} in [{first}]",
+                    f"{locate(path, text, other, 'grid')}: {other!r} of [grid] {again} in [{table}]",
                     remedy="set it in one of them",
                     key=other,
                     code="config.duplicate",

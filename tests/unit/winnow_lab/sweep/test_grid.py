@@ -54,6 +54,19 @@ def test_every_variant_is_combined_with_the_grid_and_members_are_values(tmp_path
     }
 
 
+def test_a_variant_may_set_a_key_of_every_run_differently(tmp_path):
+    found = labelled(
+        tmp_path,
+        '[set]\nsteps = 4\n"select.chunk" = 4\n"loss.clip" = 0.1\n[variants.long]\nsteps = 9\n'
+        '[variants.all]\nselect = "all"\n[variants.wide]\nloss = { clip = 0.3 }\n',
+    )
+    assert found == {
+        "long": {"select.chunk": 4, "loss.clip": 0.1, "steps": 9},
+        "all": {"steps": 4, "loss.clip": 0.1, "select": "all"},
+        "wide": {"steps": 4, "select.chunk": 4, "loss.clip": 0.3},
+    }
+
+
 @pytest.mark.parametrize(
     ("grid", "labels"),
     [
@@ -81,9 +94,10 @@ def test_a_sweep_of_seeds_alone_has_the_configuration_s_name(tmp_path):
         ('[grid]\nloss = [{ use = "clip" }]', 4, "loss", "config.value", ("variants.LABEL",)),
         ("[set]\nsteps = 4\n[grid]\nsteps = [4]", 6, "steps", "config.duplicate", ("[grid]", "[set]")),
         (
-            '[set]\n"select.chunk" = 4\n[variants.a]\nselect = "all"',
-            *(6, "select", "config.duplicate", ("[variants.a]", "select.chunk", "[set]")),
+            '[set]\n"select.chunk" = 4\n[grid]\nselect = ["all", "random"]',
+            *(6, "select", "config.duplicate", ("[grid]", "select.chunk", "[set]")),
         ),
+        ("[variants.a]\nsteps = 4\n[grid]\nsteps = [4]", 6, "steps", "config.duplicate", ("[grid]", "[variants.a]")),
         (
             '[set]\n"rollout.prompts_per_step" = 8\nrollout = { prompts_per_step = 4 }',
             *(4, "rollout.prompts_per_step", "config.duplicate", ("[set]",)),
