@@ -166,7 +166,7 @@ def seed_groups(
     if reading.costs is not None:
         notes += costs_notes(reading.costs, [(group.label, run.config) for group in groups for run in group.runs])
         return groups, notes
-    return [_without_shared_seconds(group, notes) for group in groups], notes
+    return [_without_shared_seconds(group) for group in groups], [*notes, *_shared_notes(groups)]
 
 
 def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) -> Iterator[ReadRun]:
@@ -265,16 +265,20 @@ def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> 
     return SeedGroup(label, tuple(curve for curve, _ in own), tuple(run for _, run in own if run is not None))
 
 
-def _without_shared_seconds(group: SeedGroup, notes: list[str]) -> SeedGroup:
-    """The group, without seconds if one of its runs shared its machine with another run, as both slowed each other
-    down.
-    """
-    shared = [run.path.name for run in group.runs if not run.named.alone]
-    if not shared:
+def _without_shared_seconds(group: SeedGroup) -> SeedGroup:
+    """The group, without seconds if one of its runs shared its machine with another run, which slowed both down."""
+    if all(run.named.alone for run in group.runs):
         return group
-    notes.append(
-        f"{group.label}: no seconds, as {', '.join(shared)} did not have the machine alone; tokens and steps are"
-        f" compared"
-    )
     without = (replace(c, x={axis: x for axis, x in c.x.items() if axis != "seconds"}) for c in group.curves)
     return replace(group, curves=tuple(without))
+
+
+def _shared_notes(groups: Sequence[SeedGroup]) -> Iterator[str]:
+    """One note on the groups whose seconds are not compared, with the runs if not all of a group's shared a machine."""
+    named = []
+    for group in groups:
+        shared = [run.path.name for run in group.runs if not run.named.alone]
+        if shared:
+            named.append(group.label + f" ({', '.join(shared)})" * (len(shared) < len(group.runs)))
+    if named:
+        yield f"no seconds of {', '.join(named)}: not alone on their machine; tokens and steps are compared"
