@@ -1,4 +1,4 @@
-"""Disks that refuse, for real and for the time of a block: one that is full, and a folder that is read-only."""
+"""Disks that refuse, for real and for the time of a block: full or small ones, and a folder that is read-only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import contextlib
 import ctypes
 import os
 import resource
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
+
+import pytest
 
 _OVERRIDE = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: for root, no permission bit counts otherwise
 _VERSION = 0x20080522
@@ -25,6 +29,19 @@ def full_disk(room: int = 0) -> Iterator[None]:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """The folder is a file system of `size` bytes in memory. Skips the test where nothing may be mounted."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "winnow-test", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ removed.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import itertools
 import json
@@ -109,26 +110,32 @@ def save(
     from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or from
     an earlier save of this process.
 
-    Raises RunFolderError where there is too little space or a write fails. Older checkpoints are then unchanged and the
-    new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
+    If there is too little space, the oldest checkpoint is removed, with a notice, and so on; never the newest one.
+
+    Raises RunFolderError where there is too little space nevertheless, or a write fails. The new files are then
+    removed, so a run may continue and try again later. ValueError for a state that is not JSON.
     """
     final = path_of(folder, step)
     home = final.parent
     if not ranks.is_writer():
         return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
-    problem = f"cannot save checkpoint {final}, and older checkpoints are untouched"
+    problem = f"cannot save checkpoint {final}, and the newest one before it is untouched"
     with errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"):
         check_kind(home, "a folder")
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += clear_leftovers(folder)
-        if not _is_saved(final, folder, hashed=known is None or known.path != final):
-            _check_room(folder)
+        while not _is_saved(final, folder, hashed=known is None or known.path != final):
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
+                _check_room(folder)
                 _write(draft, step, write_model, tensors, read, state, logs)
                 notices += _publish(draft, final)
+            except OSError as error:
+                if not is_full(error) or not (removed := make_room(folder, step)):
+                    raise
+                notices += removed
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
     return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
@@ -188,7 +195,8 @@ def _write(
     try:
         digests = dict(write_model(draft))
     except Exception as error:  # libraries raise exceptions of any type on a full disk
-        raise OSError(f"writing the model raised {type(error).__name__}: {error}") from error
+        number = error.errno if isinstance(error, OSError) else None
+        raise OSError(number, f"writing the model raised {type(error).__name__}: {error}") from error
     digests[TENSORS] = write_tensors(draft / TENSORS, tensors, read)
     write_json(draft / STATE, {"step": step, "state": dict(state)}, indent=None)
     files = sorted(path for path in draft.rglob("*") if path.is_file())
@@ -238,7 +246,24 @@ def _check_room(folder: Path) -> None:
     except OSError:
         return  # the size of the old checkpoint is unknown: try to save
     if free < needed:
-        raise OSError(f"{free / 1e6:.0f} MB are free and {needed / 1e6:.0f} MB are needed")
+        raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB are free and {needed / 1e6:.0f} MB are needed")
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error is that of a full disk or quota, or was raised because of one."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
+def make_room(run: Path, step: int) -> list[str]:
+    """Remove the oldest checkpoint before `step` if a whole, newer one is before it. Returns notices; [] otherwise."""
+    older = [path for of, path in find(run) if of < step and kind(path) in REMOVABLE]
+    if not any(not any(damages(path, hashed=False)) for path in older[1:]):
+        return []
+    return [f"the disk is full: {older[0]} was removed to make room for {path_of(run, step).name}", *_discard(older[0])]
 
 
 def _refusals(folder: Path) -> AbstractContextManager[None]:

@@ -22,6 +22,7 @@ from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
 from winnow.commands import app
 from winnow.errors import DataError
+from winnow.models.folder import BUNDLED
 from winnow.recipes import recipe_paths
 from winnow.state.disk import write_output, write_output_folder
 from winnow.state.folder import RunFolder
@@ -120,12 +121,15 @@ READING: dict[str, list[Callable[[Path], list[Any]]]] = {
     "compare": [lambda here: ["compare", here / "curves.csv"]],
     "score": [lambda here: ["score", here / "run", *_REWARD]],
     "replay": [lambda here: ["replay", here / "run"]],
+    "chat": [lambda here: ["chat", "bundled", "-m", "hello", "--max-new-tokens", "1", "--device", "cpu"]],
+    "push": [lambda here: ["push", BUNDLED, "me/adder", "--card"]],
     "audit": [lambda here: ["audit", "arithmetic", "--reward", "question_only", *_SMALL]],
 }
 _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 
 # Paths among the parameters of commands: READ, or WRITTEN by a call above.
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
+READ |= {"push.model"}
 READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file", "replay.run"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder", "init.folder"}

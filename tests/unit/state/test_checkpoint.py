@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 
@@ -15,6 +16,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from refusals import refused
+from refusing_disks import small_disk
 from winnow.errors import RunFolderError
 from winnow.models.folder import published_files
 from winnow.models.save import write_model_folder
@@ -161,6 +163,35 @@ def test_the_only_checkpoint_outlives_a_failed_save(tmp_path):
     with refused(RunFolderError, "step-000002", code="run_folder.unsaved"):
         checkpoint.save(tmp_path, 2, write_model=full_disk, tensors={}, state={}, keep_last=1)
     assert checkpoint.newest(tmp_path).step == 1
+
+
+def test_on_a_full_disk_the_oldest_checkpoints_make_room(tmp_path):
+    run = tmp_path / "disk"
+    with small_disk(run, 600_000):
+        notices = []
+        for step in range(1, 7):  # 100 kB each
+            saved = checkpoint.save(
+                run, step, write_model=write_weights(step, 25_000), tensors={}, state={}, keep_last=6
+            )
+            notices += saved.notices
+        kept = names(run)
+        assert kept[-1] == "step-000006"
+        assert 2 <= len(kept) < 6
+        removed = [f"step-{step:06}" for step in range(1, 7 - len(kept))]
+        assert [name for note in notices for name in removed if f"{name} was removed" in note] == removed
+        (run / "filled").write_bytes(bytes(shutil.disk_usage(run).free))
+        with refused(RunFolderError, "step-000007", code="run_folder.unsaved") as caught:
+            checkpoint.save(run, 7, write_model=write_weights(7, 100_000), tensors={}, state={}, keep_last=6)
+        assert checkpoint.is_full(caught.value)
+        assert checkpoint.newest(run).step == 6  # never removed for a checkpoint that is not written yet
+
+
+def test_a_damaged_checkpoint_does_not_replace_an_older_one(tmp_path):
+    for step in (1, 2):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-000002" / "model.safetensors").unlink()
+    assert checkpoint.make_room(tmp_path, 3) == []
+    assert names(tmp_path) == ["step-000001", "step-000002"]
 
 
 def test_a_state_that_is_not_json_is_refused(tmp_path):
