@@ -25,7 +25,8 @@ from typing import Any
 import frame
 
 import winnow
-from winnow.alarms import ALARMS, alarms_of_run
+from winnow.alarms.rules import ALARMS
+from winnow.alarms.watch import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load, validate
 from winnow.models.load import load as load_model

@@ -34,7 +34,6 @@ from gpu_lab import (
     share,
 )
 
-import winnow.engines  # noqa: F401  # registers native, whose part of the plan is left out
 from winnow.config import ModelSection, UpdateSection
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner

@@ -45,7 +45,7 @@ from winnow.state.logbook import Logbook
 from winnow.testing import group_of
 from winnow.training.metrics import describe
 from winnow.training.tally import Parity
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 LENGTHS = (128, 1024, 8192)
 PER_PROMPT, KEPT = 64, 16

@@ -30,7 +30,7 @@ import numpy as np
 
 from winnow.config_file import validate
 from winnow.records import StepReport
-from winnow.trackers import Tracker
+from winnow.trackers.interface import Tracker
 from winnow.trackers.watch import track_run
 from winnow.training.fit import fit
 from winnow.training.progress import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch

@@ -32,7 +32,7 @@ from winnow.records import Outcome, Prompt, Reply, Rollout, Sampling
 from winnow.tasks import chat
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.sampling.turns import TurnEngine
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 TEXT = "higher"
 

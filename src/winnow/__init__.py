@@ -19,7 +19,7 @@ from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, U
 from winnow.version import __version__
 
 if TYPE_CHECKING:
-    from winnow.alarms import Alarm
+    from winnow.alarms.kinds import Alarm
     from winnow.environments.replay import OutOfTokens
     from winnow.evaluation.result import EvaluationResult
     from winnow.records import (
@@ -96,7 +96,7 @@ __all__ = [
 
 # module -> its public names, imported at the first use of one: the modules import numpy, pydantic or torch.
 _LATER = {
-    "winnow.alarms": ("Alarm",),
+    "winnow.alarms.kinds": ("Alarm",),
     "winnow.environments.replay": ("OutOfTokens",),
     "winnow.evaluation.result": ("EvaluationResult",),
     "winnow.records": (

@@ -25,7 +25,7 @@ from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
 from winnow.tasks.rows import read_rows as read_rows_of
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, one_line, sanitize, shorten
 
 TEXT = ("text", "response", "completion", "output")

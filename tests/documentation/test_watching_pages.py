@@ -8,7 +8,7 @@ import urllib.request
 from doc_pages import blocks
 
 from synthetic_run import metrics, write_run
-from winnow.alarms import Alarm
+from winnow.alarms.kinds import Alarm
 from winnow.config import Config, dump
 from winnow.training.progress import AlarmRaised
 

@@ -51,9 +51,9 @@ from winnow.tasks.source import read_hub
 from winnow.training.fit import check_skipped
 from winnow.training.setup.resolve import resolve_members
 from winnow.user_code import load_function
-from winnow.verify import Verifiers
 from winnow.verify.failures import RecentVerdicts, check_restart
 from winnow.verify.sandbox import choice, interpreter
+from winnow.verify.verifiers import Verifiers
 from winnow_lab.compare.inputs import named_inputs
 from winnow_lab.costs import costs_of_profile, read_costs
 from winnow_lab.report.server import ReportServer

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import winnow.engines  # noqa: F401  # registers native
 from pretended_device import Pretended, pretended_device
 from value_models import FORMS, ValueModels
 from winnow.config_file import validate

@@ -15,6 +15,9 @@ import checkout
 import winnow
 from winnow.commands import OWN
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import closure
+
 SOURCE = Path(winnow.__file__).parent
 SHIMS = {"winnow_trl", "winnow_verl", "winnow_nemo"}  # beside winnow, for other trainers
 LAB = SOURCE.parent / "winnow_lab"
@@ -109,25 +112,12 @@ def test_a_word_is_made_of_earlier_words():
     assert [(word, name) for word, name in pairs if WORDS.index(name) >= WORDS.index(word)] == []
 
 
-def module(path: Path) -> str:
-    """The dotted name of a file."""
-    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module(path): path for path in (*FILES, *LAB_FILES)}
+MODULES = {**closure.modules(SOURCE), **closure.modules(LAB)}
 
 
 def imported_modules(path: Path) -> set[str]:
     """Every module of winnow and winnow_lab that a file imports, inside a function or for a type checker too."""
-    names = set()
-    for node in nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= inner if inner <= set(MODULES) else {node.module, *inner}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names & set(MODULES) - {module(path)}
+    return closure.imported(nodes(path), MODULES) - {closure.module_of(path, SOURCE.parent)}
 
 
 def test_no_import_goes_in_a_circle():

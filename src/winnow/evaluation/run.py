@@ -43,7 +43,7 @@ from winnow.training.setup.prompts import (
     with_call_form,
 )
 from winnow.training.setup.resolve import check_installed, resolve_members
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow.version import __version__
 
 # Rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less than

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.alarms import Alarm, alarms_of_run
+from winnow.alarms.kinds import Alarm
+from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.run_view.configuration import changes_in, evaluations, heading

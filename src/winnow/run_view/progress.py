@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from winnow.alarms import Alarm
+from winnow.alarms.kinds import Alarm
 from winnow.errors import ConfigError
 from winnow.metrics import per_prompt_metric
 from winnow.records import StepReport

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from winnow.alarms import Alarm, alarms_of_run
+from winnow.alarms.kinds import Alarm
+from winnow.alarms.watch import alarms_of_run
 from winnow.errors import DataError
 from winnow.metrics import is_step, per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations

@@ -23,7 +23,7 @@ from winnow.rewards.math_equivalence.latex import readable
 from winnow.rewards.math_equivalence.strict import canonical
 from winnow.seeds import SeedName
 from winnow.training.sampling.collect import OnRollout, collect
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 Category = Literal["correct", "wrong answer", "wrong format", "failed"]
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow import ranks
-from winnow.alarms import Alarm
+from winnow.alarms.kinds import Alarm
 from winnow.background import BackgroundWork
 from winnow.config import Config
 from winnow.engines.base import Engine

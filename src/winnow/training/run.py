@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from winnow.alarms import Alarms
+from winnow.alarms.watch import Alarms
 from winnow.config import Config
 from winnow.engines.base import Engine
 from winnow.learner.learner import Learner
@@ -18,7 +18,7 @@ from winnow.state.logbook import Logbook
 from winnow.training.progress import Ahead, Phases, Saving, TrainingClock
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import HeldOut, PromptPool
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 
 @dataclass(frozen=True)

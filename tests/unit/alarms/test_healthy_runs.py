@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load
 from winnow.recipes import recipe_paths

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from golden_files import assert_golden
 from synthetic_run import evaluation, metrics
-from winnow.alarms import Alarm
+from winnow.alarms.kinds import Alarm
 from winnow.records import StepReport
 from winnow.run_view.progress import Standing, progress
 from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started

@@ -34,7 +34,7 @@ from winnow.training.setup.gold_check import check_golds
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
 from winnow.training.setup.resolve import check_installed, resolve_file
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout
 from winnow.seeds import SeedName
 from winnow.training.run import Progress, Run
 from winnow.training.sampling.cuts import Cut, make_cut
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 _LIGHT = (  # the other fields of a rollout
     *("index", "text", "finish", "version", "trainable", "turns"),

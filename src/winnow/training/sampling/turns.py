@@ -39,7 +39,7 @@ from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.sampling.answers import AnswerRecord, RequestRecord
 from winnow.training.setup.members import Members
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 CHECKED = 8  # rollouts of each kind of request that are played twice, once in a process
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from winnow import ranks
-from winnow.alarms import Alarms
+from winnow.alarms.watch import Alarms
 from winnow.config import dump
 from winnow.control_groups import cpu_quota
 from winnow.engines.base import make_engine
@@ -49,7 +49,7 @@ from winnow.training.setup.load import (
 from winnow.training.setup.members import Members
 from winnow.training.setup.prompts import PromptPool, omitted_tools, run_prompts, training_sampling, with_call_form
 from winnow.training.setup.resolve import check_installed
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 
 def threads_of_rank(wanted: int) -> int:

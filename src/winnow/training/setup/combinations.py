@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow import ranks
-from winnow.alarms import check as check_alarms
+from winnow.alarms.watch import check as check_alarms
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.models.device import planned_device

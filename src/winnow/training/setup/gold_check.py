@@ -23,8 +23,8 @@ from winnow.options import Bound
 from winnow.records import Problem
 from winnow.seeds import generator
 from winnow.training.setup.members import Members
-from winnow.verify import Verifiers
 from winnow.verify.golds import Finding, Tried, phrasing, remedy, try_golds
+from winnow.verify.verifiers import Verifiers
 
 SAMPLE = 64  # problems
 SECONDS = 1.0  # after the first verdict; a slower reward is tried on fewer golds

@@ -25,7 +25,7 @@ from winnow.registry import resolve
 from winnow.tasks.dialogue import Dialogue
 from winnow.testing import tiny
 from winnow.training.sampling.turns import TurnEngine
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 SEED = (3, "rollout", 0)
 

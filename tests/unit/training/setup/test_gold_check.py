@@ -20,7 +20,7 @@ from winnow.registry import register
 from winnow.training.setup.gold_check import SAMPLE, SECONDS, audit_command, check_golds, sample_of
 from winnow.training.setup.members import Members
 from winnow.training.setup.resolve import resolve_members
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 RAW = [f"It is {i}*7=<<{i}*7={7 * i}>>{7 * i}.\n#### {7 * i}" for i in range(20)]
 
