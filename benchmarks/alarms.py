@@ -33,7 +33,7 @@ from winnow.models.load import load as load_model
 from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 HEALTHY = [name for name in recipe_paths() if name != "gsm8k"]  # gsm8k needs a model and data
 READ = sorted({re.sub(r"\{\w+\}", "", name) for kind in ALARMS for name in kind.reads} | {"step", "budget/rollouts"})

@@ -92,7 +92,7 @@ def build_config(sets: Sequence[str], **members: str) -> Config:
 
 def verifiers_for(config: Config, base: Path) -> Verifiers:
     """The configuration's reward in its workers. Raises ConfigError for a reward that cannot be made."""
-    from winnow.training.setup.resolve import reward_spec
+    from winnow.training.resolve import reward_spec
 
     reward = reward_spec(config)
     make_judge(reward, base=base)

@@ -52,7 +52,8 @@ FLOORS = [
     {"environments", "models"},
     {"memory"},
     ROOMS,
-    {"training", "view"},
+    {"core", "view"},
+    {"training"},
     {"evaluation", "run_view"},
     {"trackers"},
     {"commands"},
@@ -100,6 +101,25 @@ def may_import(own: str, name: str) -> bool:
 def test_a_file_imports_only_from_lower_floors_or_its_own_room():
     pairs = ((path, name) for path in FILES for name in sorted(imports(path)))
     assert [(str(path), name) for path, name in pairs if not may_import(place(path), name)] == []
+
+
+STEP, FILES_OF_STEP, LINES_OF_STEP = "winnow.core.step", 60, 12_000
+
+
+def test_what_a_step_imports_is_read_in_an_afternoon():
+    """In the end, with imports in functions and for type checkers; `python scripts/closure.py` shows what brings it."""
+    reached = closure.closure(closure.import_graph(closure.modules(SOURCE)), STEP)
+    assert {"winnow.records", "winnow.core.plan", "winnow.budget.selection", "winnow.core"} < reached
+    assert len(reached) <= FILES_OF_STEP
+    assert closure.lines(MODULES[name] for name in reached) <= LINES_OF_STEP
+
+
+# Families whose members are loaded by name, and packages that are imported for one of their files alone
+WITHOUT_IMPORTS = ("alarms", "core", "engines", "environments", "rewards", "tasks", "trackers", "verify")
+
+
+def test_a_package_of_members_imports_none():
+    assert [name for name in WITHOUT_IMPORTS if imported_modules(SOURCE / name / "__init__.py")] == []
 
 
 def test_every_file_has_a_floor():
@@ -251,7 +271,7 @@ SPEAKS_OF_FLAGS = {
     "config_file.py",
     "installed.py",
     "run_view/summary.py",
-    "training/setup/gold_check.py",
+    "training/gold_check.py",
     "verify/sandbox/bwrap.py",
     "winnow_lab/profile/plan_text.py",
     "winnow_lab/sweep/process.py",

@@ -97,7 +97,7 @@ def save(
     state: Mapping[str, Any],
     keep_last: int,
     logs: Mapping[str, Mark] = MappingProxyType({}),
-    known: Checkpoint | None = None,
+    known: Path | None = None,
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
@@ -123,7 +123,7 @@ def save(
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += clear_leftovers(folder)
-        if not _is_saved(final, folder, hashed=known is None or known.path != final):
+        if not _is_saved(final, folder, hashed=known != final):
             _check_room(folder)
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
