@@ -192,7 +192,7 @@ def one_step(
 def in_rounds(
     members: Members, bank: Bank, prompts: Sequence[Prompt], counts: IntArray, rng: np.random.Generator, *, spent: int
 ) -> list[Group]:
-    """As `winnow.core.rounds.sample_in_rounds`, from the bank."""
+    """As `winnow.core.sample.sample_in_rounds`, from the bank."""
     groups = [Group(prompt=prompt, rollouts=(), outcomes=()) for prompt in prompts]
     while True:
         sampled, valid, right = (

@@ -15,8 +15,9 @@ from trl_sides import Measured, Setting, completions
 from trl_winnow import Ours
 
 from winnow.core.batches import make_batches
-from winnow.core.collect import sample
+from winnow.core.collect import collect
 from winnow.core.plan import plan
+from winnow.core.sample import StepRequest
 from winnow.core.select import fill_keep
 from winnow.core.step import fill_advantages
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
@@ -73,7 +74,9 @@ def _batch(ours: Ours) -> Batch:
     run, progress = ours.run, ours.built.progress
     plan(run, progress, 0)
     prompts = run.prompts.take(progress.history.drawn(0))
-    groups = sample(run, progress, prompts, progress.history.plan(prompts, 0), 0, nullcontext)
+    counts = progress.history.plan(prompts, 0)
+    request = StepRequest(run, 0, prompts, counts, progress.history, progress.phases, nullcontext)
+    groups = collect(run.engine, run.verifiers, request.round(counts))
     groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
     (batch,) = make_batches(
         groups,

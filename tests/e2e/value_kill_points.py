@@ -47,7 +47,7 @@ PHASES = [
     phase("the policy has learned", "learner.learner:Learner.step", after=True),
 ]
 WRITES = [written("moments written", "checkpoint:write_tensors", after=True)]
-UNDER_WAY = [phase("beside sampling", "core.rounds:sample", after=True, landmark="1")]
+UNDER_WAY = [phase("beside sampling", "core.sample:collect", after=True, landmark="1")]
 
 
 # And the steps at which they strike one run.

@@ -38,7 +38,6 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "commands/train/rank_end.py": "unit/commands/train/test_first_cause.py",
     "config.py": "unit/test_config_file.py",
     "config_keys.py": "unit/commands/list/test_catalog.py",
-    "core/dynamic_sampling.py": "e2e/test_composed.py",
     "core/events.py": "unit/core/test_phases.py",
     "core/loop.py": "unit/training/test_fit.py",
     "core/members.py": "unit/training/test_configs.py",

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from winnow import ranks
-from winnow.core.cuts import Cut, make_cut
+from winnow.core.cuts import Cut
 from winnow.core.protocols import PolicyLearner, ReadByAllRanks, Verifier
-from winnow.core.run import Progress, Run
 from winnow.engines.base import Engine
-from winnow.engines.freshness import check_fresh, sampling_version
+from winnow.engines.freshness import check_fresh
 from winnow.ranks import deal
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
@@ -104,35 +103,28 @@ class RankShare(NamedTuple):
     groups: list[Group]  # [g]
 
 
-def collect(
-    engine: Engine,
-    verifiers: Verifier,
-    prompts: Sequence[Prompt],
-    counts: Sequence[int],
-    sampling: Sampling,
-    *,
-    seed: tuple[SeedName, ...],
-    phase: Phase = nullcontext,
-    version: int | None = None,
-    on_rollout: OnRollout | None = None,
-) -> list[Group]:
-    """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
+@dataclass(frozen=True)
+class Request:
+    """What is sampled in one go, on all ranks together."""
+
+    prompts: Sequence[Prompt]  # [G]
+    counts: Sequence[int]  # [G] rollouts of each
+    sampling: Sampling
+    _: KW_ONLY
+    seed: tuple[SeedName, ...]
+    version: int | None = None  # of the weights that have to sample; None: any
+    on_rollout: OnRollout | None = None  # called with every finished rollout of this rank
+    cut: Cut | None = None  # cuts rollouts before they are verified, which then begins when all are sampled
+
+
+def collect(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> list[Group]:
+    """Sample the rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
     Raises as `collect_share`, and RankError where another rank raised.
     """
     with ranks.announced("sampling and judging"):
-        share = collect_share(
-            engine,
-            verifiers,
-            prompts,
-            counts,
-            sampling,
-            seed=seed,
-            phase=phase,
-            version=version,
-            on_rollout=on_rollout,
-        )
-    return gather_share(prompts, share, phase)
+        share = collect_share(engine, verifiers, request, phase)
+    return gather_share(request.prompts, share, phase)
 
 
 def gather_share(prompts: Sequence[Prompt], share: RankShare, phase: Phase) -> list[Group]:
@@ -141,92 +133,34 @@ def gather_share(prompts: Sequence[Prompt], share: RankShare, phase: Phase) -> l
         return gather_groups(prompts, share.places, share.groups)
 
 
-def collect_share(
-    engine: Engine,
-    verifiers: Verifier,
-    prompts: Sequence[Prompt],
-    counts: Sequence[int],
-    sampling: Sampling,
-    *,
-    seed: tuple[SeedName, ...],
-    phase: Phase = nullcontext,
-    version: int | None = None,
-    on_rollout: OnRollout | None = None,
-    cut: Cut | None = None,
-) -> RankShare:
-    """This rank's share of `collect`, without an exchange between ranks, unless `cut` needs one.
+def collect_share(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> RankShare:
+    """This rank's share of `collect`, without an exchange between ranks, unless `request.cut` needs one.
 
     A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
-    overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
-    this rank. `cut` cuts rollouts before they are verified; verification then begins when all are sampled.
+    overlaps it) and "verify" (waiting for verdicts afterwards).
 
-    Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `version` (if given).
+    Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `request.version`.
     """
-    places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
+    # Of this rank's prompts; the largest counts are dealt first
+    places = deal(request.counts, ranks.count())[ranks.rank()]
 
     def finish(prompt: Prompt, rollout: Rollout) -> None:
-        if cut is None:
+        if request.cut is None:
             verifiers.submit(prompt, rollout)
-        if on_rollout is not None:
-            on_rollout(rollout)
+        if request.on_rollout is not None:
+            request.on_rollout(rollout)
 
     with phase("generate"):
-        own_prompts, own_counts = [prompts[place] for place in places], [counts[place] for place in places]
-        groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
-        if version is not None:
-            check_fresh(groups, version)
-        if cut is not None:
-            groups = cut(places, groups)
+        prompts, counts = [request.prompts[place] for place in places], [request.counts[place] for place in places]
+        groups = list[Group]()
+        if places:
+            groups = engine.generate(prompts, counts, request.sampling, seed=request.seed, on_rollout=finish)
+        if request.version is not None:
+            check_fresh(groups, request.version)
+        if request.cut is not None:
+            groups = request.cut(places, groups)
     with phase("verify"):
         return RankShare(places, verifiers.collect(groups))
-
-
-def sample(
-    run: Run,
-    progress: Progress,
-    prompts: Sequence[Prompt],
-    counts: IntArray,
-    step: int,
-    phase: Phase,
-    *,
-    number: int = 0,
-    spent: int = 0,
-) -> list[Group]:
-    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights that `rollout.ahead` names.
-
-    `number` is that of the round: rounds have different random numbers. `spent` is the number of tokens of the step's
-    rounds before it.
-    """
-    with ranks.announced("sampling and judging"):
-        share = sample_share(run, progress, prompts, counts, step, phase, number=number, spent=spent)
-    return gather_share(prompts, share, phase)
-
-
-def sample_share(
-    run: Run,
-    progress: Progress,
-    prompts: Sequence[Prompt],
-    counts: IntArray,
-    step: int,
-    phase: Phase,
-    *,
-    number: int = 0,
-    spent: int = 0,
-) -> RankShare:
-    """This rank's share of `sample`, without an exchange between ranks, unless the run cuts rollouts."""
-    return collect_share(
-        run.engine,
-        run.verifiers,
-        prompts,
-        counts.tolist(),
-        run.sampling,
-        # With the step: a prompt that returns gets other random numbers, and so does every later round
-        seed=(run.seed, "rollout", step, *(("round", number) if number else ())),
-        phase=phase,
-        version=sampling_version(step, run.config.rollout.ahead),
-        on_rollout=progress.phases.rollout_counter(int(counts.sum())),
-        cut=make_cut(run.members.cut, spent=spent),
-    )
 
 
 def sync_weights(learner: PolicyLearner, engine: Engine, *, version: int) -> None:

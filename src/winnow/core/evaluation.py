@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from winnow.algos.pass_at_k import majority_at_k, pass_at_k, standard_error
-from winnow.core.collect import OnRollout, collect
+from winnow.core.collect import OnRollout, Request, collect
 from winnow.core.protocols import Verifier
 from winnow.engines.base import Engine
 from winnow.records import FloatArray, Group, Kind, Prompt, Sampling
@@ -245,9 +245,8 @@ def collect_rollouts(
     on_rollout: OnRollout | None = None,
 ) -> tuple[Group, ...]:
     """`count` judged rollouts of each prompt."""
-    return tuple(
-        collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=on_rollout)
-    )
+    request = Request(prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=on_rollout)
+    return tuple(collect(engine, verifiers, request))
 
 
 def greedy_sampling(sampling: Sampling) -> Sampling:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.core.collect import collect
+from winnow.core.collect import Request, collect
 from winnow.core.metrics import completion_tokens
 from winnow.core.mismatch import Mismatch, Parity
 from winnow.core.run import Run
@@ -25,8 +25,8 @@ def measure_mismatch(run: Run, version: int) -> Metrics:
     """
     prompts = run.prompts.prompts[:PROMPTS]
     counts = [ROLLOUTS // len(prompts)] * len(prompts)
-    seed = (run.seed, "mismatch")
-    groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, version=version)
+    request = Request(prompts, counts, run.sampling, seed=(run.seed, "mismatch"), version=version)
+    groups = collect(run.engine, run.verifiers, request)
     sequences = [
         TrainingSequence(prompt=group.prompt, rollout=rollout, group=place, advantage=float(advantage), weight=1.0)
         for place, group in enumerate(groups)

@@ -16,7 +16,7 @@ import numpy as np
 
 from winnow import ranks
 from winnow.core.batches import first_tokens
-from winnow.core.collect import collect
+from winnow.core.collect import Request, collect
 from winnow.core.draw import draw
 from winnow.core.members import Members
 from winnow.core.metrics import completion_tokens, prompt_tokens
@@ -73,7 +73,8 @@ def probe(run: Run, progress: Progress, steps: range, prompts: Sequence[Prompt])
     with clock("probe"):
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
         seed, counter = (run.seed, "probe", steps.start), progress.phases.rollout_counter(sum(counts))
-        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, on_rollout=counter)
+        request = Request(prompts, counts, run.sampling, seed=seed, on_rollout=counter)
+        groups = collect(run.engine, run.verifiers, request)
         run.verifiers.check_step(groups)
         of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
         norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)

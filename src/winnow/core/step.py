@@ -27,9 +27,8 @@ from winnow.core.critic import (
 from winnow.core.metrics import describe, turn_metrics
 from winnow.core.mismatch import Parity
 from winnow.core.plan import prompt_gradient_norms
-from winnow.core.rounds import rounds_metrics
 from winnow.core.run import Progress, Run
-from winnow.core.sample import begin, finish, take
+from winnow.core.sample import StepRequest, begin, finish, rounds_metrics, take
 from winnow.core.select import fill_keep
 from winnow.core.tally import Clock, Tally
 from winnow.families import AdvantageTraits
@@ -48,7 +47,8 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     planned = progress.history.snapshot()  # this step's plan, which the next one may replace before the update
     prompts = run.prompts.take(planned.drawn(step))  # [G] the sampler ran before the step
     counts = planned.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
-    groups = take(run, progress, prompts, counts, step, clock)  # per group: rollouts [N], outcomes [N]
+    request = StepRequest(run, step, prompts, counts, planned, progress.phases, clock)
+    groups = take(request, progress.ahead)  # per group: rollouts [N], outcomes [N]
     run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
     with clock("select"):
