@@ -11,6 +11,8 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import pytest
+
 import checkout
 import winnow
 from winnow.commands import OWN
@@ -143,6 +145,33 @@ def imported_modules(path: Path) -> set[str]:
 def test_no_import_goes_in_a_circle():
     graph = {name: imported_modules(path) for name, path in MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def package_of(name: str) -> str:
+    """The innermost package of a module; of a module directly in winnow, the module itself."""
+    above = name.rpartition(".")[0]
+    return name if MODULES[name].stem == "__init__" or above == "winnow" else above
+
+
+def package_graph(modules: dict[str, set[str]]) -> dict[str, set[str]]:
+    """package -> the packages that its files import, of module -> imported modules."""
+    graph = defaultdict[str, set[str]](set)
+    for name, others in modules.items():
+        graph[package_of(name)] |= {package_of(other) for other in others} - {package_of(name)}
+    return graph
+
+
+def test_no_packages_import_each_other():
+    """Neither two packages, nor a package and one inside it, nor several in a circle."""
+    graph = package_graph({name: imported_modules(path) for name, path in MODULES.items()})
+    assert {"winnow.engines", "winnow.models"} < graph["winnow.engines.native"]  # a package inside another has its own
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def test_a_package_and_one_inside_it_may_not_import_each_other():
+    inner, outer = "winnow.engines.native.memory", "winnow.engines.hf"
+    with pytest.raises(graphlib.CycleError):
+        list(graphlib.TopologicalSorter(package_graph({inner: {outer}, outer: {inner}})).static_order())
 
 
 def command_of(name: str) -> str | None:

@@ -15,7 +15,7 @@ from winnow.algos.objective import Objective
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
-from winnow.engines.native.memory import KVCacheSpec
+from winnow.engines.policy_copy import KVCacheSpec
 from winnow.engines.scripted import scripted
 from winnow.engines.stopping import StopRule, last_of
 from winnow.errors import VerifierError

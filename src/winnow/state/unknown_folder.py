@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from winnow.errors import DataError
-from winnow.state.foreign.log import ForeignLog, listed
+from winnow.state.foreign_log import ForeignLog, listed
 from winnow.state.manifest import MANIFEST
 
 OWN = "winnow (metrics.jsonl)"

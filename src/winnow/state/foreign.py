@@ -13,9 +13,9 @@ from pathlib import Path
 
 from winnow.errors import INTERRUPTIONS, DataError
 from winnow.installed import LOGS, entry_points, package_of, registering
-from winnow.state.foreign.log import ForeignGroup, ForeignLog
-from winnow.state.foreign.unknown import is_run, unknown
+from winnow.state.foreign_log import ForeignGroup, ForeignLog
 from winnow.state.manifest import MANIFEST
+from winnow.state.unknown_folder import is_run, unknown
 
 __all__ = ["ForeignGroup", "ForeignLog", "file_of", "no_run", "open_log"]
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from refusals import check_printed_error
 from winnow.commands import app
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 COMMANDS = (["show"], ["plot", "--summary-only"], ["compare"], ["replay"], ["report"])
 FOUND = {  # what is in a folder, and what the message names
     "a W&B run": ({"wandb/run-1/run-1.wandb": "x"}, ("Weights & Biases", "wandb")),
