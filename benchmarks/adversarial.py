@@ -25,7 +25,7 @@ import frame
 import numpy as np
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 GOLD = r"\ln 5"  # no exact rule decides on it, so computer algebra is used
 LIMIT_SECONDS, MARGIN_SECONDS, MEMORY_MB = 0.2, 0.05, 2048

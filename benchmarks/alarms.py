@@ -25,14 +25,15 @@ from typing import Any
 import frame
 
 import winnow
-from winnow.alarms import ALARMS, alarms_of_run
+from winnow.alarms.rules import ALARMS
+from winnow.alarms.watch import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load, validate
 from winnow.models.load import load as load_model
 from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 HEALTHY = [name for name in recipe_paths() if name != "gsm8k"]  # gsm8k needs a model and data
 READ = sorted({re.sub(r"\{\w+\}", "", name) for kind in ALARMS for name in kind.reads} | {"step", "budget/rollouts"})

@@ -35,12 +35,12 @@ from gvm_variance import gradient, norms_of, quartiles, stats_of
 from winnow.algos.allocators import cures, gvm, knapsack, uniform, vip_dr_grpo, vip_rloo
 from winnow.budget.allocation import MEAN, PromptValue, allocate_greedily, cures_variance
 from winnow.config_file import load
+from winnow.core.run import Run
 from winnow.recipes import recipe_paths
 from winnow.records import FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
-from winnow.training.run import Run
-from winnow.training.setup.build import build
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.build import build
+from winnow.training.resolve import resolve_members
 
 CONFIG = recipe_paths()["gvm_raft_plus_plus"]
 Allocator = Callable[[PromptStats, int], IntArray]

@@ -31,14 +31,13 @@ from winnow.budget.cuts import SampledRound
 from winnow.budget.pass_rates import brier_score
 from winnow.budget.rounds import Counts
 from winnow.config_file import validate
+from winnow.core.draw import PromptPool, draw, make_history
+from winnow.core.members import Members
+from winnow.core.plan import allocate
 from winnow.records import Group, IntArray, Outcome, Prompt, Rollout
 from winnow.rewards.outcomes import cut
 from winnow.seeds import Rng, generator
-from winnow.training.probe import allocate
-from winnow.training.sampling.draw import draw, make_history
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import PromptPool
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 ROOT = frame.HERE.parent
 BANK = ROOT / "configs/claims/mixture/rollouts.jsonl"
@@ -193,7 +192,7 @@ def one_step(
 def in_rounds(
     members: Members, bank: Bank, prompts: Sequence[Prompt], counts: IntArray, rng: np.random.Generator, *, spent: int
 ) -> list[Group]:
-    """As `winnow.training.sampling.rounds.sample_in_rounds`, from the bank."""
+    """As `winnow.core.sample.sample_in_rounds`, from the bank."""
     groups = [Group(prompt=prompt, rollouts=(), outcomes=()) for prompt in prompts]
     while True:
         sampled, valid, right = (

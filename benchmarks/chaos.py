@@ -49,7 +49,7 @@ from winnow.state.folder import ANSWERS
 from winnow.state.logbook import read_rows
 from winnow.testing import tiny
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 SOURCE = Path(winnow.__file__).parent
 SECOND = Path(__file__).parents[1] / "tests" / "e2e" / "second_engine.py"

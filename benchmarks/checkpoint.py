@@ -123,7 +123,7 @@ def beside(model: Any, save: Callable[[int], Any]) -> Iterator[tuple[str, float]
     import torch
 
     try:
-        from winnow.training.progress import Saving
+        from winnow.core.progress import Saving
     except ImportError:
         return
 

@@ -31,17 +31,16 @@ import torch
 from torch import Tensor
 
 from winnow.config_file import load
+from winnow.core.evaluation import evaluate
+from winnow.core.plan import plan
+from winnow.core.run import Run, evaluation_sampling
+from winnow.core.step import train_step
 from winnow.engines.base import evaluating
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load as load_model
 from winnow.recipes import recipe_paths
-from winnow.training.evaluation import evaluate
-from winnow.training.probe import plan
-from winnow.training.run import Run
-from winnow.training.setup.build import Built, build
-from winnow.training.setup.prompts import evaluation_sampling
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import train_step
+from winnow.training.build import Built, build
+from winnow.training.resolve import resolve_members
 
 CONFIG = recipe_paths()["arithmetic"]
 PARITY = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/parity_alarm")
@@ -115,7 +114,7 @@ def _evaluations(run: Run, options: argparse.Namespace) -> dict[str, Any]:
             result = evaluate(
                 engine,
                 run.verifiers,
-                run.held_out[0].prompts.prompts,
+                run.held_out[None],
                 evaluation_sampling(run.config),
                 rollouts_per_prompt=run.config.evaluate.rollouts_per_prompt,
                 greedy=False,

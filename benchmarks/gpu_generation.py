@@ -21,7 +21,6 @@ from gpu_lab import (
     share,
 )
 
-import winnow.engines  # noqa: F401  # registers native
 from winnow.options import bind
 from winnow.records import Sampling
 from winnow.registry import resolve

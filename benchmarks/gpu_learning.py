@@ -17,6 +17,7 @@ from gpu_lab import Lab
 
 import winnow
 from winnow.config_file import load, validate
+from winnow.core.events import Evaluated, Event
 from winnow.models.architecture import architecture
 from winnow.models.device import set_matrix_products
 from winnow.models.load import load_tokenizer
@@ -24,8 +25,7 @@ from winnow.recipes import recipe_paths
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.progress import Evaluated, Event
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "scripts"))

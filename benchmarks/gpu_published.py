@@ -18,12 +18,12 @@ from gpu_lab import Lab
 from trl_sides import hash_reward
 
 from winnow.config_file import load
+from winnow.core.events import Event
 from winnow.recipes import recipe_paths
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.progress import Event
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 RECIPE = recipe_paths()["smollm2_arithmetic"]
 FEWEST_SECONDS = 20.0  # for the start of a run, some steps and two evaluations

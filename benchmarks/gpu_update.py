@@ -34,19 +34,18 @@ from gpu_lab import (
     share,
 )
 
-import winnow.engines  # noqa: F401  # registers native, whose part of the plan is left out
 from winnow.config import ModelSection, UpdateSection
 from winnow.config_file import validate
+from winnow.core.members import Members
 from winnow.learner.learner import Learner, make_learner
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import length, sharing_pays
 from winnow.models.device import keeps_masters
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Rollout, TrainingSequence
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.load import load_model
-from winnow.training.setup.members import Members
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import plan_devices
+from winnow.training.load import load_model
+from winnow.training.resolve import resolve_members
 
 PER_PROMPT = 16  # rollouts
 FEWEST = 8  # rollouts in one micro-batch at the start of the search

@@ -33,13 +33,13 @@ import numpy as np
 import torch
 
 from winnow.config_file import load
+from winnow.core.run import Run
 from winnow.learner.learner import Learner
 from winnow.recipes import find_config, recipe_paths
 from winnow.records import Batch, FloatArray, Group, TrainingSequence
 from winnow.seeds import generator
-from winnow.training.run import Run
-from winnow.training.setup.build import build
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.build import build
+from winnow.training.resolve import resolve_members
 
 CONFIG = recipe_paths()["arithmetic"]
 NORM = 0.45  # norm of an update's gradient in runs of this policy

@@ -35,13 +35,13 @@ import torch
 
 from winnow.algos.allocators import gvm
 from winnow.config_file import load
+from winnow.core.run import Run
 from winnow.learner.learner import Learner
 from winnow.recipes import recipe_paths
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
-from winnow.training.run import Run
-from winnow.training.setup.build import build
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.build import build
+from winnow.training.resolve import resolve_members
 
 CONFIG = recipe_paths()["gvm_raft_plus_plus"]
 

@@ -116,11 +116,11 @@ def write_model(folder: Path, shape: dict[str, Any]) -> None:
 def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     """Steps as in `fit`, without evaluation and checkpoints."""
     from winnow.config_file import validate
-    from winnow.training.probe import plan
-    from winnow.training.setup.budget import plan_devices
-    from winnow.training.setup.build import build
-    from winnow.training.setup.resolve import resolve_members
-    from winnow.training.step import train_step
+    from winnow.core.plan import plan
+    from winnow.core.step import train_step
+    from winnow.training.budget import plan_devices
+    from winnow.training.build import build
+    from winnow.training.resolve import resolve_members
 
     _import_what_computes()
     members = resolve_members(validate(config_of(way, folder, sizes)), base=Path.cwd())

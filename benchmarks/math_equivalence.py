@@ -24,7 +24,7 @@ from math_judge import paired_seconds
 from math_pairs import DATA, KINDS, LABEL_NOISE, Pair, counts, make_pairs
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 REWARD: Mapping[str, Any] = {"use": "boxed", "options": {"grader": "math"}}
 PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "mpmath", "gmpy2", "antlr4-python3-runtime")

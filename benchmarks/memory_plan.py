@@ -50,12 +50,12 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     from half_billion import _import_what_computes, held
 
     from winnow.config_file import load
+    from winnow.core.plan import plan
+    from winnow.core.step import train_step
     from winnow.recipes import recipe_paths
-    from winnow.training.probe import plan
-    from winnow.training.setup.budget import plan_devices
-    from winnow.training.setup.build import build
-    from winnow.training.setup.resolve import resolve_members
-    from winnow.training.step import train_step
+    from winnow.training.budget import plan_devices
+    from winnow.training.build import build
+    from winnow.training.resolve import resolve_members
 
     _import_what_computes()
     recipe, device = recipe_paths()[RECIPE], torch.device("cpu")

@@ -22,12 +22,13 @@ import frame
 import numpy as np
 from bundled import bundled
 
+from winnow.core.mismatch import Parity
+from winnow.core.tally import Metrics
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.learner.learner import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
-from winnow.training.tally import Metrics, Parity
 
 Precision = Literal["policy", "bfloat16", "float16"]
 PRECISIONS: tuple[tuple[str, Precision], ...] = (

@@ -34,7 +34,7 @@ from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
 from winnow.state.logbook import read_metrics
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 from winnow_lab.compare.comparison import compare_inputs
 from winnow_lab.costs import read_costs
 from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan

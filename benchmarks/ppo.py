@@ -23,7 +23,7 @@ from winnow.config_file import load
 from winnow.recipes import FOLDER, recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 ENOUGH = 0.85
 EVALUATED = {"every": 5, "problems": 256, "rollouts_per_prompt": 4, "greedy": False}

@@ -41,18 +41,18 @@ from torch import Tensor
 
 from winnow.algos.intervals import over_seeds
 from winnow.config_file import load
+from winnow.core.plan import plan
+from winnow.core.step import train_step
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.device import keeps_masters
 from winnow.models.load import load as load_policy
 from winnow.models.save import write_model_folder
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
+from winnow.training.build import Built, build
 from winnow.training.fit import fit
-from winnow.training.probe import plan
-from winnow.training.setup.build import Built, build
-from winnow.training.setup.load import load_model
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import train_step
+from winnow.training.load import load_model
+from winnow.training.resolve import resolve_members
 
 CONFIG = recipe_paths()["arithmetic"]
 NO_MASTERS = ("model.dtype=bfloat16", "optimizer.master_weights=false", "optimizer.stochastic_rounding=true")

@@ -26,15 +26,14 @@ import numpy as np
 
 from winnow.algos.allocators import uniform
 from winnow.config_file import validate
+from winnow.core.draw import PromptPool, draw, make_history
 from winnow.records import Group, Prompt
 from winnow.registry import members
 from winnow.seeds import generator
 from winnow.state.disk import compact_json
 from winnow.state.history import History
 from winnow.testing import group_of
-from winnow.training.sampling.draw import draw, make_history
-from winnow.training.setup.prompts import PromptPool
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 ROLLOUTS = 8
 T = TypeVar("T")

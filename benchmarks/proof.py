@@ -106,8 +106,8 @@ def proved(case: Case) -> dict[str, Any]:
 
     from winnow.commands.check.proof import prove
     from winnow.config_file import validate
-    from winnow.training.setup.budget import demand_of, log_probs_needed
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.budget import demand_of, log_probs_needed
+    from winnow.training.resolve import resolve_members
 
     shape, ranks, how, precision, tokens = case
     sizes = dict(zip(KEYS, SHAPES[shape], strict=True))

@@ -65,9 +65,9 @@ def rank_of(dtype: str, folder: Path) -> None:
     from winnow.learner.learner import make_learner, shard_learner
     from winnow.models.load import load_tokenizer
     from winnow.state import checkpoint
-    from winnow.training.setup.budget import demand_of
-    from winnow.training.setup.load import load_model
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.budget import demand_of
+    from winnow.training.load import load_model
+    from winnow.training.resolve import resolve_members
 
     config = {
         "model": {"path": str(folder), "dtype": dtype},
@@ -100,7 +100,7 @@ def rank_of(dtype: str, folder: Path) -> None:
                 lambda: checkpoint.save(
                     output,
                     1,
-                    write_model=lambda path: learner.write_model(path, loaded.files, shares),
+                    write_model=lambda path: learner.write_model(path, loaded.files, shares.read),
                     tensors=learner.state(),
                     read=shares.read,
                     state={},

@@ -73,11 +73,11 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
 
     from winnow import ranks
     from winnow.config_file import validate
-    from winnow.training.probe import plan
-    from winnow.training.setup.budget import plan_devices
-    from winnow.training.setup.build import build
-    from winnow.training.setup.resolve import resolve_members
-    from winnow.training.step import train_step
+    from winnow.core.plan import plan
+    from winnow.core.step import train_step
+    from winnow.training.budget import plan_devices
+    from winnow.training.build import build
+    from winnow.training.resolve import resolve_members
 
     assert pyarrow.parquet is not None  # imported early, so that it is not part of the growth
     _import_what_computes()

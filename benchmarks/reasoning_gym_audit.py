@@ -21,7 +21,7 @@ from reasoning_gym.factory import DATASETS, create_dataset
 
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import audit_constants
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 TOWER = "9**9**9**9"
 

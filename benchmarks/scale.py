@@ -33,19 +33,19 @@ import torch
 
 from winnow import seeds
 from winnow.algos.weighting import token
+from winnow.core.batches import make_batches
+from winnow.core.metrics import describe
+from winnow.core.mismatch import Parity
 from winnow.engines.base import Tolerance
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule, last_of
-from winnow.learner.batches import make_batches
 from winnow.learner.micro_batches import micro_batches
 from winnow.models.load import load_tokenizer, stop_tokens
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.history import History
 from winnow.state.logbook import Logbook
 from winnow.testing import group_of
-from winnow.training.metrics import describe
-from winnow.training.tally import Parity
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 LENGTHS = (128, 1024, 8192)
 PER_PROMPT, KEPT = 64, 16

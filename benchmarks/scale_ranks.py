@@ -34,13 +34,13 @@ from scale import LENGTHS, PER_PROMPT, Recorded, batches, metrics, per_token, re
 
 from winnow.algos.advantage import grpo
 from winnow.algos.selectors import max_variance
+from winnow.core.collect import _Sent
 from winnow.errors import ConfigError
 from winnow.memory import footprint
 from winnow.models.load import load_tokenizer
 from winnow.models.meta import meta_model
 from winnow.records import Group
 from winnow.seeds import Rng
-from winnow.training.sampling.collect import _Sent
 
 PUBLISHED = Path(__file__).parents[1] / "configs" / "published"
 GPUS, MEMORY = 8, "80GiB"
@@ -186,8 +186,8 @@ def numbers(model: Any) -> int:
 def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
     """A step on eight GPUs, by the formulas, and the memory plan of both learners."""
     from winnow.config_file import load
-    from winnow.training.setup.budget import budget, plan_devices
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.budget import budget, plan_devices
+    from winnow.training.resolve import resolve_members
 
     with tempfile.TemporaryDirectory(prefix="winnow-scale-ranks-") as name:
         (Path(name) / "config.json").write_text(json.dumps({**COMMON, **SHAPES[size]}))

@@ -18,7 +18,7 @@ import frame
 import numpy as np
 
 from winnow.records import Outcome, Prompt, Reply, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 
 def sleepy(prompt, reply, rng, *, turns: int, seconds: float):

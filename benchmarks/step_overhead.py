@@ -20,9 +20,9 @@ from typing import Any
 import frame
 
 import winnow
+from winnow.core.run import Progress, Run
 from winnow.records import StepReport
 from winnow.training import fit
-from winnow.training.run import Progress, Run
 
 WORK = {
     "generate": ("engine", "generate"),

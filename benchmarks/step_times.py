@@ -123,8 +123,8 @@ def counted(shape: str) -> dict[str, Any]:
     from winnow.commands.check.proof import prove
     from winnow.config_file import validate
     from winnow.memory import footprint
-    from winnow.training.setup.budget import demand_of, log_probs_needed
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.budget import demand_of, log_probs_needed
+    from winnow.training.resolve import resolve_members
 
     with tempfile.TemporaryDirectory(prefix="winnow-step-times-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(settings(shape)))
@@ -166,8 +166,8 @@ def planned(size: str, learner: str) -> dict[str, float]:
     import torch
 
     from winnow.config_file import load
-    from winnow.training.setup.budget import plan_devices
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.budget import plan_devices
+    from winnow.training.resolve import resolve_members
 
     with tempfile.TemporaryDirectory(prefix="winnow-step-times-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(settings(size)))

@@ -29,12 +29,12 @@ import frame
 import numpy as np
 
 from winnow.config_file import validate
+from winnow.core.events import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
 from winnow.records import StepReport
-from winnow.trackers import Tracker
+from winnow.trackers.interface import Tracker
 from winnow.trackers.watch import track_run
 from winnow.training.fit import fit
-from winnow.training.progress import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 METRICS, PHASES = 80, 8  # per step
 PARTS = ("wall", "CPU", "waits for the interpreter", "waits for the core")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from trl_peer import Peer
 from trl_sides import Measured, Setting, completions
 from trl_winnow import Ours
 
-from winnow.learner.batches import make_batches
+from winnow.core.batches import make_batches
+from winnow.core.collect import collect
+from winnow.core.plan import plan
+from winnow.core.sample import StepRequest
+from winnow.core.select import fill_keep
+from winnow.core.step import fill_advantages
 from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
-from winnow.training.probe import plan
-from winnow.training.sampling.collect import sample
-from winnow.training.selection import fill_keep
-from winnow.training.step import fill_advantages
-from winnow.training.tally import Clock
 
 TOLERANCE = 1e-5
 Gradients = dict[str, Tensor]
@@ -73,7 +74,9 @@ def _batch(ours: Ours) -> Batch:
     run, progress = ours.run, ours.built.progress
     plan(run, progress, 0)
     prompts = run.prompts.take(progress.history.drawn(0))
-    groups = sample(run, progress, prompts, progress.history.plan(prompts, 0), 0, Clock())
+    counts = progress.history.plan(prompts, 0)
+    request = StepRequest(run, 0, prompts, counts, progress.history, progress.phases, nullcontext)
+    groups = collect(run.engine, run.verifiers, request.round(counts))
     groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
     (batch,) = make_batches(
         groups,

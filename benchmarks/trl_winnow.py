@@ -15,14 +15,14 @@ from trl_sides import Measured, Setting, hash_reward
 
 from winnow.budget.sampling import PromptTable, uniform
 from winnow.config_file import validate
+from winnow.core.plan import plan
+from winnow.core.step import train_step
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
-from winnow.training.probe import plan
-from winnow.training.setup.build import Built, build
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import train_step
+from winnow.training.build import Built, build
+from winnow.training.resolve import resolve_members
 
 MICRO_BATCH_TOKENS = 4096  # as in the recipe arithmetic, for a CPU
 

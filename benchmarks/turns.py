@@ -31,8 +31,8 @@ from winnow.models.load import load
 from winnow.records import Outcome, Prompt, Reply, Rollout, Sampling
 from winnow.tasks import chat
 from winnow.tasks.dialogue import Dialogue
-from winnow.training.sampling.turns import TurnEngine
-from winnow.verify import Verifiers
+from winnow.training.turns import TurnEngine
+from winnow.verify.verifiers import Verifiers
 
 TEXT = "higher"
 

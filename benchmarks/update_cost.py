@@ -32,7 +32,7 @@ from winnow.algos.loss import clip
 from winnow.algos.objective import Objective
 from winnow.algos.selectors import max_variance
 from winnow.algos.weighting import token
-from winnow.learner.batches import make_batches
+from winnow.core.batches import make_batches
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.memory.usage import process_memory, reset_peak

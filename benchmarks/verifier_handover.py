@@ -23,7 +23,7 @@ import frame
 import numpy as np
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 LENGTH = 8192
 SLOW_SECONDS = 0.5

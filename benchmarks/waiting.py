@@ -75,7 +75,7 @@ def rank_of(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace, config: Path, way: str, folder: Path) -> None:
     from winnow.config_file import load
     from winnow.training.fit import fit
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.resolve import resolve_members
 
     own = [f"steps={options.steps}", f"output={json.dumps(str(folder))}", "threads=1", 'device="cpu"', *NO_MORE]
     members = resolve_members(load(config, [*own, *options.set]), base=config.parent)
@@ -109,7 +109,7 @@ def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[dict[str, list[float
         return told("tokens", loads, in_runs(loads if by_tokens else [1.0] * len(loads), parts))
 
     with (
-        mock.patch("winnow.training.sampling.collect.deal", prompts),
+        mock.patch("winnow.core.collect.deal", prompts),
         mock.patch("winnow.learner.micro_batches.in_runs", sequences),
     ):
         yield excess

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from winnow.alarms import ALARMS, Kind
+from winnow.alarms.kinds import Kind
+from winnow.alarms.rules import ALARMS
 from winnow.config import AlarmsSection
 
 PAGE = Path(__file__).parents[1] / "docs" / "alarms.md"

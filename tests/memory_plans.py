@@ -9,8 +9,8 @@ import torch
 
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan, Phase
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import plan_devices
+from winnow.training.resolve import resolve_members
 
 LORA = {"rank": 2}
 STEP = {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 30}

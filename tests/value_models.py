@@ -18,8 +18,8 @@ from winnow.learner.sharding import shard_like
 from winnow.learner.value_model import Critic, shard_critic
 from winnow.models.load import load_tokenizer
 from winnow.records import MicroBatch, TrainingSequence
-from winnow.training.setup.load import divides_policy, load_model, make_separate_critic
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.load import divides_policy, load_model, make_separate_critic
+from winnow.training.resolve import resolve_members
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 FORMS: dict[str, dict[str, Any]] = {

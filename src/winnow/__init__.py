@@ -19,10 +19,13 @@ from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, U
 from winnow.version import __version__
 
 if TYPE_CHECKING:
-    from winnow.alarms import Alarm
+    from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started, Watch
+    from winnow.core.loop import Result
+    from winnow.core.members import Critic, Members
     from winnow.environments.replay import OutOfTokens
     from winnow.evaluation.result import EvaluationResult
     from winnow.records import (
+        Alarm,
         Batch,
         Group,
         KeptRollouts,
@@ -39,18 +42,6 @@ if TYPE_CHECKING:
     from winnow.registry import register
     from winnow.run_view.data import OpenRun
     from winnow.seeds import Rng
-    from winnow.training.fit import Result
-    from winnow.training.progress import (
-        AlarmRaised,
-        Ended,
-        Evaluated,
-        Notice,
-        PhaseBegan,
-        RolloutsFinished,
-        Started,
-        Watch,
-    )
-    from winnow.training.setup.members import Critic, Members
     from winnow.view.screen import Progress
 
 __all__ = [
@@ -96,18 +87,17 @@ __all__ = [
 
 # module -> its public names, imported at the first use of one: the modules import numpy, pydantic or torch.
 _LATER = {
-    "winnow.alarms": ("Alarm",),
     "winnow.environments.replay": ("OutOfTokens",),
     "winnow.evaluation.result": ("EvaluationResult",),
     "winnow.records": (
-        "Batch", "Group", "KeptRollouts", "MicroBatch", "Outcome", "PolicyOutput", "Problem", "Prompt", "PromptStats",
-        "Rollout", "Sampling", "StepReport",
+        "Alarm", "Batch", "Group", "KeptRollouts", "MicroBatch", "Outcome", "PolicyOutput", "Problem", "Prompt",
+        "PromptStats", "Rollout", "Sampling", "StepReport",
     ),
     "winnow.registry": ("register",),
     "winnow.run_view.data": ("OpenRun",),
     "winnow.seeds": ("Rng",),
-    "winnow.training.fit": ("Result",),
-    "winnow.training.progress": (
+    "winnow.core.loop": ("Result",),
+    "winnow.core.events": (
         "AlarmRaised", "Ended", "Evaluated", "Notice", "PhaseBegan", "RolloutsFinished", "Started",
     ),
 }  # fmt: skip
@@ -156,7 +146,7 @@ def train(
     """
     from winnow.config_file import validate
     from winnow.recipes import find_config
-    from winnow.training.setup.resolve import resolve_file, resolve_members
+    from winnow.training.resolve import resolve_file, resolve_members
 
     function, table = _values_from(critic)
 
@@ -191,7 +181,7 @@ def resume(
     does not allow. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
     from winnow.evaluation.settings import settings_of
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.resolve import resolve_members
 
     function, table = _values_from(critic)
 
@@ -280,11 +270,11 @@ def _fit(
     watch: Watch | Sequence[Watch],
     progress: Progress | bool,
 ) -> Result:
+    from winnow.core.events import call_each
     from winnow.run_view.progress import output_for
     from winnow.run_view.progress import progress as display
     from winnow.trackers.watch import track_run
     from winnow.training.fit import fit
-    from winnow.training.progress import call_each
     from winnow.user_code import check_not_importing
 
     check_not_importing()

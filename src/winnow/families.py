@@ -261,12 +261,30 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
-TASK = Family("task", ("split",), "task", ("winnow.tasks",), TaskTraits, "winnow.testing:check_task")
+def _modules_of(package: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{package}.{name}" for name in names)
+
+
+TASK = Family(
+    "task",
+    ("split",),
+    "task",
+    _modules_of(
+        "winnow.tasks",
+        *("arithmetic", "code", "guess_number", "ifbench", "instructions"),
+        *("jsonl", "mathematics", "reasoning_gym", "verifiers"),
+    ),
+    TaskTraits,
+    "winnow.testing:check_task",
+)
 REWARD = Family(
     "reward",
     ("prompt", "rollout"),
     "reward",
-    ("winnow.rewards", "winnow.verify.code_tests"),
+    (
+        *_modules_of("winnow.rewards", "answers", "format", "gym", "last_integer", "verifiable"),
+        "winnow.verify.code_tests",
+    ),
     RewardTraits,
     "winnow.rewards.contract:check_reward",
 )
@@ -274,7 +292,7 @@ ENVIRONMENT = Family(
     "environment",
     ("prompt", "reply", "rng"),
     "environment",
-    ("winnow.environments",),
+    _modules_of("winnow.environments", "calculator", "guess_number", "verifiers"),
     EnvironmentTraits,
     "winnow.environments.contract:check_environment",
     of_class="winnow.environments.tool_class:tool_environment",
@@ -334,9 +352,21 @@ CORRECTION = Family(
 )
 TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits, "winnow.testing:check_term")
 ENGINE = Family(
-    "engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits, "winnow.testing:check_engine"
+    "engine",
+    ("context",),
+    "rollout.engine",
+    _modules_of("winnow.engines", "hf", "native.engine", "scripted", "vllm.engine"),
+    EngineTraits,
+    "winnow.testing:check_engine",
 )
-TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTraits, "winnow.testing:check_tracker")
+TRACKER = Family(
+    "tracker",
+    ("run",),
+    "track",
+    _modules_of("winnow.trackers", "mlflow", "tensorboard", "trackio", "wandb"),
+    TrackerTraits,
+    "winnow.testing:check_tracker",
+)
 
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+PerSequence = Mapping[tuple[int, int], FloatArray]  # key of a TrainingSequence -> [L]
 
 Finish = Literal["stop", "length", "cut"]  # cut: by the rule `cut`, while it was sampled
 Kind = Literal["correct", "wrong", "unparsable", "failed", "cut"]
 NO_VERDICT: tuple[Kind, ...] = ("failed", "cut")  # neither right nor wrong
 Cause = Literal["timeout", "memory", "crash", "sandbox", "raised", "malformed"]
 CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", "malformed")
+Metrics = dict[str, float]  # number by name; metrics.py has every name
+Matrix = Literal["embedding", "output_head"]  # whose gradient norms an allocator may read
 
 
 class Message(NamedTuple):
@@ -428,6 +431,34 @@ class PolicyOutput:
     logprobs: Tensor  # [T] at the sampling temperature
     entropy: Tensor | None = None  # [T] over the whole vocabulary, on request
     values: Tensor | None = None  # [T] of a value head on the policy's backbone, on request
+
+
+class PromptAndRollout(NamedTuple):
+    """A sequence that is read and not trained on."""
+
+    prompt: Prompt
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """Result of one update."""
+
+    grad_norm: float  # before clipping, over all parameters
+    learning_rate: float
+    skipped: bool  # True when the parameters did not change
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm that was raised; `text` contains all of it in sentences."""
+
+    step: int  # the first at which it held
+    name: str
+    text: str
+    evidence: Mapping[str, float] = field(default_factory=dict)  # numbers by name; a metric under its own name
+    keys: Mapping[str, Any] = field(default_factory=dict)  # to check, with present values; None: not known
+    last: int = -1  # the last step at which it held; `step` while the run continues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

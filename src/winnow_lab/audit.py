@@ -22,7 +22,6 @@ from winnow.registry import Entry, resolve
 from winnow.rewards.answers import to_fraction
 from winnow.rewards.graders import golds
 from winnow.rewards.math_equivalence import strict
-from winnow.verify import Verifiers
 from winnow.verify.golds import (
     MOST_LATE,
     Finding,
@@ -35,6 +34,7 @@ from winnow.verify.golds import (
     remedy,
     task_of,
 )
+from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, sanitize, shorten
 from winnow_lab.scoring import build_config, verifiers_for
 
@@ -129,9 +129,6 @@ class Audit:
 
 def audit_configured(config: Config, base: Path) -> Audit:
     """Audit a configuration's task with its reward. Of a sum of rewards, the first part decides correctness."""
-    import winnow.rewards
-    import winnow.tasks  # noqa: F401  (both imports register members)
-
     task = resolve(TASK, config.task.use, base=base)
     load = bind(task, config.task.options, key="task")
     assert config.reward is not None, "`build_config` sets it"

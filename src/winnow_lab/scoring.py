@@ -25,7 +25,7 @@ from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
 from winnow.tasks.rows import read_rows as read_rows_of
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, one_line, sanitize, shorten
 
 TEXT = ("text", "response", "completion", "output")
@@ -92,7 +92,7 @@ def build_config(sets: Sequence[str], **members: str) -> Config:
 
 def verifiers_for(config: Config, base: Path) -> Verifiers:
     """The configuration's reward in its workers. Raises ConfigError for a reward that cannot be made."""
-    from winnow.training.setup.resolve import reward_spec
+    from winnow.training.resolve import reward_spec
 
     reward = reward_spec(config)
     make_judge(reward, base=base)

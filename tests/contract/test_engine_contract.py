@@ -23,7 +23,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-import winnow.engines  # noqa: F401
 from refusals import refused
 from winnow.engines.base import Engine, EngineContext, Tolerance
 from winnow.engines.process.engine import second_process

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import winnow.rewards  # noqa: F401  (registers winnow's own)
 from winnow.families import REWARD, RewardTraits
 from winnow.installed import is_installed
 from winnow.records import Prompt, Rollout

@@ -30,7 +30,7 @@ from winnow.environments.replay import OPENING
 from winnow.environments.tool_class import schemas, tool_environment
 from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_correction, check_engine, check_sampler
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 from winnow_lab.sweep.file import read_sweep_file
 
 COMMANDS = typer.main.get_command(app).commands

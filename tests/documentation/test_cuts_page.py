@@ -11,7 +11,7 @@ from winnow.config import Config
 from winnow.options import bind
 from winnow.registry import members
 from winnow.testing import check_cut
-from winnow.training.setup.factors import credits_of
+from winnow.training.factors import credits_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "cuts.md"
 RULES = {

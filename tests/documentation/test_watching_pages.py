@@ -8,9 +8,9 @@ import urllib.request
 from doc_pages import blocks
 
 from synthetic_run import metrics, write_run
-from winnow.alarms import Alarm
 from winnow.config import Config, dump
-from winnow.training.progress import AlarmRaised
+from winnow.core.events import AlarmRaised
+from winnow.records import Alarm
 
 
 def shown(page, first):

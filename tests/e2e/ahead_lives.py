@@ -39,18 +39,18 @@ AHEAD = {
     "reward": "even",
     "prompt": {"template": "question_only"},
 }
-IN_STEP = {"since": "training.fit:train_step", "landmark": "1"}
+IN_STEP = {"since": "core.loop:train_step", "landmark": "1"}
 POINTS: list[Point] = [
-    phase("taken", "training.step:take", after=True, **IN_STEP),
+    phase("taken", "core.step:take", after=True, **IN_STEP),
     phase("observed", "state.history:History.observe", after=True, **IN_STEP),
-    phase("next step planned", "training.sampling.ahead:plan", after=True, **IN_STEP),
-    phase("next step begun", "training.step:begin", after=True, **IN_STEP),
+    phase("next step planned", "core.sample:plan", after=True, **IN_STEP),
+    phase("next step begun", "core.step:begin", after=True, **IN_STEP),
     phase("a rollout of the next step judged", "verify.verifiers:Verifiers.submit", call=2, **IN_STEP),
     phase("before the first backward", "learner.learner:Learner.backward", **IN_STEP),
     phase("between two updates", "learner.learner:Learner.step", after=True, **IN_STEP),
-    phase("next step to be waited for", "training.step:finish", **IN_STEP),
-    phase("next step complete", "training.step:finish", after=True, **IN_STEP),
-    phase("weights handed over", "training.step:sync_weights", after=True, **IN_STEP),
+    phase("next step to be waited for", "core.step:finish", **IN_STEP),
+    phase("next step complete", "core.step:finish", after=True, **IN_STEP),
+    phase("weights handed over", "core.step:sync_weights", after=True, **IN_STEP),
     phase("metrics logged", "state.logbook:Logbook.finish", after=True, **IN_STEP),
     written("pending rollouts half written", "checkpoint:write_tensors", after=True),
 ]

@@ -120,13 +120,11 @@ WRITES = [
     written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
     written("old one renamed", "checkpoint:delete", since="state.checkpoint:prune", landmark="2"),
     written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
-    Point(
-        "logs synced, no thread yet", "background:BackgroundWork.start", since="training.fit:begin_save", landmark="2"
-    ),
+    Point("logs synced, no thread yet", "background:BackgroundWork.start", since="core.loop:begin_save", landmark="2"),
     Point(
         "save ended, nobody told",
         "background:BackgroundWork._call",
-        since="training.fit:begin_save",
+        since="core.loop:begin_save",
         landmark="2",
         after=True,
     ),
@@ -134,34 +132,34 @@ WRITES = [
 
 
 def phase(name: str, function: str, **more: Any) -> Point:
-    return Point(name, function, **{"since": "training.fit:train_step", "landmark": "2", **more})
+    return Point(name, function, **{"since": "core.loop:train_step", "landmark": "2", **more})
 
 
 def planned(name: str, function: str, **more: Any) -> Point:
     """Between two steps: a plan is made for step 2, at which a window begins."""
-    return phase(name, function, **{"since": "training.fit:plan", **more})
+    return phase(name, function, **{"since": "core.loop:plan", **more})
 
 
 PHASES = [
-    phase("evaluation begun", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
+    phase("evaluation begun", "core.loop:evaluate", since="core.loop:begin_save", landmark="2"),
     phase(
         "evaluation logged",
         "state.logbook:Logbook.write_between",
-        since="training.fit:begin_save",
+        since="core.loop:begin_save",
         landmark="2",
         after=True,
     ),
-    planned("plan begun", "training.fit:plan"),
+    planned("plan begun", "core.loop:plan"),
     planned("moments and reference reset", "learner.learner:Learner.reset", after=True),
-    planned("probe sampled", "training.probe:collect", after=True),
-    planned("plan made", "training.probe:allocate", after=True),
+    planned("probe sampled", "core.plan:collect", after=True),
+    planned("plan made", "core.plan:allocate", after=True),
     planned("plan logged", "state.logbook:Logbook.write_between", after=True),
-    phase("sampling begun", "training.sampling.rounds:sample"),
-    phase("sampled and verified", "training.sampling.rounds:sample", after=True),
+    phase("sampling begun", "core.sample:collect"),
+    phase("sampled and verified", "core.sample:collect", after=True),
     phase("verdicts judged", "verify.verifiers:Verifiers.check_step", after=True),
-    phase("half of the groups selected", "training.step:fill_keep", call=2),
-    phase("advantages given", "training.step:fill_advantages", after=True),
-    phase("batches cut", "training.step:make_batches", after=True),
+    phase("half of the groups selected", "core.step:fill_keep", call=2),
+    phase("advantages given", "core.step:fill_advantages", after=True),
+    phase("batches cut", "core.step:make_batches", after=True),
     phase("log-probs begun", "learner.learner:Learner.compute_logprobs"),
     phase("log-probs taken", "learner.learner:Learner.compute_logprobs", after=True),
     phase("between two micro-batches", "learner.learner:Learner.forward", call=2),
@@ -169,7 +167,7 @@ PHASES = [
     phase("between two updates", "learner.learner:Learner.step", after=True),
     phase("second update taken", "learner.learner:Learner.step", call=2, after=True),
     phase("weights handed over", "learner.learner:Learner.weights", after=True),
-    phase("metrics described", "training.step:describe", after=True),
+    phase("metrics described", "core.step:describe", after=True),
     phase("rollouts half written", "state.rollout_files:mark_of"),
     phase("rollouts a draft", "state.rollout_files:write_draft", after=True),
     phase("rollouts written, not listed", "state.log:append", of=".index.jsonl"),
@@ -178,13 +176,13 @@ PHASES = [
 ]
 
 UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: its first to wait is its first update
-    phase("beside an evaluation", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
-    planned("beside a plan", "training.fit:plan"),
-    planned("waited for before a reset", "training.progress:Saving.wait"),
-    phase("beside sampling", "training.sampling.rounds:sample", after=True, landmark="1"),
-    phase("beside the selection", "training.step:fill_advantages", landmark="1"),
+    phase("beside an evaluation", "core.loop:evaluate", since="core.loop:begin_save", landmark="2"),
+    planned("beside a plan", "core.loop:plan"),
+    planned("waited for before a reset", "core.progress:Saving.wait"),
+    phase("beside sampling", "core.sample:collect", after=True, landmark="1"),
+    phase("beside the selection", "core.step:fill_advantages", landmark="1"),
     phase("beside log-probs", "learner.learner:compute_logprobs", after=True, landmark="1"),
-    phase("waited for before an update", "training.progress:Saving.wait", landmark="1"),
+    phase("waited for before an update", "core.progress:Saving.wait", landmark="1"),
 ]
 
 FULL = [  # of a model that is trained whole, whose own folder is resumed from, and whose reference is a second one
@@ -194,7 +192,7 @@ FULL = [  # of a model that is trained whole, whose own folder is resumed from, 
     written("renamed, not synced", "checkpoint:sync", "checkpoints"),
     *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
 ]
-TURN, VERIFY = "training.sampling.turns:TurnEngine.", "verify.verifiers:Verifiers."
+TURN, VERIFY = "training.turns:TurnEngine.", "verify.verifiers:Verifiers."
 DIALOGUE, KEPT = "tasks.dialogue:Dialogue.", "engines.native.turns:RunningTurns."
 TURNS = [  # of 6 rollouts with 3 turns of the policy each, which native keeps while they are answered
     phase("first turn begun", "engines.native.sampler:Native.generate"),
@@ -225,7 +223,7 @@ FAILING_WRITES = [
     written("no rename", "checkpoint:_publish"),
     written("last moments", "checkpoint:write_tensors", landmark="step-000003"),
     written("last manifest", "checkpoint:write_manifest", landmark="step-000003"),
-    written("log not synced", "log:synced_mark", since="training.fit:begin_save", landmark="2"),
+    written("log not synced", "log:synced_mark", since="core.loop:begin_save", landmark="2"),
 ]
 FAILING_PHASES = [
     *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
@@ -318,7 +316,7 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
         struck.set()
 
     wrap("state.checkpoint:write_tensors", slow)
-    wrap("training.progress:Saving.wait", asked)
+    wrap("core.progress:Saving.wait", asked)
     return under_way
 
 

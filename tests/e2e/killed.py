@@ -10,9 +10,9 @@ import signal
 import sys
 
 from winnow.commands import main
+from winnow.core import collect
 from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
-from winnow.training.sampling import collect
 
 
 def die(*_: object) -> None:

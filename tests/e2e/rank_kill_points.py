@@ -23,23 +23,23 @@ LOADED = {"since": "training.fit:build", "landmark": ""}
 
 # The learner and the rank that is killed at each. Both kinds of learner lose either rank.
 POINTS: list[tuple[str, int, Point]] = [
-    ("replicated", 1, Point("model loaded", "training.setup.build:load_model", after=True, **LOADED)),
-    ("sharded", 0, planned("in a probe", "training.probe:collect")),
+    ("replicated", 1, Point("model loaded", "training.build:load_model", after=True, **LOADED)),
+    ("sharded", 0, planned("in a probe", "core.plan:collect")),
     ("sharded", 1, phase("while sampling", "verify.verifiers:Verifiers.submit", call=2)),
     ("replicated", 0, phase("while judging", "verify.verifiers:Verifiers.collect")),
-    ("replicated", 1, phase("rollouts to be gathered", "training.sampling.collect:gather_groups")),
+    ("replicated", 1, phase("rollouts to be gathered", "core.collect:gather_groups")),
     ("sharded", 1, phase("log-probs begun", "learner.learner:Learner.compute_logprobs")),
     ("replicated", 0, phase("before the first backward", "learner.learner:Learner.backward")),
     ("sharded", 1, phase("gradients whole", "learner.learner:Learner.step")),
     ("sharded", 0, phase("weights to be handed over", "learner.learner:Learner.weights", after=True)),
-    ("replicated", 1, phase("weights handed over", "training.step:sync_weights", after=True)),
+    ("replicated", 1, phase("weights handed over", "core.step:sync_weights", after=True)),
     ("replicated", 0, phase("rollouts half written", "state.rollout_files:mark_of")),
     ("sharded", 0, Point("model half written", "models.tensor_file:_pieces", call=3)),
     ("sharded", 1, phase("share of a model half given", "learner.sharding:_receive_request", call=3,
-                         since="training.fit:begin_save")),
+                         since="core.loop:begin_save")),
     ("replicated", 0, written("saved, old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish")),
     # Of 4 rollouts of a rank, which the environment of PLAYED answers
-    ("played", 1, phase("second turn half sampled", "training.sampling.turns:TurnEngine._take", call=6)),
+    ("played", 1, phase("second turn half sampled", "training.turns:TurnEngine._take", call=6)),
     ("played", 0, phase("a second answer awaited", "verify.verifiers:Verifiers.answer", call=6)),
 ]  # fmt: skip
 

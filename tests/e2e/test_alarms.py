@@ -10,7 +10,8 @@ import pytest
 
 import winnow
 from refusals import refused
-from winnow.alarms import ALARMS, PREFIX, alarms_of_run
+from winnow.alarms.rules import ALARMS
+from winnow.alarms.watch import PREFIX, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.engines.hf_generate import HuggingFace

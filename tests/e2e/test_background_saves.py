@@ -9,11 +9,12 @@ import pytest
 from test_resume import rows
 
 import winnow
+from winnow.core.events import Notice
+from winnow.core.progress import Saving
 from winnow.engines.native.sampler import Native
 from winnow.learner.learner import Learner
 from winnow.state import checkpoint
 from winnow.state import checkpoint as checkpoint_manifest
-from winnow.training.progress import Notice, Saving
 
 LORA = {
     "model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}},

@@ -31,7 +31,7 @@ def launch(smallest, tmp_path, monkeypatch) -> Callable[..., Result]:
     """`winnow train` on the smallest configuration with some keys replaced, refused before any weight is read."""
 
     def launched(*arguments: str, toml: str | None = None, task: dict | None = None, **changes: Any) -> Result:
-        monkeypatch.setattr("winnow.training.setup.load.load", lambda *a, **k: pytest.fail("a model was loaded"))
+        monkeypatch.setattr("winnow.training.load.load", lambda *a, **k: pytest.fail("a model was loaded"))
         config = smallest(**changes)
         file = write_config(tmp_path / "run.toml", config | ({"task": task} if task else {}))
         if toml is not None:
@@ -307,7 +307,7 @@ def test_a_file_whose_function_takes_the_wrong_arguments(refusal, file):
 
 @pytest.mark.parametrize(("key", "arguments"), [(key, arguments) for key, (_, arguments) in MEMBERS.items()])
 def test_an_object_that_takes_the_wrong_arguments(smallest, monkeypatch, key, arguments):
-    monkeypatch.setattr("winnow.training.setup.load.load", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("winnow.training.load.load", lambda *a, **k: pytest.fail("a model was loaded"))
     for wrong in (lambda one, two, three: 0.0, lambda *anything: 0.0, max):
         with refused(ConfigError, key=key, code="config.registration") as error:
             winnow.train(**smallest(**named(key, wrong)), watch=lambda event: None)
@@ -438,6 +438,6 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
 
 
 def test_an_engine_without_its_package_is_refused_before_a_model_is_read(refusal, monkeypatch):
-    monkeypatch.setattr("winnow.training.setup.resolve.is_installed", lambda package: False)
+    monkeypatch.setattr("winnow.training.resolve.is_installed", lambda package: False)
     error = refusal("--set", "rollout.engine=vllm")
     check_refusal(error, "winnow-rl[vllm", "native", key="rollout.engine", code="config.not_installed")

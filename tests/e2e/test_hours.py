@@ -13,11 +13,11 @@ from test_life import assert_same, checkpoints, evaluations
 
 import winnow
 from winnow.config_file import validate
+from winnow.core.events import Notice
 from winnow.engines.native.engine import native
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.progress import Notice
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 MINUTE = 1 / 60  # of an hour
 

@@ -21,10 +21,10 @@ import winnow
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
 from winnow.config_file import validate
+from winnow.core.events import Evaluated, Notice, Started
 from winnow.engines.native.engine import native
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.progress import Evaluated, Notice, Started
 
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
 

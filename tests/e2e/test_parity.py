@@ -8,9 +8,9 @@ import re
 import pytest
 
 import winnow
+from winnow.core.events import AlarmRaised, Started
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
-from winnow.training.progress import AlarmRaised, Started
 
 
 class Stale(HuggingFace):

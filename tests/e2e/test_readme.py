@@ -25,7 +25,7 @@ from winnow.recipes import find_config, recipe_paths
 from winnow.records import PromptStats
 from winnow.registry import members
 from winnow.state.logbook import read_metrics
-from winnow.training.setup.resolve import resolve_file, resolve_members
+from winnow.training.resolve import resolve_file, resolve_members
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/commands.md", "docs/members.md", "configs/README.md")

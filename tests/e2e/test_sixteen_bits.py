@@ -18,8 +18,8 @@ from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.logbook import read_metrics
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.resolve import resolve_members, with_dtype
+from winnow.training.budget import plan_devices
+from winnow.training.resolve import resolve_members, with_dtype
 
 ROUNDED = {"dtype": "bfloat16"}
 PURE = {"master_weights": False, "stochastic_rounding": True}
@@ -98,7 +98,7 @@ def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(settings, tmp_
     """
     found = {}
     for name, options, room in (("own", {}, True), ("exact", ROUNDED, True), ("copy", ROUNDED, False)):
-        monkeypatch.setattr("winnow.training.setup.build.plan_devices", with_room(room=room))
+        monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))
         keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}, "prompt": {}}
         rollout = {**keys["rollout"], "engine": {"use": "native", **options}}
         evaluate = {"problems": 8, "rollouts_per_prompt": 4}

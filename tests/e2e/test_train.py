@@ -10,9 +10,9 @@ import pytest
 
 import winnow
 from winnow.config_file import validate
+from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
-from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def run(config, **more):

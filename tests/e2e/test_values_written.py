@@ -9,10 +9,10 @@ import pytest
 
 import winnow
 from winnow.commands.show import Choice, format_rollouts
+from winnow.core.critic import describe_values
+from winnow.core.events import Notice
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.training.critic import describe_values
-from winnow.training.progress import Notice
 
 
 @pytest.fixture

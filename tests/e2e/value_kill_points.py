@@ -40,14 +40,14 @@ CRITIC = {
 
 PHASES = [
     phase("in pretraining, between two of its updates", "learner.value_model:Critic.step", landmark="1", after=True),
-    phase("in pretraining, it has learned", "training.step:train_critic", landmark="1", after=True),
-    phase("values read", "training.step:fill_values", after=True),
+    phase("in pretraining, it has learned", "core.step:train_critic", landmark="1", after=True),
+    phase("values read", "core.step:fill_values", after=True),
     phase("between two of its updates", "learner.value_model:Critic.step", call=2, after=True),
-    phase("it has learned, the policy has not", "training.step:train_critic", after=True),
+    phase("it has learned, the policy has not", "core.step:train_critic", after=True),
     phase("the policy has learned", "learner.learner:Learner.step", after=True),
 ]
 WRITES = [written("moments written", "checkpoint:write_tensors", after=True)]
-UNDER_WAY = [phase("beside sampling", "training.sampling.rounds:sample", after=True, landmark="1")]
+UNDER_WAY = [phase("beside sampling", "core.sample:collect", after=True, landmark="1")]
 
 
 # And the steps at which they strike one run.

@@ -22,21 +22,20 @@ from torch import Tensor
 
 import winnow
 from winnow.config import ModelSection
+from winnow.core.mismatch import percentile_999
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native.engine import native
 from winnow.engines.sampling import ascending_sums, choose
 from winnow.learner.adamw import stochastically_rounded
-from winnow.learner.gradient_norms import Matrix
 from winnow.learner.learner import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.models.device import set_deterministic
 from winnow.models.load import Loaded, load
-from winnow.records import Batch, Group, Prompt, Rollout, Sampling, TrainingSequence
+from winnow.records import Batch, Group, Matrix, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.seeds import generator
 from winnow.state.logbook import read_metrics
 from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
-from winnow.training.tally import percentile_999
 
 DEVICE = os.environ.get("WINNOW_TEST_GPU", "cuda")
 CUDA = DEVICE == "cuda"

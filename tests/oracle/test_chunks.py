@@ -14,8 +14,8 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.seeds import Rng
 from winnow.testing import group_of
-from winnow.training.setup.budget import budget
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import budget
+from winnow.training.resolve import resolve_members
 
 RNG = Rng(("test",))
 

@@ -17,7 +17,7 @@ from winnow.errors import ConfigError
 from winnow.records import Draw, KeptRollouts
 from winnow.seeds import generator
 from winnow.state.logbook import read_metrics, read_rows
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 PROMPTS, COUNT, DRAWS = 40, 8, 4_000
 VALUES = 1 + np.sin(np.linspace(0.0, np.pi, PROMPTS))  # of which the mean is estimated; largest in the middle

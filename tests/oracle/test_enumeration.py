@@ -17,7 +17,7 @@ from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
 from winnow.algos.gae import gae
 from winnow.algos.selectors import max_variance, threshold
 from winnow.algos.weighting import accepted, constant, token, unbiased
-from winnow.learner.batches import make_batches
+from winnow.core.batches import make_batches
 from winnow.records import KeptRollouts
 from winnow.seeds import Rng
 from winnow.testing import group_of

@@ -14,7 +14,7 @@ from winnow.budget.rounds import balanced, distribution, pilot_commit, positive,
 from winnow.options import bind
 from winnow.registry import members
 from winnow.testing import group_of
-from winnow.training.setup.factors import credits_of
+from winnow.training.factors import credits_of
 
 FIVE = (0.05, 0.25, 0.5, 0.75, 0.95)
 RULES = {

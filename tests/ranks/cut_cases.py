@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from winnow import ranks
+from winnow.core.cuts import make_cut
 from winnow.families import CUT
 from winnow.options import bind
 from winnow.ranks import deal
 from winnow.records import Group, Prompt, Rollout
 from winnow.registry import resolve
-from winnow.training.sampling.cuts import make_cut
 
 LENGTHS = {"a": [3, 9, 4], "b": [7], "c": [2, 2, 8, 5], "d": []}
 

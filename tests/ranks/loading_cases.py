@@ -21,8 +21,8 @@ from winnow.learner.policy import FrozenCopy, Reference
 from winnow.learner.sharding import gather_whole, local_share
 from winnow.models.load import Loaded, load_tokenizer
 from winnow.models.saved_weights import SavedWeights
-from winnow.training.setup.load import engine_context, load_model
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.load import engine_context, load_model
+from winnow.training.resolve import resolve_members
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ def loaded(config: Mapping[str, Any], folder: Path) -> Read:
     copies = list[Any]()
     learner, found = _learner(config, lambda context: copies.append(context.copy_model()))
     shares = learner.shares()
-    shares.written(lambda: learner.write_model(folder, found.files, shares))
+    shares.written(lambda: learner.write_model(folder, found.files, shares.read))
     parameters = dict(learner.model.model.named_parameters())
     return Read(
         whole={name: (str(p.dtype), _array(gather_whole(p))) for name, p in parameters.items()},

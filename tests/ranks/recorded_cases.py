@@ -17,7 +17,7 @@ from winnow.config_file import validate
 from winnow.errors import RankError
 from winnow.learner import gradient_sums
 from winnow.records import Batch
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 
 def debug_level() -> str:

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from winnow.config_file import validate
+from winnow.core import collect
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.sharding import gather_whole
 from winnow.records import Group
 from winnow.training.fit import fit
-from winnow.training.sampling import collect
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ahead_lives import ENGINE, POINTS, chaos
 
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 CASE = "ahead_cases:ran"
 STEPS = 4

@@ -18,7 +18,7 @@ from winnow.learner.learner import make_learner
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 CASE = "loading_cases:loaded"
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}

@@ -14,14 +14,13 @@ import torch
 from exact_norms import float64_norms
 from winnow import ranks
 from winnow.config_file import validate
+from winnow.core.members import Members
 from winnow.learner.learner import Learner, make_learner, shard_learner
-from winnow.learner.model_input import PromptAndRollout
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.load import load_tokenizer
-from winnow.records import Batch, Prompt, Rollout, TrainingSequence
-from winnow.training.setup.load import divides_policy, load_model
-from winnow.training.setup.members import Members
-from winnow.training.setup.resolve import resolve_members
+from winnow.records import Batch, Prompt, PromptAndRollout, Rollout, TrainingSequence
+from winnow.training.load import divides_policy, load_model
+from winnow.training.resolve import resolve_members
 
 GVM = (23, 12, 6, 5, 2, 0)  # kept rollouts of six prompts
 Tensors = dict[str, np.ndarray]

@@ -14,7 +14,7 @@ from winnow.config_file import load, read_toml, validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, accepted_value
 from winnow.recipes import recipe_paths
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 
 def write(tmp_path, text):

@@ -31,6 +31,7 @@ from winnow.commands.train.on_ray import train_on_worker
 from winnow.config import Config
 from winnow.config_file import load, validate
 from winnow.config_keys import keys
+from winnow.core.loop import check_skipped
 from winnow.engines.freshness import check_newer
 from winnow.engines.sampling import choose, to_host
 from winnow.engines.stopping import split_stops
@@ -48,12 +49,11 @@ from winnow.tasks.chat import chat_texts
 from winnow.tasks.problems import check_only_test, listed
 from winnow.tasks.rows import read_rows
 from winnow.tasks.source import read_hub
-from winnow.training.fit import check_skipped
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 from winnow.user_code import load_function
-from winnow.verify import Verifiers
 from winnow.verify.failures import RecentVerdicts, check_restart
 from winnow.verify.sandbox import choice, interpreter
+from winnow.verify.verifiers import Verifiers
 from winnow_lab.compare.inputs import named_inputs
 from winnow_lab.costs import costs_of_profile, read_costs
 from winnow_lab.report.server import ReportServer

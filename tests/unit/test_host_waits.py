@@ -13,10 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import winnow.engines  # noqa: F401  # registers native
 from pretended_device import Pretended, pretended_device
 from value_models import FORMS, ValueModels
 from winnow.config_file import validate
+from winnow.core.critic import CriticTally
+from winnow.core.members import Members
+from winnow.core.mismatch import Parity
+from winnow.core.tally import Tally
 from winnow.engines.base import EngineContext, Tolerance
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
@@ -24,11 +27,8 @@ from winnow.learner.learner import Learner, make_learner
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.testing import tiny
-from winnow.training.critic import CriticTally
-from winnow.training.setup.load import load_model
-from winnow.training.setup.members import Members
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.tally import Parity, Tally
+from winnow.training.load import load_model
+from winnow.training.resolve import resolve_members
 
 CPU = torch.device("cpu")
 NUMBERS = torch.arange(6.0)

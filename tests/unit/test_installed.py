@@ -15,7 +15,7 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.installed import unsuitable_version
 from winnow.recipes import recipe_paths
-from winnow.training.setup import resolve
+from winnow.training import resolve
 
 REQUIRED = ["torch>=2.11", "mlflow>=3.5; extra == 'mlflow'", "trackio>=0.30; extra == 'trackio'", "???"]
 CONFIG = recipe_paths()["arithmetic"]

@@ -11,9 +11,14 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import pytest
+
 import checkout
 import winnow
 from winnow.commands import OWN
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import closure
 
 SOURCE = Path(winnow.__file__).parent
 SHIMS = {"winnow_trl", "winnow_verl", "winnow_nemo"}  # beside winnow, for other trainers
@@ -49,7 +54,8 @@ FLOORS = [
     {"environments", "models"},
     {"memory"},
     ROOMS,
-    {"training", "view"},
+    {"core", "view"},
+    {"training"},
     {"evaluation", "run_view"},
     {"trackers"},
     {"commands"},
@@ -99,6 +105,25 @@ def test_a_file_imports_only_from_lower_floors_or_its_own_room():
     assert [(str(path), name) for path, name in pairs if not may_import(place(path), name)] == []
 
 
+STEP, FILES_OF_STEP, LINES_OF_STEP = "winnow.core.step", 60, 12_000
+
+
+def test_what_a_step_imports_is_read_in_an_afternoon():
+    """In the end, with imports in functions and for type checkers; `python scripts/closure.py` shows what brings it."""
+    reached = closure.closure(closure.import_graph(closure.modules(SOURCE)), STEP)
+    assert {"winnow.records", "winnow.core.plan", "winnow.budget.selection", "winnow.core"} < reached
+    assert len(reached) <= FILES_OF_STEP
+    assert closure.lines(MODULES[name] for name in reached) <= LINES_OF_STEP
+
+
+# Families whose members are loaded by name, and packages that are imported for one of their files alone
+WITHOUT_IMPORTS = ("alarms", "core", "engines", "environments", "rewards", "tasks", "trackers", "verify")
+
+
+def test_a_package_of_members_imports_none():
+    assert [name for name in WITHOUT_IMPORTS if imported_modules(SOURCE / name / "__init__.py")] == []
+
+
 def test_every_file_has_a_floor():
     for path in FILES:
         floor_of(place(path))
@@ -109,30 +134,44 @@ def test_a_word_is_made_of_earlier_words():
     assert [(word, name) for word, name in pairs if WORDS.index(name) >= WORDS.index(word)] == []
 
 
-def module(path: Path) -> str:
-    """The dotted name of a file."""
-    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module(path): path for path in (*FILES, *LAB_FILES)}
+MODULES = {**closure.modules(SOURCE), **closure.modules(LAB)}
 
 
 def imported_modules(path: Path) -> set[str]:
     """Every module of winnow and winnow_lab that a file imports, inside a function or for a type checker too."""
-    names = set()
-    for node in nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= inner if inner <= set(MODULES) else {node.module, *inner}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names & set(MODULES) - {module(path)}
+    return closure.imported(nodes(path), MODULES) - {closure.module_of(path, SOURCE.parent)}
 
 
 def test_no_import_goes_in_a_circle():
     graph = {name: imported_modules(path) for name, path in MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def package_of(name: str) -> str:
+    """The innermost package of a module; of a module directly in winnow, the module itself."""
+    above = name.rpartition(".")[0]
+    return name if MODULES[name].stem == "__init__" or above == "winnow" else above
+
+
+def package_graph(modules: dict[str, set[str]]) -> dict[str, set[str]]:
+    """package -> the packages that its files import, of module -> imported modules."""
+    graph = defaultdict[str, set[str]](set)
+    for name, others in modules.items():
+        graph[package_of(name)] |= {package_of(other) for other in others} - {package_of(name)}
+    return graph
+
+
+def test_no_packages_import_each_other():
+    """Neither two packages, nor a package and one inside it, nor several in a circle."""
+    graph = package_graph({name: imported_modules(path) for name, path in MODULES.items()})
+    assert {"winnow.engines", "winnow.models"} < graph["winnow.engines.native"]  # a package inside another has its own
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def test_a_package_and_one_inside_it_may_not_import_each_other():
+    inner, outer = "winnow.engines.native.memory", "winnow.engines.hf"
+    with pytest.raises(graphlib.CycleError):
+        list(graphlib.TopologicalSorter(package_graph({inner: {outer}, outer: {inner}})).static_order())
 
 
 def command_of(name: str) -> str | None:
@@ -261,7 +300,7 @@ SPEAKS_OF_FLAGS = {
     "config_file.py",
     "installed.py",
     "run_view/summary.py",
-    "training/setup/gold_check.py",
+    "training/gold_check.py",
     "verify/sandbox/bwrap.py",
     "winnow_lab/profile/plan_text.py",
     "winnow_lab/sweep/process.py",

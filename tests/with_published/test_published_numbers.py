@@ -24,13 +24,12 @@ from published_rollouts import (
     prompts,
     sample,
 )
+from winnow.core.mismatch import percentile_999
 from winnow.engines.hf_generate import HuggingFace
 from winnow.engines.native.engine import native
-from winnow.learner.gradient_norms import Matrix
 from winnow.models.folder import PUBLISHED
 from winnow.models.load import Loaded, load, load_tokenizer
-from winnow.records import TrainingSequence
-from winnow.training.tally import percentile_999
+from winnow.records import Matrix, TrainingSequence
 
 pytestmark = pytest.mark.published
 

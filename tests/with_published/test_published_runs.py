@@ -20,12 +20,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import winnow
 from published_rollouts import SYSTEM, context, learned, plain, policy, prompts, sample
+from winnow.core.mismatch import percentile_999
 from winnow.engines.native.engine import native
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.folder import PUBLISHED, published_files
 from winnow.models.load import load
 from winnow.state.logbook import read_metrics
-from winnow.training.tally import percentile_999
 
 pytestmark = [pytest.mark.published, pytest.mark.timeout(1200)]
 

@@ -17,7 +17,7 @@ from winnow.models.load import load_tokenizer, model_stop_tokens
 from winnow.recipes import find_config
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 pytestmark = pytest.mark.published
 

@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
+from winnow.core.stop_signals import Stop
 from winnow.errors import ConfigError
-from winnow.training.stop_signals import Stop
 from winnow.version import __version__
 from winnow_lab.sweep.display import SweepDisplay
 from winnow_lab.sweep.loop import Sweep

@@ -29,7 +29,7 @@ from refusals import refused
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
-from winnow.trackers import TrackedRun
+from winnow.trackers.interface import TrackedRun
 from winnow.trackers.mlflow import mlflow
 
 PROGRAM = Path(__file__).with_name("run_program.py")

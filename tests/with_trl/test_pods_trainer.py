@@ -29,13 +29,13 @@ from trl.trainer import grpo_trainer
 
 from refusals import refused
 from winnow.config_file import validate
+from winnow.core.select import fill_keep
+from winnow.core.step import fill_advantages
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.registry import members
 from winnow.state.logbook import read_metrics
-from winnow.training.selection import fill_keep
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import fill_advantages
+from winnow.training.resolve import resolve_members
 from winnow_lab.replay.replaying import replay
 from winnow_trl import trainer as module
 

@@ -13,7 +13,7 @@ import pytest
 from make_log import PROMPTS, ROLLOUTS, STEPS, train
 from typer.testing import CliRunner
 
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.commands import app
 from winnow.state.logbook import read_metrics
 from winnow_lab.replay.replaying import replay

@@ -15,7 +15,7 @@ from winnow.engines.process import engine as process
 from winnow.engines.vllm.sampler import VllmEngine
 from winnow.records import StepReport
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 
 def forget() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from published_rollouts import context, engine_logprobs, learned, policy, prompts, published_folder, sample
+from winnow.core.mismatch import percentile_999
 from winnow.engines.vllm.engine import vllm
 from winnow.models.folder import PUBLISHED
 from winnow.models.load import load
-from winnow.training.tally import percentile_999
 
 pytestmark = pytest.mark.published
 

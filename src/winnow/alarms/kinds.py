@@ -1,6 +1,6 @@
 """What an alarm is: its symptom, its likely causes, the keys to change, its rule, and the evidence of one alarm.
 
-docs/alarms.md and the texts of alarms come from the declarations beside the rules (rules/). Where the numbers alone do
+docs/alarms.md and the texts of alarms come from the declarations beside the rules. Where the numbers alone do
 not identify the cause, the likely causes are the field's experience with policy-gradient methods on language models:
 entropy collapse (Cui et al. 2025, arXiv 2505.22617), prompts that are always or never solved and truncation (Yu et al.
 2025, DAPO, arXiv 2503.14476), length without gain (Liu et al. 2025, Dr. GRPO, arXiv 2503.20783), ratios and their clip
@@ -10,7 +10,7 @@ entropy collapse (Cui et al. 2025, arXiv 2505.22617), prompts that are always or
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from winnow.alarms.history import Past
@@ -42,18 +42,6 @@ class Kind:
     limits: tuple[str, ...] = ()  # the keys of [alarms] that its rule reads
     rule: Rule
     explains: tuple[str, ...] = ()  # alarms that are its consequences: none of them is raised while it holds
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """An alarm that was raised; `text` contains all of it in sentences."""
-
-    step: int  # the first at which it held
-    name: str
-    text: str
-    evidence: Mapping[str, float] = field(default_factory=dict)  # numbers by name; a metric under its own name
-    keys: Mapping[str, Any] = field(default_factory=dict)  # to check, with present values; None: not known
-    last: int = -1  # the last step at which it held; `step` while the run continues
 
 
 KINDS: list[Kind] = []  # in the order of docs/alarms.md

@@ -12,11 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from winnow.alarms.history import BLOCK, MEASURED, Past, Row
-from winnow.alarms.kinds import Alarm, Evidence, Kind
+from winnow.alarms.kinds import Evidence, Kind
 from winnow.alarms.rules import ALARMS
 from winnow.config import AlarmsSection
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.metrics import is_step
+from winnow.records import Alarm
 
 PREFIX = "alarm/"
 DEFAULTS = AlarmsSection()

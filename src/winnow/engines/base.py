@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from winnow.models.saved_weights import SavedWeights
-
 OnRollout = Callable[[Prompt, Rollout], None]
 METHODS, ATTRIBUTES = ("generate", "load", "close"), ("version", "logprob_tolerance")  # of every engine
 
@@ -46,6 +44,20 @@ class PendingRollout:
     index: int  # among its prompt's rollouts
 
 
+class WeightsInFiles(Protocol):
+    """The weights of a policy that is not loaded: `winnow.models.saved_weights.SavedWeights`."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors that are made of them."""
+
+    def read_like(self, name: str, like: Tensor) -> Tensor:
+        """A weight by name, in the precision of `like`."""
+
+    def copy_of(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+        """A copy of a module on the meta device, with these weights."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
     """The inputs from which a run makes its engine."""
@@ -56,7 +68,7 @@ class EngineContext:
     max_rollouts_at_once: int
     cache_bytes: int | None = None  # memory that the plan leaves for keys and values; None: there is no plan
     sharded: bool = False  # the policy gets divided among ranks, so the engine needs a copy of it
-    saved: SavedWeights | None = None  # where `model` is on the meta device: its weights
+    saved: WeightsInFiles | None = None  # where `model` is on the meta device: its weights
     context_tokens: int | None = None  # limit of a prompt and its rollout together; None: the model's limit
     exact_evaluation: bool = True  # the memory plan has room for evaluations in the policy's precision
 

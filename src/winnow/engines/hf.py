@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def memory(demand: Demand) -> Iterator[MemoryPart]:
     """A copy of the weights, and a key and value cache that repeats the prompt for every rollout."""
-    from winnow.engines.native.memory import KVCacheSpec
-    from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
+    from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, KVCacheSpec, fewer_at_once, forward_parts
     from winnow.memory.plan import MemoryPart
     from winnow.models.meta import weight_bytes
 

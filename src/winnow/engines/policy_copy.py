@@ -1,9 +1,12 @@
-"""The weights that an engine samples with: its own copy of the policy, and the memory of a pass through it."""
+"""The weights that an engine samples with: its own copy of the policy, and the memory of a pass through it and of its
+cache of keys and values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +20,8 @@ from winnow.memory.plan import MemoryPart
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from winnow.models.meta import MetaModel
+
 
 # By the precision of an engine's weights: in 16 bits about twice the gaps of SmolLM2-135M, which are up to 22 times
 # those of the bundled policy (docs/engines.md). A format rounds logits, which are larger in larger models, and a token
@@ -28,6 +33,34 @@ TOLERANCES = {
     torch.float16: Tolerance(mean=0.01, tail=0.1),  # 3 bits more than bfloat16
     torch.bfloat16: Tolerance(mean=0.08, tail=0.8),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSpec:
+    """The cache of one token: in every layer, keys and values of `heads` heads of `width` numbers."""
+
+    layers: int
+    heads: int  # key-value heads; several query heads may share one
+    width: int  # numbers per head
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, model: MetaModel, dtype: torch.dtype | None = None) -> Self:
+        """The cache of a model, in its weights' precision or in `dtype`."""
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        return cls(
+            layers=config.num_hidden_layers,
+            heads=getattr(config, "num_key_value_heads", None) or heads,
+            width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=dtype or model.dtype,
+            device=model.device,
+        )
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.layers * self.heads * self.width * self.dtype.itemsize
 
 
 class PolicyCopy:

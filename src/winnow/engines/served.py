@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
-from winnow.engines.base import Engine, EngineContext, OnRollout
+from winnow.engines.base import Engine, EngineContext, OnRollout, WeightsInFiles
 from winnow.engines.freshness import check_names
 from winnow.models.adapter import (
     adapter_config,
@@ -29,7 +29,6 @@ from winnow.models.adapter import (
     plain_names,
     trained_parameters,
 )
-from winnow.models.saved_weights import SavedWeights
 from winnow.models.tensor_file import WeightsOnRead
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -65,7 +64,7 @@ class ServerEngine:
     With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.
     """
 
-    def __init__(self, server: Server, model: Any, *, adapter: bool, saved: SavedWeights | None = None) -> None:
+    def __init__(self, server: Server, model: Any, *, adapter: bool, saved: WeightsInFiles | None = None) -> None:
         """`saved` has the weights of a model on the meta device."""
         self._server, self._model = server, model
         self._adapter = adapter_names(model) if adapter else {}
@@ -109,7 +108,7 @@ class ServerEngine:
         """See `Engine`."""
         self._server.close()
 
-    def _first_weights(self, saved: SavedWeights | None) -> MadeOnRead:
+    def _first_weights(self, saved: WeightsInFiles | None) -> MadeOnRead:
         if saved is None and not self._adapter:
             return served_weights(self._model, {})
         base: dict[str, Callable[[], Tensor]] = {}

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from winnow.algos.intervals import Interval, PairedTest, of_difference, paired_test
+from winnow.core.evaluation import Category, judged_row
 from winnow.errors import DataError
 from winnow.evaluation.folder import (
     AGAINST,
@@ -27,7 +28,6 @@ from winnow.evaluation.folder import (
     read_settings,
     read_tasks,
 )
-from winnow.training.evaluation import Category, judged_row
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
 

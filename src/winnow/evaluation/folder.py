@@ -26,12 +26,12 @@ from typing import Any, Self
 import pydantic
 
 from winnow.config import Section, leaves
+from winnow.core.evaluation import Judged, judged_row
 from winnow.errors import DataError, resumable
 from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, errors_as, opened, replace_file, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
-from winnow.training.evaluation import Judged, judged_row
 
 Row = Mapping[str, Any]
 

@@ -14,11 +14,7 @@ import numpy as np
 from winnow.algos.intervals import Interval, of_average, over_problems
 from winnow.algos.pass_at_k import is_tied
 from winnow.config import Config
-from winnow.evaluation.folder import Row, group_by_problem
-from winnow.evaluation.settings import reward_label, uses_task_defaults
-from winnow.options import hide_secrets
-from winnow.records import FloatArray
-from winnow.training.evaluation import (
+from winnow.core.evaluation import (
     Category,
     Judged,
     Votes,
@@ -32,7 +28,11 @@ from winnow.training.evaluation import (
     sampled_metrics,
     with_prefix,
 )
-from winnow.training.setup.prompts import evaluation_sampling
+from winnow.core.run import evaluation_sampling
+from winnow.evaluation.folder import Row, group_by_problem
+from winnow.evaluation.settings import reward_label, uses_task_defaults
+from winnow.options import hide_secrets
+from winnow.records import FloatArray
 
 SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults
 

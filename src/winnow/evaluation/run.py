@@ -17,6 +17,9 @@ from typing import Any
 import torch
 
 from winnow.config import Config, dump
+from winnow.core.evaluation import collect_rollouts, greedy_sampling
+from winnow.core.members import Members
+from winnow.core.run import evaluation_sampling
 from winnow.engines.base import Engine, make_engine
 from winnow.errors import DataError
 from winnow.evaluation.folder import EvaluationFolder, rows_of
@@ -28,22 +31,19 @@ from winnow.records import Prompt, Rollout
 from winnow.state.log import encode
 from winnow.state.resume import digests
 from winnow.tasks.dialogue import Dialogue
-from winnow.training.evaluation import collect_rollouts, greedy_sampling
-from winnow.training.sampling.turns import with_environment
-from winnow.training.setup.advice import missing_answer_forms
-from winnow.training.setup.load import engine_context, load_model
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import (
+from winnow.training.advice import missing_answer_forms
+from winnow.training.load import engine_context, load_model
+from winnow.training.prompts import (
     FirstPrompt,
     dialogue_of,
-    evaluation_sampling,
     held_out_problems,
     prompt_tokenizer,
     render_prompts,
     with_call_form,
 )
-from winnow.training.setup.resolve import check_installed, resolve_members
-from winnow.verify import Verifiers
+from winnow.training.resolve import check_installed, resolve_members
+from winnow.training.turns import with_environment
+from winnow.verify.verifiers import Verifiers
 from winnow.version import __version__
 
 # Rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less than

@@ -19,7 +19,7 @@ from winnow.families import FAMILIES, TASK
 from winnow.metrics import distinct
 from winnow.registry import members, resolve
 from winnow.state.saved_runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of
-from winnow.training.setup.resolve import reward_spec
+from winnow.training.resolve import reward_spec
 from winnow.view.text import sanitize
 
 WORDING = ("template", "system", "suffix", "template_options")  # keys of `prompt` that belong together

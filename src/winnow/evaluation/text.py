@@ -8,11 +8,11 @@ import numpy as np
 
 from winnow.algos.intervals import Interval
 from winnow.config import EvaluateSection
+from winnow.core.evaluation import judged_row
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
 from winnow.evaluation.folder import Row
 from winnow.evaluation.result import SAMPLING, Average, EvaluationResult, averages
 from winnow.evaluation.settings import declared_reward, reward_label
-from winnow.training.evaluation import judged_row
 from winnow.view.text import format_percent, quote, sanitize, shorten
 
 EXAMPLES = 5

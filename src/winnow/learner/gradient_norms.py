@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -33,9 +32,7 @@ from winnow.learner.model_input import AnySequence, predictors, side_by_side, ta
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import is_sharded, reshard
-from winnow.records import FloatArray
-
-Matrix = Literal["embedding", "output_head"]
+from winnow.records import FloatArray, Matrix
 
 
 def gradient_norms(

@@ -16,19 +16,18 @@ from torch import Tensor, nn
 
 from winnow import ranks
 from winnow.config import Config, TrainedCritic
-from winnow.learner.gradient_norms import Matrix
 from winnow.learner.model_input import AnySequence
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import FrozenAdapter, FrozenCopy, Policy, Reference
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sequence_model import PerSequence, per_token
+from winnow.learner.sequence_model import per_token
 from winnow.learner.sharding import SharesToWriter
 from winnow.models.device import keeps_masters, side_stream
 from winnow.models.load import Loaded, load, padding
 from winnow.models.meta import shapes_of
 from winnow.models.save import write_model_folder
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, TrainingSequence
+from winnow.records import Batch, FloatArray, Matrix, MicroBatch, PerSequence, PolicyOutput, TrainingSequence
 
 
 def compute_logprobs(
@@ -109,6 +108,11 @@ class Learner(Trained[Policy]):
         (values,) = per_token(self.model, [sequences], self.model.values, what="values")
         return values
 
+    def logprobs(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
+        """Log-probs [L] of each sequence by its key, under the present weights."""
+        (of_policy,) = logprobs(self.model, [sequences])
+        return of_policy
+
     def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Log-probs [L] of each sequence by its key, under the reference model."""
         assert self.reference is not None, "make_learner was called with reference=True"
@@ -167,13 +171,13 @@ class Learner(Trained[Policy]):
         parameters = {f"{PARAMETER}{name}": parameter for name, parameter in read.items()}
         return SharesToWriter({**parameters, **self.state(), **more})
 
-    def write_model(self, path: Path, files: Mapping[str, bytes], shares: SharesToWriter) -> dict[str, str]:
+    def write_model(self, path: Path, files: Mapping[str, bytes], read: Callable[[str], Tensor]) -> dict[str, str]:
         """Write the policy as a Hugging Face model folder, and return the digests of its large files; see
-        models/save.py.
+        models/save.py. `read` is that of `shares`.
         """
         if self._shapes is None:
             return write_model_folder(self.model.model, files, path)
-        return write_model_folder(self._shapes, files, path, lambda name: shares.read(f"{PARAMETER}{name}"))
+        return write_model_folder(self._shapes, files, path, lambda name: read(f"{PARAMETER}{name}"))
 
     def on_side_stream(self) -> AbstractContextManager[object]:
         """A context in which another thread may read the tensors as they are now; see models/device.py."""

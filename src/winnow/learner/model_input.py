@@ -21,19 +21,12 @@ from transformers import DynamicCache
 
 from winnow.learner import packing
 from winnow.models.device import to_device
-from winnow.records import BoolArray, IntArray, Prompt, Rollout, TrainingSequence
+from winnow.records import BoolArray, IntArray, PromptAndRollout, TrainingSequence
 
 Layout = Literal["padded", "shared", "packed"]  # "shared" falls back to padded where sharing does not pay
 
 WORTHWHILE = 0.9  # share of the tokens: two passes that save less are no faster than one
 SHORT = 256  # completion tokens up to which attention is cheap, masked or not
-
-
-class PromptAndRollout(NamedTuple):
-    """A sequence that is read and not trained on."""
-
-    prompt: Prompt
-    rollout: Rollout
 
 
 AnySequence = TrainingSequence | PromptAndRollout

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -36,19 +35,10 @@ from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.meta import number_of
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import Batch, MicroBatch
+from winnow.records import Batch, MicroBatch, UpdateResult
 from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """Result of one update."""
-
-    grad_norm: float  # before clipping, over all parameters
-    learning_rate: float
-    skipped: bool  # True when the parameters did not change
 
 
 class Optimizer:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from winnow.learner.gradient_norms import Matrix, gradient_norms
+from winnow.learner.gradient_norms import gradient_norms
 from winnow.learner.head import default_chunk_tokens, token_logprobs
 from winnow.learner.model_input import AnySequence, targets
 from winnow.learner.policy_module import VALUE_HEAD, PolicyModule
@@ -30,7 +30,7 @@ from winnow.models.adapter import (
 )
 from winnow.models.device import to_device
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import FloatArray, MicroBatch, PolicyOutput
+from winnow.records import FloatArray, Matrix, MicroBatch, PolicyOutput
 
 
 class Policy(SequenceModel):

@@ -20,7 +20,7 @@ from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sharding import reshard, shard
 from winnow.models.backbone import reads_in_pieces
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import FloatArray, MicroBatch, TrainingSequence
+from winnow.records import MicroBatch, PerSequence, TrainingSequence
 
 
 class SequenceModel(ABC):
@@ -80,9 +80,6 @@ class SequenceModel(ABC):
     def hidden_states(self, backbone: nn.Module, mb: MicroBatch) -> Tensor:
         """[T, H] hidden states that predict each completion token."""
         return hidden_states(backbone, mb.sequences, pad_token=self.pad_token, layout=mb.layout or self.layout)
-
-
-PerSequence = Mapping[tuple[int, int], FloatArray]  # sequence key -> [L]
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from winnow.learner.learner import Learner
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sequence_model import PerSequence, SequenceModel, per_token
+from winnow.learner.sequence_model import SequenceModel, per_token
 from winnow.models.adapter import (
     VALUES,
     adapter_on,
@@ -32,7 +32,7 @@ from winnow.models.adapter import (
 from winnow.models.device import keeps_value_masters
 from winnow.models.load import Loaded, padding
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import MicroBatch, TrainingSequence
+from winnow.records import MicroBatch, PerSequence, TrainingSequence
 
 PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor's name, after VALUE_MODEL
 

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.alarms import Alarm, alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
+from winnow.records import Alarm
 from winnow.run_view.configuration import changes_in, evaluations, heading
 from winnow.state.folder import FOLDER, SWEEP, find, is_checkpoint_path
 from winnow.state.log import METRICS

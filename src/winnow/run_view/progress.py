@@ -16,12 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from winnow.alarms import Alarm
+from winnow.core.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.errors import ConfigError
 from winnow.metrics import per_prompt_metric
-from winnow.records import StepReport
+from winnow.records import Alarm, StepReport
 from winnow.state.log import plain
-from winnow.training.progress import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.view.text import (
     WIDTH,

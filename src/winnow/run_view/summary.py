@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from winnow.alarms import Alarm, alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.errors import DataError
 from winnow.metrics import is_step, per_prompt_metric
+from winnow.records import Alarm
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.state.logbook import totals
 from winnow.view.text import format_accuracies, format_count, format_decimal, format_duration, format_percent, wrap

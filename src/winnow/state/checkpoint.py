@@ -98,7 +98,7 @@ def save(
     state: Mapping[str, Any],
     keep_last: int,
     logs: Mapping[str, Mark] = MappingProxyType({}),
-    known: Checkpoint | None = None,
+    known: Path | None = None,
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
@@ -126,7 +126,7 @@ def save(
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += clear_leftovers(folder)
-        while not _is_saved(final, folder, hashed=known is None or known.path != final):
+        while not _is_saved(final, folder, hashed=known != final):
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
                 _check_room(folder)

@@ -5,7 +5,7 @@
       metrics.jsonl     one row per step; see logbook.py
       rollouts/         one file per step; see rollout_files.py
       checkpoints/      step-000010/ ...; see checkpoint.py
-      answers/          of an environment, with environment.recorded; see training/sampling/answers.py
+      answers/          of an environment, with environment.recorded; see training/answers.py
       .lock             held with flock while a process writes here
 
 This module imports no torch.

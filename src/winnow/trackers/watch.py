@@ -14,14 +14,7 @@ from dataclasses import dataclass, field
 
 from winnow import ranks
 from winnow.config import TrackSection, dump
-from winnow.errors import StoppedBySignal
-from winnow.metrics import distinct
-from winnow.options import hide_secrets
-from winnow.records import StepReport
-from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
-from winnow.trackers.interface import Status, without_secrets
-from winnow.trackers.items import Pictures, Samples, size_of_log
-from winnow.training.progress import (
+from winnow.core.events import (
     AlarmRaised,
     Ended,
     Evaluated,
@@ -33,8 +26,15 @@ from winnow.training.progress import (
     Watch,
     ignore_event,
 )
-from winnow.training.setup.members import Members
-from winnow.training.stop_signals import stop_signals
+from winnow.core.members import Members
+from winnow.core.stop_signals import stop_signals
+from winnow.errors import StoppedBySignal
+from winnow.metrics import distinct
+from winnow.options import hide_secrets
+from winnow.records import StepReport
+from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
+from winnow.trackers.interface import Status, without_secrets
+from winnow.trackers.items import Pictures, Samples, size_of_log
 
 UNFINISHED = 5.0  # seconds that trackers have after an error or a signal, whose sender may soon send SIGKILL
 OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwhile, and only up to that limit

@@ -1,1 +1,1 @@
-"""Resolves a configuration into members and a run, and trains it: start reading at step.py."""
+"""From a configuration to a run that trains: members, checks, prompts, memory, models, engine."""

@@ -1,73 +1,29 @@
-"""`fit`: resume, plan, take a step, evaluate every k steps, save every m, stop.
-
-All of this but the step itself happens between two steps.
-
-Notices report where a run resumes and when training of the policy starts. Signs of trouble are alarms
-(winnow.alarms), or errors where the run cannot continue.
+"""`fit`: from a configuration's members to a trained model. It opens or resumes the run's folder, builds the run, and
+trains it in the loop of core/loop.py. Notices report where a run resumes.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from winnow import ranks
-from winnow.config import Config
-from winnow.engines.base import evaluating
-from winnow.errors import ConfigError, RankError, RunFolderError, StoppedBySignal, UpdateError
+from winnow.core.events import Ended, Notice, PhaseBegan, Watch, call_each, ignore_event, without_repeats
+from winnow.core.loop import Result, train
+from winnow.core.members import Members
+from winnow.core.progress import Now, Phases, TrainingClock
+from winnow.errors import ConfigError
 from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
-from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import RunFolder
 from winnow.state.log import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
-from winnow.training.critic import is_pretraining
-from winnow.training.evaluation import evaluate
-from winnow.training.metrics import completion_tokens, prompt_tokens
-from winnow.training.named_rollouts import measure_mismatch
-from winnow.training.probe import plan
-from winnow.training.progress import (
-    AlarmRaised,
-    Ended,
-    Evaluated,
-    Notice,
-    Now,
-    PhaseBegan,
-    Phases,
-    Started,
-    TrainingClock,
-    Watch,
-    call_each,
-    ignore_event,
-    without_repeats,
-)
-from winnow.training.run import Progress, Run
-from winnow.training.saving import Boundary, begin_save, reached, rescued, save, untouched
-from winnow.training.setup.build import Built, build, threads_of_rank
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import evaluation_sampling
-from winnow.training.step import train_step
-from winnow.training.stop_signals import Stop, stop_signals
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a run."""
-
-    folder: Path
-    model: Path | None  # the newest checkpoint, a Hugging Face model folder; None where no step was done
-    steps: int  # done; fewer than configured where `max_hours` or a signal ended the run
-    interrupted: bool  # a signal ended the run early; a resume continues it
+from winnow.training.build import build, threads_of_rank
 
 
 def fit(
@@ -81,7 +37,7 @@ def fit(
     """Train to the last step, or for `max_hours` by the clock `now`. The run folder then has everything that a resume
     from its newest checkpoint needs.
 
-    `watch`, or each of several, is called with every event (`Event` of progress.py), on the rank that writes.
+    `watch`, or each of several, is called with every event (`Event` of core/events.py), on the rank that writes.
 
     A resume needs the configuration that the run was started with, except for keys that may always change. It may also
     change the keys in `allow_change`.
@@ -136,7 +92,7 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             since = evaluated_since([*folder.before.get("changes", []), *recorded(changes)])
             rows = ranks.from_writer(run.logbook.metrics, doing="reading the log")
             progress.alarms.remember(rows, evaluated_since=since)
-            result = _train(built, first_step=done, evaluated=evaluated, watch=watch)
+            result = train(run, progress, first_step=done, evaluated=evaluated, watch=watch, devices=built.devices)
             watch(Ended(result.steps, result.model, result.interrupted))
             return result
         finally:
@@ -180,171 +136,6 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
     return saved, inputs, changes
 
 
-def _train(built: Built, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
-    """Train from the boundary before `first_step` to the end of the run, step by step.
-
-    `evaluated`: the log already has the evaluation at that boundary.
-    """
-    run, progress = built.run, built.progress
-    config = run.config
-    watch(Started(run.folder, first_step, config.steps, built.devices, config.max_hours))
-    done = first_step
-
-    def advance(step: int) -> None:
-        if _evaluation_is_due(config, progress.clock, step) and not (evaluated and step == first_step):
-            _evaluate(run, progress, step, watch)
-        if not ranks.any_rank(stop.requested):
-            with progress.clock.step():
-                progress.phases.step = step
-                plan(run, progress, step)
-                report = train_step(run, progress, step)
-            _report_step(config, progress, report, watch)
-            check_skipped(run, step)
-
-    alone = ranks.count() == 1  # several ranks agree between two steps, as none can leave a step without the others
-    with stop_signals(now=config.checkpoint.on_signal == "now" and alone) as stop:
-        for step in _steps(config, progress.clock, first_step, watch):
-            before = Boundary.of(run, progress, step)
-            if not ranks.any_rank(stop.requested):
-                _unless_signalled(run, progress, before, stop, partial(advance, step))
-            if ranks.any_rank(stop.requested):
-                after = reached(run, progress, before)
-                assert after is not None, "a signal ends a step before its first update or after its last"
-                model = _save(run, progress, after, watch) if after.step else None
-                return Result(run.folder, model, after.step, interrupted=True)
-            done = step + 1
-            if _checkpoint_is_due(config, progress.clock, done):
-                _try_to_save(run, progress, done, watch)
-        last = Boundary.of(run, progress, done)
-        model = _save(run, progress, last, watch)
-        whole = evaluated and first_step == done
-        if not whole and not ranks.any_rank(stop.requested):
-            whole = _unless_signalled(run, progress, last, stop, partial(_evaluate, run, progress, done, watch))
-            for alarm in progress.alarms.at_end(done) if whole else ():
-                watch(AlarmRaised(alarm))
-    return Result(run.folder, model, done, interrupted=not whole)
-
-
-def _report_step(config: Config, progress: Progress, report: StepReport, watch: Watch) -> None:
-    """Pass a finished step to the watch, with the alarms that began in it and its notices."""
-    watch(report)
-    for alarm in progress.alarms.begun:
-        watch(AlarmRaised(alarm))
-    for text in step_notices(config, report):
-        watch(Notice(text))
-
-
-def _steps(config: Config, clock: TrainingClock, first: int, watch: Watch) -> Iterator[int]:
-    """The steps from `first` to the last one, or to the first boundary at which `max_hours` are over."""
-    steps, hours = config.steps, config.max_hours
-    for step in range(first, steps):
-        if clock.is_over(hours):
-            watch(Notice(f"max_hours = {hours:g} of training are over: the run ends after {step} of {steps} steps"))
-            return
-        yield step
-
-
-def _evaluation_is_due(config: Config, clock: TrainingClock, step: int) -> bool:
-    """Whether to evaluate before a step: before the first one, and when one is due."""
-    every = config.evaluate
-    return step == 0 or _due(step, every.every) or clock.passed(every.every_minutes)
-
-
-def _checkpoint_is_due(config: Config, clock: TrainingClock, done: int) -> bool:
-    """Whether to save between two steps. The end of the run has a save of its own, so it is excluded here."""
-    on_time = _due(done, config.checkpoint.every) or clock.passed(config.checkpoint.every_minutes)
-    return on_time and done < config.steps and not clock.is_over(config.max_hours)
-
-
-def _unless_signalled(run: Run, progress: Progress, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
-    """Call `act` after a boundary; False where a signal ended it. An error is raised after what is intact is saved."""
-    try:
-        with rescued(run, progress, before), stop.may_leave(lambda: untouched(run, before)):
-            act()
-    except StoppedBySignal:
-        return False
-    return True
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step > 0 and step % every == 0
-
-
-def _evaluate(run: Run, progress: Progress, step: int, watch: Watch) -> None:
-    progress.phases.step = step
-    progress.phases.begin("evaluate")
-    metrics = {**_evaluation_metrics(run, progress.phases), **progress.clock.metrics("eval/training_hours")}
-    if run.config.rollout.ahead:  # nothing is under way here, and the engine has the policy's version
-        metrics |= measure_mismatch(run, step)
-    run.logbook.write_between(step, metrics)
-    progress.alarms.evaluated(metrics)
-    watch(Evaluated(step, metrics))
-
-
-def _evaluation_metrics(run: Run, phases: Phases) -> dict[str, float]:
-    """The metrics of all tasks that the run is evaluated on; eval/seconds and budget/... are totals over them."""
-    config, metrics, seconds, groups = run.config.evaluate, dict[str, float](), 0.0, list[Group]()
-    with evaluating(run.engine) as bits:
-        for task, held_out in run.held_out:
-            result = evaluate(
-                run.engine,
-                run.verifiers,
-                held_out.prompts,
-                evaluation_sampling(run.config),
-                rollouts_per_prompt=config.rollouts_per_prompt,
-                greedy=config.greedy,
-                seed=(run.seed, "evaluate"),
-                of=task,
-                on_rollout=phases.rollout_counter(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
-            )
-            metrics |= result.metrics
-            seconds += result.seconds
-            groups += [*result.sampled, *result.greedy]
-    precision = {} if bits is None else {"eval/weight_bits": float(bits)}
-    return {
-        **metrics,
-        **precision,
-        "eval/seconds": seconds,
-        "budget/evaluation_tokens": completion_tokens(groups),
-        "budget/evaluation_prompt_tokens": prompt_tokens(groups),
-    }
-
-
-def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
-    """Start a save, which is written while the next step computes. Its notices come at the next `saving.wait`."""
-
-    def done(outcome: Callable[[], Checkpoint]) -> None:
-        with _failure_as_notice(step, watch):
-            _report_notices(outcome(), watch)
-
-    with _failure_as_notice(step, watch):
-        begin_save(run, progress, Boundary.of(run, progress, step), done)
-
-
-@contextmanager
-def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
-    """A failed save inside becomes a notice: a full disk costs a checkpoint and not the run, and the next save is
-    tried as usual.
-    """
-    try:
-        yield
-    except (RunFolderError, RankError) as error:
-        watch(Notice(f"step {step}: {error}; training goes on"))
-
-
-def _save(run: Run, progress: Progress, at: Boundary, watch: Watch) -> Path:
-    progress.phases.step = at.step
-    progress.phases.begin("checkpoint")
-    saved = save(run, progress, at)
-    _report_notices(saved, watch)
-    return saved.path
-
-
-def _report_notices(saved: Checkpoint, watch: Watch) -> None:
-    for text in saved.notices:
-        watch(Notice(text))
-
-
 def start_notices(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:
     """Notices about where a run resumes, or starts again."""
     if saved is not None:
@@ -354,45 +145,3 @@ def start_notices(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> 
     if (folder.path / METRICS).exists():
         return ("an earlier launch in this folder ended before its first step was done: its logs are removed",)
     return ()
-
-
-def check_skipped(run: Run, step: int) -> None:
-    """Raise UpdateError once `update.max_skipped` updates in a row were skipped, of the policy or the value model."""
-    limit, skipped = run.config.update.max_skipped, run.learner.not_finite
-    if limit and run.critic is not None and run.critic.not_finite >= limit:
-        raise UpdateError(
-            f"step {step}: the gradients of the value model's last {run.critic.not_finite} updates were not finite, "
-            f"and all of these were skipped (update.max_skipped = {limit})",
-            remedy="lower critic.optimizer.learning_rate or look for rewards of extreme size, and resume from an "
-            "earlier checkpoint",
-            key="critic.optimizer.learning_rate",
-            code="update.not_finite",
-        )
-    if limit and skipped >= limit:
-        raise UpdateError(
-            f"step {step}: the gradients of the last {skipped} updates were not finite, and all of these were skipped "
-            f"(update.max_skipped = {limit}); the weights are those before them",
-            remedy="repair your loss, term or advantage where it computes NaN or infinity; else the policy is near "
-            "overflow: lower optimizer.learning_rate or look for rewards of extreme size, and resume from an earlier "
-            "checkpoint",
-            key="optimizer.learning_rate",
-            code="update.not_finite",
-        )
-
-
-def step_notices(config: Config, report: StepReport) -> Iterator[str]:
-    """The notices about a step that is done."""
-    if is_pretraining(config.critic, report.step) and not is_pretraining(config.critic, report.step + 1):
-        yield pretraining_notice(report)
-
-
-def pretraining_notice(report: StepReport) -> str:
-    """A notice that the policy is trained from now on, with the variance that its value model explains."""
-    notice = f"step {report.step}: critic.pretraining_steps are over: the policy learns from step {report.step + 1} on"
-    explained = report.metrics.get("critic/explained_variance", math.nan)
-    if math.isnan(explained):
-        return notice
-    return (
-        f"{notice}; before its last update the value model explained {explained:.3g} of the returns' variance (1: all, "
-        f"0: no more than a constant)"
-    )

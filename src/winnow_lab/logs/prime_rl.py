@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from winnow.metrics import distinct
-from winnow.state.foreign.log import ForeignGroup, ForeignLog, json_lines, malformed, metric, written
+from winnow.state.foreign_log import ForeignGroup, ForeignLog, json_lines, malformed, metric, written
 
 ROLLOUTS, METRICS_FILE, TRACES = "rollouts", "metrics.jsonl", "traces.jsonl"
 ALL, TRAINED = "train/all", "train/effective"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from winnow.metrics import distinct
-from winnow.state.foreign.log import json_lines, metric
+from winnow.state.foreign_log import json_lines, metric
 from winnow_lab.logs.tensorboard import MetricsLog, Scalars
 
 _EVALUATED = re.compile(r"eval/(.+)/avg_score")

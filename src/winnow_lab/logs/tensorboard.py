@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from winnow.errors import DataError
 from winnow.state.disk import check_kind, errors_as
-from winnow.state.foreign.log import ForeignGroup, ForeignLog, listed, malformed, spent, written
+from winnow.state.foreign_log import ForeignGroup, ForeignLog, listed, malformed, spent, written
 
 EVENTS = "events.out.tfevents.*"
 RECOGNIZED_BY = 2**16  # bytes of a file in which its first tags are

@@ -28,7 +28,7 @@ from winnow.errors import DataError, near_miss
 from winnow.metrics import distinct
 from winnow.records import BoolArray, FloatArray
 from winnow.state.disk import errors_as
-from winnow.state.foreign.log import (
+from winnow.state.foreign_log import (
     GROUP,
     SETTINGS,
     VERDICTS,

@@ -25,7 +25,7 @@ from winnow.errors import DataError
 from winnow.metrics import distinct
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind, errors_as
-from winnow.state.foreign.log import (
+from winnow.state.foreign_log import (
     SETTINGS,
     ForeignGroup,
     ForeignLog,

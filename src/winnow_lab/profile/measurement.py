@@ -23,6 +23,7 @@ from typing import IO, Any
 import torch
 
 from winnow.config import Config
+from winnow.core.members import Members
 from winnow.errors import ConfigError, WinnowError, format_error
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_gpu, resolve_device
@@ -30,9 +31,8 @@ from winnow.models.folder import weights_folder
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import prompt_tokenizer, render_prompts
-from winnow.training.setup.resolve import check_installed, resolve_file
+from winnow.training.prompts import prompt_tokenizer, render_prompts
+from winnow.training.resolve import check_installed, resolve_file
 from winnow_lab.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
 from winnow_lab.profile.work import (
     check_limit,

@@ -24,15 +24,15 @@ from winnow.algos.planning import (
     second_moment,
 )
 from winnow.config import Config
+from winnow.core.members import Members
 from winnow.errors import ConfigError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.memory.trained_model import policy_shapes
 from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import run_prompts
-from winnow.training.setup.resolve import resolve_file
+from winnow.training.budget import plan_devices
+from winnow.training.prompts import run_prompts
+from winnow.training.resolve import resolve_file
 from winnow_lab.costs import costs_of_profile
 from winnow_lab.profile.measurement import Profile, prepare_profile
 from winnow_lab.profile.points import PointResult, ProfileRequest, Way

@@ -21,19 +21,20 @@ import torch
 
 from winnow.algos.advantage import check_credits
 from winnow.config import Config
+from winnow.core.batches import make_batches
+from winnow.core.members import Members
+from winnow.core.run import training_sampling
 from winnow.engines.base import make_engine
 from winnow.errors import ConfigError, UpdateError
-from winnow.learner.batches import make_batches
 from winnow.learner.learner import make_learner
 from winnow.memory.usage import process_memory, reset_peak
 from winnow.models.device import keeps_masters, resolve_device, set_deterministic, set_matrix_products
 from winnow.models.load import Loaded
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng, generator
-from winnow.training.setup.load import engine_context, load_model
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import prompt_tokenizer, training_sampling
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.load import engine_context, load_model
+from winnow.training.prompts import prompt_tokenizer
+from winnow.training.resolve import resolve_members
 from winnow_lab.profile.points import Job, Point, PointResult, Work, split_evenly
 
 OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runtime
@@ -219,7 +220,7 @@ def chosen(members: Members, groups: Sequence[Group], point: Point) -> list[Grou
 
 
 def scheduled(members: Members, groups: Sequence[Group]) -> list[Batch]:
-    """The batches of a step, as in training/step.py."""
+    """The batches of a step, as in core/step.py."""
     config = members.config
     return make_batches(
         groups,

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
 from winnow.metrics import meaning

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from winnow.core.stop_signals import Stop, stop_signals
 from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
-from winnow.training.stop_signals import Stop, stop_signals
 from winnow.view.text import format_accuracies, format_duration, wrap
 from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow_lab.sweep.plan import SweepPlan, read_plan, record, reuse

@@ -26,7 +26,7 @@ from winnow.state.disk import replace_file
 from winnow.state.folder import LOCK, SWEEP, has_finished_step
 from winnow.state.resume import Digests, compare, digests
 from winnow.state.saved_runs import read_manifest
-from winnow.training.setup.resolve import check_installed, resolve_members
+from winnow.training.resolve import check_installed, resolve_members
 from winnow_lab.sweep.file import OWN_KEYS, Keys, SweepFile, configurations, locate, read_sweep_file
 from winnow_lab.sweep_folder import (
     SETTINGS,

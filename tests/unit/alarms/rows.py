@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.config import AlarmsSection
 
 

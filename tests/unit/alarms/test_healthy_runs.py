@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.config import dump
 from winnow.config_file import load
 from winnow.recipes import recipe_paths
@@ -81,7 +81,7 @@ def test_the_same_runs_raise_alarms_under_limits_that_they_pass():
 def test_a_healthy_run_raises_no_alarm_when_it_is_run(name, tmp_path):
     import winnow
     from winnow.training.fit import fit
-    from winnow.training.setup.resolve import resolve_members
+    from winnow.training.resolve import resolve_members
 
     events = []
     changes = [f'output="{tmp_path / name}"', "verify.workers=1", "threads=1", 'log.rollouts="none"']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from winnow.alarms import ALARMS
+from winnow.alarms.rules import ALARMS
 from winnow.commands.list import keys
 from winnow.config import AlarmsSection
 from winnow.metrics import METRICS

@@ -8,7 +8,8 @@ import re
 import pytest
 from rows import learning, raised, run
 
-from winnow.alarms import ALARMS, alarms_of_run
+from winnow.alarms.rules import ALARMS
+from winnow.alarms.watch import alarms_of_run
 
 FLAT = {"group__flat": 32, "group__all_wrong": 30, "group__all_correct": 2, "advantage__std": 0.0}
 IDLE = {"budget__updates": 0, "select__trained": 0, "policy__grad_norm": None}

@@ -9,7 +9,7 @@ from rows import held_out_run, raised, run
 
 from golden_files import assert_golden
 from refusals import refused
-from winnow.alarms import Alarms, alarms_of_run
+from winnow.alarms.watch import Alarms, alarms_of_run
 from winnow.config import AlarmsSection, dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError

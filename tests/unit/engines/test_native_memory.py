@@ -19,9 +19,9 @@ from winnow.engines.hf import hf
 from winnow.engines.native.cuda import pad_rows
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
-from winnow.engines.native.memory import KVCacheSpec
 from winnow.engines.native.sampler import Native
 from winnow.engines.native.scheduler import share_prompts
+from winnow.engines.policy_copy import KVCacheSpec
 from winnow.engines.requests import pending_rollouts
 from winnow.errors import EngineError
 from winnow.models.load import load_tokenizer

@@ -12,13 +12,13 @@ import torch
 import winnow
 from refusals import refused
 from winnow.config_file import validate
+from winnow.core.events import Event, Notice, Started
 from winnow.errors import ConfigError, RunFolderError
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.registry import members
-from winnow.training.progress import Event, Notice, Started
-from winnow.training.setup import resolve
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.resolve import resolve_members
+from winnow.training import resolve
+from winnow.training.budget import plan_devices
+from winnow.training.resolve import resolve_members
 
 FILE = """
 from winnow.engines.scripted import Scripted

@@ -12,7 +12,7 @@ from refusals import refused
 from winnow.environments.replay import LONGEST
 from winnow.errors import VerifierError
 from winnow.records import Group, Outcome, Prompt, Reply, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 HERE = Path(__file__).parent
 PROMPT = Prompt(id="p", tokens=np.array([1]), text="?", answer="1", task="t")

@@ -17,7 +17,7 @@ from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.evaluation.settings import EVERY, evaluation_tasks, settings_from, settings_of, source_of
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 PLANTED = """
 from pathlib import Path

@@ -26,9 +26,8 @@ from transformers import Gemma3TextConfig, Qwen2Config
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.learner import head
-from winnow.learner.gradient_norms import Matrix
 from winnow.models.adapter import add_lora
-from winnow.records import TrainingSequence
+from winnow.records import Matrix, TrainingSequence
 
 PRECISION = {torch.float64: 1e-10, torch.float32: 1e-5}
 MATRICES: tuple[Matrix, ...] = ("embedding", "output_head")

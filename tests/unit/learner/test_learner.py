@@ -121,7 +121,7 @@ def test_what_is_written_is_what_a_resume_goes_on_from(config, lora: bool, reset
     update(whole)
     whole.reset(reset)
     update(whole)
-    whole.write_model(tmp_path / "model", load(config(lora).model.path).files, whole.shares())
+    whole.write_model(tmp_path / "model", load(config(lora).model.path).files, whole.shares().read)
     save_file({name: value.clone() for name, value in whole.state().items()}, tmp_path / "state")
     resumed = learner(config(lora), saved=tmp_path / "model")
     resumed.restore(load_file(tmp_path / "state"), whole.counts())

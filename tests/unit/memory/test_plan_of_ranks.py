@@ -15,9 +15,9 @@ from winnow.commands import app
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.memory.parts import rank_advice
-from winnow.training.setup.advice import advice
-from winnow.training.setup.budget import budget
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.advice import advice
+from winnow.training.budget import budget
+from winnow.training.resolve import resolve_members
 
 GIB = 2**30
 

@@ -27,8 +27,8 @@ from winnow.models.meta import Skeleton, meta_model
 from winnow.ranks import in_runs
 from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.resolve import resolve_members, with_engine
+from winnow.training.budget import plan_devices
+from winnow.training.resolve import resolve_members, with_engine
 
 GIB = 2**30
 

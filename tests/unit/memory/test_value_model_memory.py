@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from winnow.config_file import validate
+from winnow.core.plan import plan
+from winnow.core.step import train_step
 from winnow.learner.adamw import MASTER
 from winnow.learner.optimizer import Optimizer
 from winnow.models.adapter import value_adapter
-from winnow.training.probe import plan
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.build import build
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import train_step
+from winnow.training.budget import plan_devices
+from winnow.training.build import build
+from winnow.training.resolve import resolve_members
 
 CPU = torch.device("cpu")
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}

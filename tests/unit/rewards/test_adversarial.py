@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from winnow.rewards.math_equivalence import algebra
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from adversarial import (

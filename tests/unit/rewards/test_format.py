@@ -11,7 +11,7 @@ from winnow.errors import ConfigError
 from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Rollout
 from winnow.rewards.compose import make_reward
-from winnow.training.setup.resolve import resolve_members, reward_spec
+from winnow.training.resolve import resolve_members, reward_spec
 
 PROMPT = Prompt(id="p", tokens=np.zeros(1, np.int64), text="What is 4 + 6?", answer="10", task="t")
 CONFIG = recipe_paths()["arithmetic"]

@@ -16,7 +16,7 @@ from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import ConstantAudit, admits, audit_constants, foreign_field, reasoning_gym, refuse_constants
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from adversarial import PAYLOADS

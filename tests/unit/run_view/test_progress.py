@@ -15,10 +15,9 @@ from rich.console import Console
 
 from golden_files import assert_golden
 from synthetic_run import evaluation, metrics
-from winnow.alarms import Alarm
-from winnow.records import StepReport
+from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.records import Alarm, StepReport
 from winnow.run_view.progress import Standing, progress
-from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.view.screen import console_on, is_screen
 
 NASTY = Notice("the reward raised \x1b[31m[bold]boo[/bold] " + "again and again " * 12)

@@ -13,9 +13,9 @@ import torch
 
 import winnow
 from refusals import refused
+from winnow.core.events import Notice
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint
-from winnow.training.progress import Notice
 
 
 def save(folder, step, *, keep_last=1):

@@ -12,15 +12,15 @@ import torch
 import winnow
 from refusals import refused
 from winnow.config_file import validate
+from winnow.core.events import Started
 from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.state.history import unpacked
+from winnow.training.budget import plan_devices
 from winnow.training.fit import fit
-from winnow.training.progress import Started
-from winnow.training.setup.budget import plan_devices
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}
 KL = [{"use": "kl", "coefficient": 0.01}]

@@ -16,8 +16,8 @@ from winnow.testing import check_member
 from winnow.trackers.interface import flat_config
 from winnow.trackers.mlflow import legal
 from winnow.trackers.tensorboard import code_block
-from winnow.training.setup import resolve
-from winnow.training.setup.resolve import check_installed, resolve_members
+from winnow.training import resolve
+from winnow.training.resolve import check_installed, resolve_members
 
 NAMES = ["mlflow", "tensorboard", "trackio", "wandb"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from winnow.config_file import validate
-from winnow.trackers import Tracker
+from winnow.core.events import Ended, Started
+from winnow.trackers.interface import Tracker
 from winnow.trackers.watch import track_run
-from winnow.training.progress import Ended, Started
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 AT_WORK = """
 import atexit, threading
@@ -27,7 +27,7 @@ print("continues", flush=True)
 """
 HANG = """
 import torch
-from winnow.trackers import Tracker
+from winnow.trackers.interface import Tracker
 
 class Hangs(Tracker):
     def log(self, step, metrics):

@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 import winnow
-from winnow.alarms import Alarm
 from winnow.config_file import validate
-from winnow.records import StepReport
-from winnow.trackers import TrackedRun, Tracker
+from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.records import Alarm, StepReport
 from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES, SETTLED_SECONDS, TrackerMark
-from winnow.trackers.interface import without_secrets
+from winnow.trackers.interface import TrackedRun, Tracker, without_secrets
 from winnow.trackers.items import chosen_of
 from winnow.trackers.watch import digest, track_run
-from winnow.training.progress import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 
 class Kept(Tracker):

@@ -11,9 +11,9 @@ import winnow
 from refusals import refused
 from winnow.algos.advantage import per_group
 from winnow.config_file import validate
+from winnow.core.step import gradient_norms
 from winnow.errors import ConfigError
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import gradient_norms
+from winnow.training.resolve import resolve_members
 
 VIP = {"allocate": "vip_rloo", "advantage": "rloo", "select": "all", "weighting": "prompt"}
 

@@ -13,7 +13,7 @@ from winnow.config_keys import format_toml
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.products import Products
 from winnow.tasks.templates import Rendered
-from winnow.training.setup.advice import (
+from winnow.training.advice import (
     LARGE,
     advice,
     before_training,
@@ -21,9 +21,9 @@ from winnow.training.setup.advice import (
     faster_decoding,
     slow_bfloat16,
 )
-from winnow.training.setup.budget import budget
-from winnow.training.setup.prompts import HeldOut
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import budget
+from winnow.training.prompts import HeldOut
+from winnow.training.resolve import resolve_members
 
 HERE = Path()
 NO_PROMPTS = Rendered(prompts=[], dropped=0)

@@ -14,7 +14,7 @@ from winnow.records import PolicyOutput
 from winnow.state.logbook import read_metrics
 from winnow.testing import micro_batch
 from winnow.training.fit import fit
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 
 # gsm8k is for a real model and a data set that is not here; a test of the README resolves it. Recipes for the published
 # model have tests of their own (tests/published_weights).

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from synthetic_run import RIGHT, WRONG
+from winnow.core.batches import make_batches
+from winnow.core.evaluation import judged
+from winnow.core.metrics import completion_tokens, describe
+from winnow.core.step import scatter
 from winnow.evaluation.folder import parse_row, rows_of
-from winnow.learner.batches import make_batches
 from winnow.metrics import check
 from winnow.records import Group, Prompt, Rollout
 from winnow.rewards.format import length, overlong
-from winnow.training.evaluation import judged
-from winnow.training.metrics import completion_tokens, describe
-from winnow.training.step import scatter
 
 MASK = np.array([True, True, False, False, True, True])
 PROMPT = Prompt(id="p", tokens=np.array([7, 8, 9]), text="?", answer="1", task="t")

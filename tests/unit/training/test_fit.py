@@ -6,8 +6,8 @@ import re
 import pytest
 
 from winnow.config_file import validate
+from winnow.core.loop import step_notices
 from winnow.records import StepReport
-from winnow.training.fit import step_notices
 
 
 def notices(explained, *, steps=range(40)):

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.training.setup import resolve
+from winnow.training import resolve
 
 
 @pytest.mark.parametrize("rollouts", ["all", "kept", "none"])

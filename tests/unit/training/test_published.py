@@ -17,8 +17,8 @@ from winnow.commands import app
 from winnow.config_file import load
 from winnow.models.folder import settings_folder
 from winnow.tasks.templates import PLAIN
-from winnow.training.setup.budget import budget
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import budget
+from winnow.training.resolve import resolve_members
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "configs" / "published"

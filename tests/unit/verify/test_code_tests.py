@@ -16,9 +16,10 @@ from winnow.registry import resolve
 from winnow.rewards.compose import make_reward
 from winnow.rewards.contract import check_reward
 from winnow.tasks.code import programs
-from winnow.verify import Verifiers, code_tests
+from winnow.verify import code_tests
 from winnow.verify.code_tests import last_fence
 from winnow.verify.sandbox import SandboxError, choose
+from winnow.verify.verifiers import Verifiers
 
 DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout": "42\n"}]}
 ADD = {"function": "add", "tests": [{"args": [1, 2], "result": 3}, {"args": [0.5, 0.25], "result": 0.75}]}

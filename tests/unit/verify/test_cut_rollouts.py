@@ -11,7 +11,7 @@ import pytest
 
 from winnow.errors import VerifierError
 from winnow.records import Group, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 PROMPT = Prompt(id="p", tokens=np.array([1]), text="p", answer="", task="t")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from winnow.records import Outcome, Prompt, Reply, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 PLAYED = Path(__file__).with_name("played.py")
 PROMPTS = [Prompt(id=f"p{n}", tokens=np.array([1]), text="?", answer="1", task="t") for n in range(4)]

@@ -13,8 +13,8 @@ from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure
 from winnow.tasks.code import programs
-from winnow.verify import Verifiers
 from winnow.verify.golds import MOST_LATE, failing_golds, phrasing, remedy, try_golds
+from winnow.verify.verifiers import Verifiers
 
 RAW = "It is 6*7=<<6*7=42>>42.\n#### 42"
 

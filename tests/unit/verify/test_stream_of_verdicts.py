@@ -13,7 +13,7 @@ import pytest
 from winnow.records import Prompt, Rollout
 from winnow.rewards.extract import after_reasoning
 from winnow.rewards.math_equivalence import algebra
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 PARROT = """
 import sys

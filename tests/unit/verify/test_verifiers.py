@@ -22,8 +22,9 @@ from refusals import refused
 from winnow import registry
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers, supervisor_client
+from winnow.verify import supervisor_client
 from winnow.verify.failures import SOCKET_HINT
+from winnow.verify.verifiers import Verifiers
 
 HERE = Path(__file__).parent
 LIMIT = 2.0
@@ -421,7 +422,7 @@ TRAINER = """
 import sys, time
 import numpy as np
 from winnow.records import Group, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 
 def group(*texts):
     prompt = Prompt(id="p", tokens=np.array([1]), text="", answer="4", task="t")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from winnow import ranks as this_process
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import changed_lines, format_toml
+from winnow.core.draw import PromptPool, make_history
+from winnow.core.members import Members
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.installed import is_installed
 from winnow.memory.demand import Demand
@@ -21,21 +23,19 @@ from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, setti
 from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
 from winnow.tasks.source import FORMS, no_hub_library
-from winnow.training.sampling.draw import make_history
-from winnow.training.setup.advice import (
+from winnow.training.advice import (
     advice,
     dropped_prompts,
     faster_decoding,
     missing_answer_forms,
     slow_bfloat16,
 )
-from winnow.training.setup.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
-from winnow.training.setup.critic_checks import check_start, check_value_model
-from winnow.training.setup.gold_check import check_golds
-from winnow.training.setup.members import Members
-from winnow.training.setup.prompts import FirstPrompt, PromptPool, run_prompts
-from winnow.training.setup.resolve import check_installed, resolve_file
-from winnow.verify import Verifiers
+from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
+from winnow.training.critic_checks import check_start, check_value_model
+from winnow.training.gold_check import check_golds
+from winnow.training.prompts import FirstPrompt, run_prompts
+from winnow.training.resolve import check_installed, resolve_file
+from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
 
 if TYPE_CHECKING:

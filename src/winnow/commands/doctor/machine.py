@@ -366,8 +366,8 @@ def of_defaults() -> dict[str, Any]:
 
     from winnow.config_file import validate
     from winnow.models.device import resolve_device
-    from winnow.training.setup.build import threads_of_rank, workers_of_rank
-    from winnow.training.setup.resolve import with_dtype, with_engine
+    from winnow.training.build import threads_of_rank, workers_of_rank
+    from winnow.training.resolve import with_dtype, with_engine
 
     config = with_engine(with_dtype(validate({"task": "arithmetic"})))
     engine = config.rollout.engine

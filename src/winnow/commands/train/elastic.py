@@ -32,11 +32,11 @@ from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
 from winnow.config import Config
 from winnow.control_groups import usable_cores
+from winnow.core.stop_signals import SIGNALS
 from winnow.errors import ConfigError
 from winnow.models.device import planned_device
 from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
-from winnow.training.stop_signals import SIGNALS
 from winnow.view.screen import escape_logs, escape_unprintable
 from winnow.view.text import sanitize
 

@@ -13,14 +13,15 @@ from typing import IO
 from winnow import ranks
 from winnow.commands.command_line import SAVED, RunFailed
 from winnow.commands.train.rank_end import RankEnd, hold_back
+from winnow.core.events import Watch
+from winnow.core.loop import Result
+from winnow.core.members import Members
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.run_view.progress import output_for, progress
 from winnow.state.folder import has_finished_step
 from winnow.trackers.watch import track_run
-from winnow.training.fit import Result, fit
-from winnow.training.progress import Watch
-from winnow.training.setup.members import Members
-from winnow.training.setup.resolve import resolve_file
+from winnow.training.fit import fit
+from winnow.training.resolve import resolve_file
 from winnow.view.screen import Progress
 from winnow.view.text import sanitize
 

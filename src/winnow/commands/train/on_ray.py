@@ -21,12 +21,12 @@ from winnow.commands.train.here import TrainingRequest, this_rank, train_here
 from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
+from winnow.core.members import Members
 from winnow.errors import ConfigError, RankError
 from winnow.recipes import recipe_at
 from winnow.state.disk import replace_file
 from winnow.state.folder import check_free, has_finished_step
-from winnow.training.setup.members import Members
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 from winnow.version import __version__
 from winnow.view.text import sanitize
 

@@ -16,8 +16,9 @@ from torch.nn import functional
 from transformers import Cache
 
 from winnow.engines.native.cuda import Shape
-from winnow.engines.native.memory import BLOCK, KVCacheSpec
+from winnow.engines.native.memory import BLOCK
 from winnow.engines.native.scheduler import BlockPool
+from winnow.engines.policy_copy import KVCacheSpec
 from winnow.models.device import distinct_places
 from winnow.records import IntArray
 

@@ -20,9 +20,9 @@ from winnow.engines.hf_generate import left_pad
 from winnow.engines.native import memory
 from winnow.engines.native.cache import BlockSection, KVCache
 from winnow.engines.native.cuda import CudaGraphs, Shape, Uploads, exact_shape, rounded_shape
-from winnow.engines.native.memory import KVCacheSpec
 from winnow.engines.native.plain import PlainWeights, decode, is_plain, plain_weights
 from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler
+from winnow.engines.policy_copy import KVCacheSpec
 from winnow.models.backbone import register
 from winnow.records import IntArray
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
 from winnow.engines.native.linear import joined_bytes, packable, packed_bytes
-from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
+from winnow.engines.policy_copy import USE_NATIVE, USE_VLLM, KVCacheSpec, fewer_at_once, forward_parts
 from winnow.errors import ConfigError
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
@@ -17,39 +16,11 @@ from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes
 
 if TYPE_CHECKING:
-    from winnow.models.meta import MetaModel
+    pass
 
 
 BLOCK = 64  # tokens per block of keys and values
 PIECE = 4096  # most tokens that one forward pass over prompts reads
-
-
-@dataclass(frozen=True, slots=True)
-class KVCacheSpec:
-    """The cache of one token: in every layer, keys and values of `heads` heads of `width` numbers."""
-
-    layers: int
-    heads: int  # key-value heads; several query heads may share one
-    width: int  # numbers per head
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, model: MetaModel, dtype: torch.dtype | None = None) -> Self:
-        """The cache of a model, in its weights' precision or in `dtype`."""
-        config = model.config.get_text_config()
-        heads = config.num_attention_heads
-        return cls(
-            layers=config.num_hidden_layers,
-            heads=getattr(config, "num_key_value_heads", None) or heads,
-            width=getattr(config, "head_dim", None) or config.hidden_size // heads,
-            dtype=dtype or model.dtype,
-            device=model.device,
-        )
-
-    @property
-    def bytes_per_token(self) -> int:
-        return 2 * self.layers * self.heads * self.width * self.dtype.itemsize
 
 
 def block_width(longest: int, *, fixed: bool) -> int:

@@ -19,12 +19,12 @@ from winnow.engines.native.cache import KVCache
 from winnow.engines.native.cuda import CudaGraphs
 from winnow.engines.native.decoder import Decoder, Text
 from winnow.engines.native.linear import packed as packed_weights
-from winnow.engines.native.memory import BLOCK, KVCacheSpec
+from winnow.engines.native.memory import BLOCK
 from winnow.engines.native.plain import is_plain
 from winnow.engines.native.rows import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
 from winnow.engines.native.turns import RunningTurns
-from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
+from winnow.engines.policy_copy import TOLERANCES, KVCacheSpec, PolicyCopy
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
 from winnow.errors import ConfigError, EngineError

@@ -17,8 +17,8 @@ from winnow.commands.check.proof import prove
 from winnow.commands.check.rehearsal import full_batch, rehearsal
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.training.setup.budget import demand_of, log_probs_needed
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.budget import demand_of, log_probs_needed
+from winnow.training.resolve import resolve_members
 
 H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 151_936
 PROMPT, ROW = 8, 512  # tokens of the longest prompt, and with its completion

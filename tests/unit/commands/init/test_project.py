@@ -18,7 +18,7 @@ from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
-from winnow.training.setup.resolve import resolve_file
+from winnow.training.resolve import resolve_file
 from winnow_lab.audit import audit_configured
 from winnow_lab.scoring import build_config
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import winnow.rewards  # noqa: F401  (registers them)
 from winnow.records import Problem
 from winnow.registry import resolve
 from winnow.rewards.math_equivalence import algebra
 from winnow.tasks.jsonl import jsonl
 from winnow.tasks.mathematics import gsm8k, math500
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow_lab.audit import failing_golds, phrasing
 
 Load = Callable[[Path], list[Problem]]

@@ -16,8 +16,8 @@ from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure
 from winnow.tasks.jsonl import jsonl
-from winnow.verify import Verifiers
 from winnow.verify.golds import MOST_LATE, failing_golds, phrasing
+from winnow.verify.verifiers import Verifiers
 from winnow_lab.audit import (
     audit_task,
     constants,

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from refusals import check_printed_error, refused
-from winnow.alarms import alarms_of_run
+from winnow.alarms.watch import alarms_of_run
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError
 from winnow.state.logbook import log_notes, read_metrics, read_rows

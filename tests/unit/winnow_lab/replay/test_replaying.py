@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.config_file import validate
+from winnow.core.select import fill_keep
+from winnow.core.step import fill_advantages
 from winnow.errors import ConfigError, DataError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook, read_rows
-from winnow.training.selection import fill_keep
-from winnow.training.setup.resolve import resolve_members
-from winnow.training.step import fill_advantages
+from winnow.training.resolve import resolve_members
 from winnow_lab.replay.replaying import replay
 from winnow_lab.replay.text import lines_of
 

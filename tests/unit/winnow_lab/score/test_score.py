@@ -11,7 +11,7 @@ import winnow
 from refusals import refused
 from winnow.errors import DataError
 from winnow.state.logbook import read_rows
-from winnow.verify import Verifiers
+from winnow.verify.verifiers import Verifiers
 from winnow_lab.scoring import Scored, count_rows, describe, score, summary
 
 

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from refusals import refused
+from winnow.core.stop_signals import Stop
 from winnow.errors import RunFolderError
 from winnow.state.folder import Lock
-from winnow.training.stop_signals import Stop
 from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow_lab.sweep.loop import Sweep
 from winnow_lab.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command

@@ -13,7 +13,7 @@ from winnow.config_file import load, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.folder import has_finished_step
 from winnow.state.manifest import describe_run
-from winnow.training.setup.resolve import resolve_members
+from winnow.training.resolve import resolve_members
 from winnow_lab.sweep.loop import plan_lines
 from winnow_lab.sweep.plan import read_plan, record, reuse
 from winnow_lab.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep

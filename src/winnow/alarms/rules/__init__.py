@@ -1,8 +1,0 @@
-"""The rules of the alarms, each with its symptom, likely causes and keys. Importing this declares them in `ALARMS`."""
-
-from winnow.alarms.kinds import KINDS, Kind
-from winnow.alarms.rules import learning, policy, rollouts
-
-__all__ = ["ALARMS", "learning", "policy", "rollouts"]
-
-ALARMS: tuple[Kind, ...] = tuple(KINDS)

@@ -1,0 +1,191 @@
+"""The checkpoints of a run: the state between two steps, which one can be saved, and how, also after an error.
+
+A checkpoint that is due is written by a thread while the next step computes (progress.py). Training waits for the last
+checkpoint of a run.
+
+The tensors of a checkpoint (parameters, moments, reference) change only in optimizer updates, and in the reset of a
+probe (see `untouched`). Until the first update of a step they are therefore those of the boundary before it. A step
+changes the rest earlier; that is small, and a `Boundary` has a copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from winnow import ranks
+from winnow.core.protocols import SavedCheckpoint
+from winnow.core.run import Progress, Run
+from winnow.state import checkpoint
+from winnow.state.folder import path_of, paths
+from winnow.state.history import History
+from winnow.state.pending import PendingGroups
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A run after `step` steps, apart from its tensors."""
+
+    step: int
+    taken: int  # updates of this process so far: as long as this number holds, so do the tensors
+    learner: Mapping[str, Any]
+    critic: Mapping[str, Any]  # of a separate value model; else empty
+    history: History
+    verifiers: Mapping[str, Any]
+    clock: Mapping[str, Any]
+    pending: PendingGroups | None  # the rollouts of the next step, with rollout.ahead
+
+    @classmethod
+    def of(cls, run: Run, progress: Progress, step: int) -> Self:
+        return cls(
+            step=step,
+            taken=run.taken,
+            learner=run.learner.counts(),
+            critic=run.critic.counts() if run.critic else {},
+            history=progress.history.snapshot(),
+            verifiers=run.verifiers.state_dict(),
+            clock=progress.clock.state_dict(),
+            pending=progress.ahead.pending,
+        )
+
+
+def untouched(run: Run, before: Boundary) -> bool:
+    """Whether parameters and moments are still those of the boundary.
+
+    A reset by a probe (`probe.outer_reset`) does not count, as a resume repeats it with the same result.
+    """
+    return run.taken == before.taken
+
+
+def reached(run: Run, progress: Progress, before: Boundary) -> Boundary | None:
+    """The newest boundary that can be saved now: the one after the step if the step is updated and logged, else the one
+    before it. None after the first update of a step that is not logged, whose weights belong to no step; and where the
+    next step's rollouts, which only older weights could sample again, are not complete.
+    """
+    if progress.written == before.step:
+        after = before.step + 1
+        whole = not run.config.rollout.ahead or after >= run.config.steps or progress.ahead.holds(after)
+        return Boundary.of(run, progress, after) if whole else None
+    return before if untouched(run, before) else None
+
+
+def save(run: Run, progress: Progress, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
+    """Write the checkpoint of a boundary that `reached` allows, and keep `keep` older ones more than configured.
+
+    Raises as `checkpoint.save`.
+    """
+    write = _prepared(run, progress, at, keep)
+    with ranks.together("saving"):
+        progress.saved = write()
+    return progress.saved
+
+
+def begin_save(
+    run: Run, progress: Progress, at: Boundary, done: Callable[[Callable[[], SavedCheckpoint]], None]
+) -> None:
+    """Start to write the checkpoint of a boundary while training continues; without `checkpoint.background`, wait for
+    its end.
+
+    The next `progress.saving.wait` calls `done` with a function, which returns the checkpoint or raises as
+    `checkpoint.save`. Raises RunFolderError where the logs cannot be synced.
+    """
+
+    def finish(outcome: Future[SavedCheckpoint]) -> None:
+        if outcome.exception() is None:
+            progress.saved = outcome.result()
+        done(outcome.result)
+
+    progress.saving.begin(_prepared(run, progress, at), finish)
+    if not run.config.checkpoint.background:
+        progress.saving.wait()
+
+
+def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
+    """A function that writes the checkpoint of a boundary, for any thread.
+
+    Everything but the tensors is read here, before training continues to change it.
+    """
+    progress.saving.wait()
+    # The logs first: a checkpoint on the disk relies on the rows before it
+    logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
+    clock = {"clock": at.clock} if at.clock else {}
+    critic = {"critic": at.critic} if at.critic else {}
+    pending = {"pending": at.pending.state_dict()} if at.pending else {}
+    state = {
+        "optimizer": at.learner,
+        **critic,
+        "history": at.history.state_dict(),
+        "verifiers": at.verifiers,
+        **clock,
+        **pending,
+    }
+    more = {**(run.critic.state() if run.critic else {}), **(at.pending.tensors() if at.pending else {})}
+    tensors, shares = {**run.learner.state(), **more}, run.learner.shares(more)
+    known = None if progress.saved is None else progress.saved.path
+    beside = run.learner.on_side_stream()
+
+    def write() -> checkpoint.Checkpoint:
+        with beside:
+            written = shares.written(save_whole)
+        return written or checkpoint.Checkpoint(path_of(run.folder, at.step), at.step)
+
+    def save_whole() -> checkpoint.Checkpoint:
+        return checkpoint.save(
+            run.folder,
+            at.step,
+            write_model=lambda path: run.learner.write_model(path, run.files, shares.read),
+            tensors=tensors,
+            read=shares.read,
+            state=state,
+            keep_last=run.config.checkpoint.keep_last + keep,
+            logs=logs,
+            known=known,
+        )
+
+    return write
+
+
+@contextmanager
+def rescued(run: Run, progress: Progress, before: Boundary) -> Iterator[None]:
+    """An error that leaves this block gets a note of what was saved, and is raised again."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(_rescue(run, progress, before))
+        raise
+
+
+def _rescue(run: Run, progress: Progress, before: Boundary) -> str:
+    """Save what is intact, and return a note about it.
+
+    One checkpoint more than configured is kept: the saved weights may have caused the error, and a resume then needs
+    the checkpoint before.
+    """
+    if not ranks.all_failed():
+        return f"Other ranks were still at work, so nothing was saved. {_elsewhere(run.folder)}"
+    at = reached(run, progress, before)
+    if at is None:
+        return (
+            f"Step {before.step} stopped after its first update, and before the log and the next step's rollouts were "
+            f"complete. Its weights were not saved. {_elsewhere(run.folder)}"
+        )
+    if at.step == 0:
+        return "No step was finished, so there was nothing to save: start the run again."
+    try:
+        ranks.from_writer(lambda: run.logbook.truncate_from(at.step, but_evaluation=True), doing="cutting the logs")
+        path = save(run, progress, at, keep=1).path
+    except Exception as failure:  # of any type: it must not replace the error that ended the run
+        return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run.folder)}"
+    return (
+        f"The weights after {at.step} steps are saved in {path}: resume the run to continue from there, or delete that "
+        f"folder to continue from the one before"
+    )
+
+
+def _elsewhere(folder: Path) -> str:
+    saved = paths(folder)
+    return f"Resume the run to continue from {saved[-1]}" if saved else "There is no earlier checkpoint"

@@ -1,0 +1,321 @@
+"""Every warning about a valid configuration: about settings that waste compute, or results that mean little."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from winnow import ranks
+from winnow.config import Config, dump, is_bundled
+from winnow.core.members import Members
+from winnow.memory.plan import MemoryPlan
+from winnow.options import secret_keys
+from winnow.seeds import Rng
+from winnow.tasks.templates import PLAIN, Rendered
+from winnow.training.budget import Budget, per_update
+from winnow.training.factors import PASS_RATES, cut_factors, group_of_verdicts, round_factors
+from winnow.training.prompts import TAG, FirstPrompt, HeldOut
+
+HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
+UNEVEN = 0.05  # how far a factor of the gradient may be from 1 without a warning
+LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # flags of /proc/cpuinfo
+
+
+def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]:
+    """One sentence per key that wastes compute, with a number that fits, for a run of `planned_ranks`."""
+    yield from _about_selection(members, b)
+    yield from _about_shares(members)
+    yield from _about_factors(members)
+    yield from _about_updates(members, b)
+    yield from _about_sizes(members.config, b)
+    yield from _about_learning_rate(members.config)
+    yield from _about_evaluation(members.config, b)
+    yield from _about_ranks(members.config, planned_ranks)
+    yield from _about_secrets(members.config)
+
+
+def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+    """Warnings before the first step: dropped prompts, missing test problems, test problems that are trained on, and
+    settings that do not fit the number of ranks.
+    """
+    yield from _about_ranks(config, ranks.count())
+    yield from _about_learning_rate(config)
+    yield from _about_secrets(config)
+    yield from dropped_prompts(config, train, held_out)
+    trained = {prompt.text for prompt in train.prompts}
+    for task, prompts in held_out:
+        known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
+        if known:
+            yield (
+                f"evaluate.tasks: {known} of {len(prompts.prompts)} test problems of {task} are also training "
+                f"problems, word by word: results on them do not show how the policy does on new problems"
+            )
+    own = held_out[0].prompts
+    wanted, available = config.evaluate.problems, own.dropped + len(own.prompts)
+    if available < wanted:
+        yield (
+            f"evaluate.problems = {wanted}, but the task has {available} {config.evaluate.split} problems: all are used"
+        )
+
+
+def dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+    """A sentence for each list of prompts from which some were dropped, with their number, the limit and the first."""
+    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
+    for purpose, rendered in purposes:
+        if rendered.dropped:
+            yield (
+                f"{rendered.dropped} of {rendered.dropped + len(rendered.prompts)} {purpose} prompts are longer than "
+                f"prompt.max_prompt_tokens = {config.prompt.max_prompt_tokens} and are dropped, the first of them "
+                f"{rendered.first_dropped!r}"
+            )
+
+
+def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
+    """A sentence per reward that reads the answer in a form that the prompt does not require."""
+    for reward in members.rewards:
+        forms = reward.traits.asks
+        if forms and not any(all(_is_required(mark, first) for mark in form) for form in forms):
+            wanted = ", or ".join(" and ".join(f"'{mark}'" for mark in form) for form in forms)
+            fitting = [name for name, text in PLAIN.items() if all(mark in text for mark in forms[0])]
+            template = "".join(f", set prompt.template = {name!r}" for name in fitting)
+            yield (
+                f"reward = {reward.name!r} reads an answer by {wanted}, and the prompt does not require it: a policy "
+                f"that was not trained to write so gets no reward and learns nothing; require it in prompt.system, in "
+                f"prompt.suffix or in a template of your own{template}, or choose another reward"
+            )
+
+
+def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
+    """A sentence where the native engine decodes in float32 on a CPU with instructions for bfloat16, which are twice as
+    fast. `cpu` is the file that lists the instructions.
+    """
+    weights = sum(part.bytes for part in plan.parts if part.name == "weights" and part.device == "cpu")
+    engine, in_float32 = members.engine, members.config.model.dtype == "float32"
+    same_dtype = engine.name == "native" and engine.options.get("dtype", "policy") == "policy"
+    packed = members.config.model.quantization is not None
+    if weights < LARGE or packed or not in_float32 or not same_dtype:
+        return
+    if BFLOAT16.intersection(_flags(cpu)):
+        yield (
+            "this CPU has instructions for bfloat16: rollout.engine = {use = 'native', dtype = 'bfloat16'} decodes on "
+            "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its samples then "
+            "differ slightly from the trained policy: log-probs by 0.0025 on average, and by 0.08 for one token in a "
+            "thousand (measured on the bundled policy; on random ones of 40M parameters by 0.005 to 0.02 on average). "
+            "policy/parity_alarm watches this difference, and correction corrects for it. The copy also "
+            "follows small updates late: at a learning rate of 1e-5, from a checkpoint in bfloat16, it had followed 4% "
+            "of the policy's change after 1 step and 49% after 24. Evaluations sample with the policy's weights where "
+            "memory allows, and eval/weight_bits records it"
+        )
+
+
+def slow_bfloat16(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
+    """A sentence where the policy computes in bfloat16 on a CPU without instructions for it. `cpu` is the file that
+    lists the instructions.
+    """
+    on_cpu = any(part.name == "weights" and part.device == "cpu" for part in plan.parts)
+    if on_cpu and members.config.model.dtype == "bfloat16":
+        flags = _flags(cpu)
+        if "flags" in flags and not BFLOAT16.intersection(flags):
+            yield (
+                "model.dtype = 'bfloat16': this CPU has no instructions for bfloat16, so its products may be many "
+                "times slower than in float32 (see the measured products); use model.dtype = 'float32' here"
+            )
+
+
+def _flags(cpu: Path) -> list[str]:
+    """The words of the file that lists a CPU's instructions; none without the file."""
+    return cpu.read_text(encoding="utf-8").split() if cpu.exists() else []
+
+
+def _is_required(mark: str, first: FirstPrompt) -> bool:
+    """Whether a mark is in the prompt, or consists of tags that are single tokens in the policy's vocabulary."""
+    tags = re.findall(TAG, mark)
+    return mark in first.prompt.text or (bool(tags) and first.known.issuperset(tags))
+
+
+def _about_selection(members: Members, b: Budget) -> Iterator[str]:
+    count = members.config.rollout.rollouts_per_prompt
+    if b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
+        yield (
+            f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
+            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or set select = 'all'"
+        )
+    over_kept = members.advantage.options.get("statistics", "kept") == "kept"
+    chunk = min(members.config.advantage.chunk or count, count)
+    if b.kept * chunk <= count and members.group_baseline and over_kept:  # kept evenly: at most one per chunk
+        unit = "prompt" if chunk == count else "chunk"
+        yield (
+            f"one rollout is kept per {unit}, and {members.advantage.name!r} compares rollouts of one {unit}: every "
+            f"advantage is 0 and nothing is learned; keep at least 2"
+        )
+
+
+def _about_shares(members: Members) -> Iterator[str]:
+    """Warnings where an allocator or a selector changes a prompt's share of the objective."""
+    weighting, config = members.weighting, members.config
+    if weighting.traits.total == "prompts" and _drops_correct(members):
+        yield (
+            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some of the correct ones: "
+            f"the gradient shrinks by their share; use select = 'all', or weighting = 'prompt'"
+        )
+    if config.allocate.label != "uniform" and weighting.traits.share != "equal":
+        yield (
+            f"allocate = {config.allocate.label!r} gives prompts unequal numbers of rollouts, and weighting = "
+            f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
+            f"'unbiased' or 'accepted'"
+        )
+    if members.rounds.traits.reads_verdicts and weighting.traits.share != "equal":
+        yield (
+            f"rounds = {config.rounds.label!r} ends some prompts early, and weighting = {weighting.name!r} gives the "
+            f"others a larger share of the objective; use 'prompt'"
+        )
+    if members.cut.traits.cuts and weighting.traits.share != "equal":
+        yield (
+            f"cut = {config.cut.label!r} leaves prompts unequal numbers of rollouts, and weighting = "
+            f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt'"
+        )
+
+
+def _drops_correct(members: Members) -> bool:
+    """Whether the selectors drop a correct rollout, from a group that is all correct or half correct.
+
+    A selector that drops only rollouts without an advantage, such as RAFT's filter, changes no share.
+    """
+    count = members.config.rollout.rollouts_per_prompt
+    for correct in (count, math.ceil(count / 2)):
+        group = group_of_verdicts(count, correct)
+        if not members.select(group, Rng(("check",)))[:correct].all():
+            return True
+    return False
+
+
+def _about_factors(members: Members) -> Iterator[str]:
+    """Warnings where a rule of rounds or a cut, with the advantage, weighs prompts or rollouts anew."""
+    config, advantage = members.config, members.config.advantage.label
+    found = round_factors(members)
+    if found is not None and any(abs(factor - 1) > UNEVEN for factor, _ in found):
+        at = ", ".join(f"{factor:.2f} at {rate:g}" for (factor, _), rate in zip(found, PASS_RATES, strict=True))
+        once = ", ".join(f"{factor:.2f}" for _, factor in found)
+        yield (
+            f"rounds = {config.rounds.label!r} with advantage = {advantage!r} multiplies the expected gradient of a "
+            f"prompt by a factor that depends on its pass rate: {at} (in a single round {once}; 1 for infinitely many "
+            f"rollouts), with 0/1 rewards, select = 'all' and weighting = 'prompt'. Prompts of some difficulties then "
+            f"weigh more than others; rounds = 'single' with advantage = 'rloo' has a factor of 1 (docs/rounds.md)"
+        )
+    cut = cut_factors(members)
+    if cut is not None and any(abs(factor - 1) > UNEVEN for factor in cut):
+        parts = zip(cut, ("correct short", "correct long", "wrong short", "wrong long"), strict=True)
+        each = ", ".join(f"{abs(factor):.2f} of {kind}" for factor, kind in parts if not math.isnan(factor))
+        yield (
+            f"cut = {config.cut.label!r} with advantage = {advantage!r} multiplies the expected gradient by {each} "
+            f"rollouts, with 0/1 rewards, select = 'all' and weighting = 'prompt', if half of the rollouts are correct "
+            f"and half are half as long as the others. The policy then learns mostly from the rollouts that are left; "
+            f"cut = 'none' with advantage = 'rloo' has a factor of 1 (docs/cuts.md)"
+        )
+
+
+def _about_updates(members: Members, b: Budget) -> Iterator[str]:
+    config, prompts = members.config, b.prompts
+    cuts = config.update.updates_per_step
+    if cuts > prompts:
+        yield (
+            f"update.updates_per_step = {cuts} > {prompts} prompts: an update consists of whole prompts, so "
+            f"{cuts - prompts} stay empty; use at most {prompts}"
+        )
+    elif prompts % cuts:
+        fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
+        below, above = max(n for n in fitting if n < cuts), min(n for n in fitting if n > cuts)
+        yield (
+            f"update.updates_per_step = {cuts} divides {prompts} prompts unevenly, {per_update(config, b)} per update; "
+            f"use {below} or {above}"
+        )
+    if b.updates > 1 and members.loss.name == "reinforce":
+        yield (
+            f"loss = {config.loss.label!r} has no ratio and no clip, but the weights move {b.updates} times per step: "
+            f"all updates but the first are biased; use loss = 'clip', or one update per step"
+        )
+
+
+def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
+    tokens, at_once = config.update.tokens_per_micro_batch, config.rollout.max_rollouts_at_once
+    if tokens < b.longest_row:
+        yield (
+            f"update.tokens_per_micro_batch = {tokens} is less than the longest row ({b.longest_row} tokens): each "
+            f"such row is a micro-batch above the limit; use at least {b.longest_row}"
+        )
+    first, longest = config.update.max_trained_tokens, config.rollout.max_new_tokens
+    if first is not None and first >= longest:
+        yield (
+            f"update.max_trained_tokens = {first} cuts nothing: no rollout has more than rollout.max_new_tokens = "
+            f"{longest}; remove it"
+        )
+    most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
+    if at_once >= 4 * most:
+        yield (f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are sampled at once; {most} is enough")
+
+
+def _about_learning_rate(config: Config) -> Iterator[str]:
+    """A warning where all weights of a model are trained at a higher rate than in any run of configs/published.
+
+    The bundled policies are small enough for higher rates.
+    """
+    rate, model = config.optimizer.learning_rate, config.model
+    if rate > HIGHEST_RATE and not is_bundled(model.path) and model.lora is None:
+        yield (
+            f"optimizer.learning_rate = {rate:g} trains all weights of {model.path}: published runs of 0.5B to 7B "
+            f"parameters use 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "
+            f"remove the key (default 1e-6), or train a model.lora, which works with about 1e-5"
+        )
+
+
+def _about_evaluation(config: Config, b: Budget) -> Iterator[str]:
+    every = config.evaluate.every
+    if every and b.evaluation > b.rollouts * every:
+        yield (
+            f"an evaluation samples {b.evaluation} rollouts, more than the {b.rollouts * every} of the {every} "
+            f"training steps before it; set evaluate.every to {math.ceil(b.evaluation / b.rollouts)}, or lower "
+            f"evaluate.problems"
+        )
+
+
+def _about_secrets(config: Config) -> Iterator[str]:
+    keys = [key for key, _ in secret_keys(dump(config, secrets=True))]
+    if keys:
+        yield (
+            f"{', '.join(keys)}: an option of this name is treated as a secret: no manifest, tracker or log gets its "
+            f"value, so an evaluation or a resume from the run folder alone requires it again"
+        )
+
+
+def _about_ranks(config: Config, count: int) -> Iterator[str]:
+    if count == 1:
+        return
+    yield from _about_dealing(config, count)
+    if config.checkpoint.on_signal == "now":
+        yield (
+            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree only between two steps: a "
+            f"signal ends the run at the end of the current step"
+        )
+
+
+def _about_dealing(config: Config, count: int) -> Iterator[str]:
+    """Warnings about idle ranks: one rank samples all rollouts of a prompt."""
+    prompts = config.rollout.prompts_per_step
+    most = -(-prompts // count)
+    if prompts < count:
+        idle = count - prompts
+        yield (
+            f"rollout.prompts_per_step = {prompts} is fewer than the {count} ranks, and one rank samples a prompt: "
+            f"{idle} {'ranks wait' if idle > 1 else 'rank waits'} in every step while others sample; use at least "
+            f"{count}, or fewer ranks"
+        )
+    elif prompts % count and config.allocate.label == "uniform":
+        share = (most * count - prompts) / (most * count)
+        below, above = (most - 1) * count, most * count
+        yield (
+            f"rollout.prompts_per_step = {prompts} is divided among {count} ranks as {most} and {most - 1}: up to "
+            f"{share:.0%} of the sampling time is spent waiting; use {below} or {above}"
+        )

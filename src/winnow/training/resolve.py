@@ -1,0 +1,309 @@
+"""From names to functions: looks up every member of a configuration once, and binds its options.
+
+Mistakes are reported here, before data, model or device are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+
+from winnow import ranks
+from winnow.algos.objective import Objective, Term, ValueLoss
+from winnow.algos.selectors import chain, credit_in_chunks, select_in_chunks
+from winnow.config import Config, Member, SharedCritic, optimizers
+from winnow.config_file import load
+from winnow.core.members import Critic, Members
+from winnow.environments.judging import make_judge
+from winnow.errors import ConfigError
+from winnow.families import (
+    ADVANTAGE,
+    ALLOCATOR,
+    CORRECTION,
+    CUT,
+    ENGINE,
+    ENVIRONMENT,
+    LOSS,
+    REWARD,
+    ROUND,
+    SAMPLER,
+    SELECTOR,
+    TASK,
+    TERM,
+    TRACKER,
+    WEIGHTING,
+    AdvantageTraits,
+    AllocatorTraits,
+    CorrectionTraits,
+    Family,
+    LossTraits,
+    RewardTraits,
+    TermTraits,
+    Traits,
+)
+from winnow.installed import is_installed, unsuitable_version
+from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
+from winnow.options import Bound, bind
+from winnow.recipes import recipe_at
+from winnow.registry import resolve, resolve_at
+from winnow.training.combinations import check_combinations
+from winnow.training.undeclared import check_needs
+from winnow.user_code import with_named_errors
+
+T = TypeVar("T", bound=Traits)
+
+# The engine of `auto` where a second CUDA device exists: vLLM, which uses that device alone.
+SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
+
+
+def resolve_file(
+    path: Path,
+    sets: Sequence[str] = (),
+    unset: Sequence[str] = (),
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    critic: Critic | None = None,
+) -> Members:
+    """The members of a configuration file, changed as by `load`. Raises ConfigError."""
+    config = load(path, sets, unset, changes)
+    return resolve_members(config, base=path.parent, recipe=recipe_at(path), critic=critic)
+
+
+def resolve_members(config: Config, base: Path, *, recipe: str | None = None, critic: Critic | None = None) -> Members:
+    """Look up every name and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError.
+
+    `recipe` is the name of the recipe that the configuration is from. `critic` is a function that returns values, in
+    place of the value model of a table [critic].
+    """
+    config = with_engine(with_dtype(config))
+    advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
+    selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
+    loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
+    correction = _bound(CORRECTION, config.correction, base)
+    reward = reward_spec(config)
+    make_judge(reward, base=base)  # raises for a wrong reward here, and not first in a worker
+    members = Members(
+        config=config,
+        base=base,
+        recipe=recipe,
+        task=_bound(TASK, config.task, base),
+        further_tasks=tuple(_bound(TASK, task, base, key="evaluate.tasks") for task in config.evaluate.tasks),
+        reward=reward,
+        rewards=() if config.reward is None else tuple(_reward(part, base) for part in reward.get("parts", [reward])),
+        environment=None if config.environment is None else _bound(ENVIRONMENT, config.environment, base),
+        sample=_bound(SAMPLER, config.sample, base),
+        allocate=_allocator(config, base, advantage),
+        rounds=_bound(ROUND, config.rounds, base),
+        cut=_bound(CUT, config.cut, base),
+        selectors=selectors,
+        advantage=advantage,
+        weighting=_bound(WEIGHTING, config.weighting, base),
+        loss=loss,
+        correction=correction,
+        terms=terms,
+        engine=_bound(ENGINE, config.rollout.engine, base),
+        trackers=tuple(_bound(TRACKER, tracker, base) for tracker in config.track),
+        critic=None if critic is None else with_named_errors("the critic", critic, critic),
+        select=chain(selectors),
+        objective=_objective(config, loss, correction, terms),
+        needs=_needs(config, loss, terms),
+    )
+    check_combinations(members)
+    check_needs(members)
+    return members
+
+
+def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
+    """The configuration with an engine instead of `auto`.
+
+    It is vLLM on the second CUDA device, if that exists and vLLM is installed and accepts the configuration. It is
+    `native` otherwise, with several ranks, and where the policy is not on the first CUDA device. By default, devices
+    and vLLM are looked for on this machine.
+    """
+    engine = config.rollout.engine
+    if engine.use != "auto":
+        return config
+    if engine.options:
+        raise ConfigError(
+            f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options",
+            remedy="name the engine that they are for",
+            key=f"rollout.engine.{next(iter(engine.options))}",
+            code="config.combination",
+        )
+    devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
+    installed = is_installed("vllm") if vllm is None else vllm
+    two = devices >= 2 and installed and config.device in ("auto", "cuda") and ranks.launched_count() == 1
+    on_second = _sampled_by(config, SECOND_DEVICE)
+    return on_second if two and _fits(on_second) else _sampled_by(config, {"use": "native"})
+
+
+def _sampled_by(config: Config, engine: Mapping[str, Any]) -> Config:
+    rollout = config.rollout.model_copy(update={"engine": Member.model_validate(engine)})
+    return config.model_copy(update={"rollout": rollout})
+
+
+def _fits(config: Config) -> bool:
+    """Whether the engine accepts the configuration on CUDA: `auto` must not choose an engine that refuses it."""
+    engine = resolve(ENGINE, config.rollout.engine.use)
+    try:
+        if engine.traits.fits is not None:
+            engine.traits.fits(with_dtype(config, cuda=True))
+    except ConfigError:
+        return False
+    return True
+
+
+def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
+    """The configuration with a precision instead of `auto`.
+
+    It is bfloat16 where the policy is trained on CUDA, and float32 on the CPU or on a GPU that only emulates bfloat16.
+    By default, a CUDA device is looked for on this machine.
+    """
+    if config.model.dtype != "auto":
+        return config
+    available = torch.cuda.is_available() if cuda is None else cuda
+    on_cuda = config.device == "cuda" or (config.device == "auto" and available)
+    if cuda is None and available and on_cuda:
+        on_cuda = torch.cuda.is_bf16_supported(including_emulation=False)
+    model = config.model.model_copy(update={"dtype": "bfloat16" if on_cuda else "float32"})
+    return config.model_copy(update={"model": model})
+
+
+def check_installed(members: Members) -> None:
+    """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not installed."""
+    _check_trackers(members)
+    package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
+    if package is not None and own:
+        _check_version("rollout.engine", f"rollout.engine = {members.engine.name!r}", package, package)
+    if package is not None and not is_installed(package):
+        what = f"winnow-rl[{package}] (docs/engines.md describes how, also without a GPU)" if own else "it"
+        raise ConfigError(
+            f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here",
+            remedy=f"install {what}, or choose the engine 'native'",
+            key="rollout.engine",
+            code="config.not_installed",
+        )
+    few_bits = {
+        **{f"{key}.moments": of.moments == "8bit" for key, of in optimizers(members.config).items()},
+        "model.quantization": members.config.model.quantization is not None,
+    }
+    for key, configured in few_bits.items():
+        if configured and not is_installed("bitsandbytes"):
+            raise ConfigError(
+                f"{key}: the package 'bitsandbytes' is not installed here",
+                remedy="install winnow-rl[bnb], or remove the key",
+                key=key,
+                code="config.not_installed",
+            )
+        if configured:
+            _check_version(key, key, "bitsandbytes", "bnb")
+    if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
+        raise ConfigError(
+            "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here",
+            remedy='pip install pyarrow, or write none of them (log.rollouts = "none")',
+            key="log.rollouts",
+            code="config.not_installed",
+        )
+
+
+def _check_trackers(members: Members) -> None:
+    for tracker in members.trackers:
+        package = tracker.traits.requires
+        if package is not None and not is_installed(package):
+            what = f"'winnow-rl[{package}]'" if tracker.entry.origin == "winnow" else package
+            raise ConfigError(
+                f"track = {tracker.name!r}: the package {package!r} is not installed here",
+                remedy=f"pip install {what}, or remove the tracker",
+                key="track",
+                code="config.not_installed",
+            )
+        if package is not None and tracker.entry.origin == "winnow":
+            _check_version("track", f"track = {tracker.name!r}", package, package)
+
+
+def _check_version(key: str, what: str, package: str, extra: str) -> None:
+    """Raise ConfigError for a package that is installed in another version than winnow declares."""
+    versions = unsuitable_version(package)
+    if versions is not None:
+        raise ConfigError(
+            f"{what}: {package} {versions[0]} is installed here, and winnow needs {versions[1]}",
+            remedy=f"pip install 'winnow-rl[{extra}]' '{package}{versions[1]}'",
+            key=key,
+            code="config.not_installed",
+        )
+
+
+def reward_spec(config: Config) -> dict[str, Any]:
+    """The reward or the environment as plain data, the form in which a worker gets it."""
+    reward, environment = config.reward, config.environment
+    if environment is not None:
+        return {
+            "environment": environment.use,
+            "options": environment.options,
+            "max_turns": environment.max_turns,
+            "recorded": environment.recorded,
+        }
+    assert reward is not None, "a configuration without an environment has a reward"
+    if reward.use is not None:
+        return {"use": reward.use, "options": reward.options}
+    parts = [{"use": p.use, "weight": p.weight, "options": p.options} for p in reward.parts]
+    return {"parts": parts, "shaping": reward.shaping}
+
+
+def _bound(family: Family[T], member: Member, base: Path, *, key: str | None = None) -> Bound[T]:
+    key = key or family.key
+    return bind(resolve_at(key, family, member.use, base=base), member.options, key=key)
+
+
+def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
+    return bind(resolve_at(REWARD.key, REWARD, part["use"], base=base), part["options"], key=REWARD.key)
+
+
+def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
+    """The allocator. Under a group baseline its `minimum` is at least 2 by default, as a single rollout has the
+    advantage 0.
+    """
+    entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
+    pairs = {"minimum": 2} if advantage.traits.baseline == "group" and entry.defaults.get("minimum", 2) < 2 else {}
+    return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
+
+
+def _objective(
+    config: Config, loss: Bound[LossTraits], correction: Bound[CorrectionTraits], terms: Sequence[Bound[TermTraits]]
+) -> Objective:
+    names = distinct([term.name for term in terms], taken=(*RATIOS, *VALUE_LOSSES))
+    shared = config.critic if isinstance(config.critic, SharedCritic) else None
+    return Objective(
+        loss=loss.call,
+        correction=None if correction.name == "none" else correction.call,
+        old=config.correction.old,
+        value_loss=None if shared is None else ValueLoss(shared.clip_range, shared.coefficient),
+        terms=tuple(
+            Term(name, member.coefficient, term.call)
+            for name, member, term in zip(names, config.terms, terms, strict=True)
+        ),
+    )
+
+
+def _in_chunks(
+    member: Bound[T], wrap: Callable[[Callable[..., Any], int], Callable[..., Any]], chunk: int | None
+) -> Bound[T]:
+    return member if chunk is None else dataclasses.replace(member, call=wrap(member.call, chunk))
+
+
+def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:
+    """What the learner must compute. Old log-probs that no member declares are needed for a second update alone: before
+    the first one they are the policy's output. None are computed where the engine's take their place.
+    """
+    declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
+    if isinstance(config.critic, SharedCritic):
+        declared |= {"values"}
+    single = config.update.epochs * config.update.updates_per_step == 1
+    if config.correction.old == "engine":
+        return declared - {"old_logprobs"}
+    return declared if single else declared | {"old_logprobs"}
