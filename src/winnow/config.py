@@ -424,6 +424,8 @@ class CheckpointSection(Section):
     """Minutes of training between checkpoints, in addition to those by `every`; 0: off."""
     keep_last: Positive = 2
     """Number of newest checkpoints that are kept."""
+    wait_minutes: float = Field(60.0, ge=0)
+    """How long a run waits for room on a full disk with a save that it would not continue without; 0: not at all."""
     background: bool = True
     """Write during the next step, up to its first update; false: training waits until a checkpoint is written."""
     on_signal: Literal["step", "now"] = "step"

@@ -24,12 +24,14 @@ from winnow.core.plan import plan
 from winnow.core.progress import Phases, TrainingClock
 from winnow.core.protocols import SavedCheckpoint
 from winnow.core.run import Progress, Run, evaluation_sampling
-from winnow.core.saving import Boundary, begin_save, reached, rescued, save, untouched
+from winnow.core.saving import Boundary, begin_save, reached, rescued, save_or_wait, untouched
 from winnow.core.step import train_step
 from winnow.core.stop_signals import Stop, stop_signals
 from winnow.engines.base import evaluating
 from winnow.errors import RankError, RunFolderError, StoppedBySignal, UpdateError
 from winnow.records import Group, StepReport
+
+MOST_FAILED_SAVES = 3  # in a row, after which the next save ends or waits for room, and no step is taken before it
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def train(
             if ranks.any_rank(stop.requested):
                 after = reached(run, progress, before)
                 assert after is not None, "a signal ends a step before its first update or after its last"
-                model = _save(run, progress, after, watch) if after.step else None
+                model = _save(run, progress, after, watch, stop) if after.step else None
                 return Result(run.folder, model, after.step, interrupted=True)
             done = step + 1
             if _checkpoint_is_due(config, progress.clock, done):
-                _try_to_save(run, progress, done, watch)
+                _save_between_steps(run, progress, done, watch, stop)
         last = Boundary.of(run, progress, done)
-        model = _save(run, progress, last, watch)
+        model = _save(run, progress, last, watch, stop)
         whole = evaluated and first_step == done
         if not whole and not ranks.any_rank(stop.requested):
             whole = _unless_signalled(run, progress, last, stop, partial(_evaluate, run, progress, done, watch))
@@ -173,6 +175,13 @@ def _evaluation_metrics(run: Run, phases: Phases) -> dict[str, float]:
     }
 
 
+def _save_between_steps(run: Run, progress: Progress, step: int, watch: Watch, stop: Stop) -> None:
+    if progress.failed_saves < MOST_FAILED_SAVES:
+        _try_to_save(run, progress, step, watch)
+    else:  # further steps would cost time for weights that may never be kept
+        _save(run, progress, Boundary.of(run, progress, step), watch, stop)
+
+
 def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
     """Start a save, which is written while the next step computes. Its notices come at the next `saving.wait`."""
 
@@ -187,7 +196,7 @@ def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
 @contextmanager
 def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
     """A failed save inside becomes a notice: a full disk costs a checkpoint and not the run, and the next save is
-    tried as usual.
+    tried as usual, up to `MOST_FAILED_SAVES` in a row.
     """
     try:
         yield
@@ -195,10 +204,14 @@ def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
-def _save(run: Run, progress: Progress, at: Boundary, watch: Watch) -> Path:
+def _save(run: Run, progress: Progress, at: Boundary, watch: Watch, stop: Stop) -> Path:
+    """Save while training waits. On a full disk, a run that has not been asked to end waits for room."""
     progress.phases.step = at.step
     progress.phases.begin("checkpoint")
-    saved = save(run, progress, at)
+    saved = save_or_wait(
+        run, progress, at, stopped=lambda: stop.requested, tell=lambda text: watch(Notice(f"step {at.step}: {text}"))
+    )
+    progress.failed_saves = 0
     _report_notices(saved, watch)
     return saved.path
 

@@ -10,6 +10,8 @@ changes the rest earlier; that is small, and a `Boundary` has a copy of it.
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,10 +22,13 @@ from typing import Any, Self
 from winnow import ranks
 from winnow.core.protocols import SavedCheckpoint
 from winnow.core.run import Progress, Run
+from winnow.errors import RankError, RunFolderError
 from winnow.state import checkpoint
 from winnow.state.folder import path_of, paths
 from winnow.state.history import History
 from winnow.state.pending import PendingGroups
+
+SECONDS_BETWEEN = 10.0  # two attempts to save on a full disk
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,27 @@ def save(run: Run, progress: Progress, at: Boundary, *, keep: int = 0) -> checkp
     return progress.saved
 
 
+def save_or_wait(
+    run: Run, progress: Progress, at: Boundary, *, stopped: Callable[[], bool], tell: Callable[[str], None]
+) -> checkpoint.Checkpoint:
+    """`save`, which is tried again on a full disk until there is room, `stopped()`, or `checkpoint.wait_minutes` are
+    over. `tell` is called once, with what the run waits for.
+    """
+    until = time.monotonic() + 60 * run.config.checkpoint.wait_minutes
+    for attempt in itertools.count():
+        try:
+            return save(run, progress, at)
+        except (RunFolderError, RankError) as error:
+            if not ranks.all_failed() or not ranks.any_rank(checkpoint.is_full(error)):
+                raise
+            if ranks.any_rank(stopped() or time.monotonic() >= until):
+                raise
+            if attempt == 0:
+                tell(f"{error}; the run waits for room, up to {run.config.checkpoint.wait_minutes:g} minutes")
+            time.sleep(SECONDS_BETWEEN)
+    raise AssertionError("unreachable")
+
+
 def begin_save(
     run: Run, progress: Progress, at: Boundary, done: Callable[[Callable[[], SavedCheckpoint]], None]
 ) -> None:
@@ -95,8 +121,9 @@ def begin_save(
     """
 
     def finish(outcome: Future[SavedCheckpoint]) -> None:
+        progress.failed_saves += 1
         if outcome.exception() is None:
-            progress.saved = outcome.result()
+            progress.saved, progress.failed_saves = outcome.result(), 0
         done(outcome.result)
 
     progress.saving.begin(_prepared(run, progress, at), finish)
