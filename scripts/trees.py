@@ -55,8 +55,11 @@ def pages() -> dict[Path, str]:
 
 
 def packages() -> list[str]:
-    """The lines of README.md: every package, from the lowest floor to the highest, and the packages beside winnow."""
+    """The lines of README.md: the core, which is read first, every other package, from the lowest floor to the highest,
+    and the packages beside winnow.
+    """
     names = [name for floor in FLOORS.values() for name in floor if not name.endswith(".py")]
+    names.sort(key=lambda name: name != "core")
     return [
         "    src/winnow/",
         *(line for name in names for line in _lines(f"      {name}/", describe(SOURCE / name), 20)),

@@ -106,12 +106,15 @@ def test_a_file_imports_only_from_lower_floors_or_its_own_room():
 
 
 STEP, FILES_OF_STEP, LINES_OF_STEP = "winnow.core.step", 60, 12_000
+# Packages whose parts a step uses through core/protocols.py, or not at all
+OUTSIDE = {"alarms", "learner", "memory", "models", "rewards", "tasks", "trackers", "training", "verify"}
 
 
 def test_what_a_step_imports_is_read_in_an_afternoon():
     """In the end, with imports in functions and for type checkers; `python scripts/closure.py` shows what brings it."""
     reached = closure.closure(closure.import_graph(closure.modules(SOURCE)), STEP)
     assert {"winnow.records", "winnow.core.plan", "winnow.budget.selection", "winnow.core"} < reached
+    assert not OUTSIDE & {name.split(".")[1] for name in reached}
     assert len(reached) <= FILES_OF_STEP
     assert closure.lines(MODULES[name] for name in reached) <= LINES_OF_STEP
 

@@ -29,6 +29,91 @@ _LIGHT = (  # the other fields of a rollout
     *("round", "beyond"),
 )
 
+Phase = Callable[[str], AbstractContextManager[Any]]
+OnRollout = Callable[[Rollout], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is sampled in one go, on all ranks together."""
+
+    prompts: Sequence[Prompt]  # [G]
+    counts: Sequence[int]  # [G] rollouts of each
+    sampling: Sampling
+    _: KW_ONLY
+    seed: tuple[SeedName, ...]
+    version: int | None = None  # of the weights that have to sample; None: any
+    on_rollout: OnRollout | None = None  # called with every finished rollout of this rank
+    cut: Cut | None = None  # cuts rollouts before they are verified, which then begins when all are sampled
+
+
+class RankShare(NamedTuple):
+    """The judged groups of one rank."""
+
+    places: Sequence[int]  # [g] of their prompts
+    groups: list[Group]  # [g]
+
+
+def collect(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> list[Group]:
+    """Sample the rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
+
+    Raises as `collect_share`, and RankError where another rank raised.
+    """
+    with ranks.announced("sampling and judging"):
+        share = collect_share(engine, verifiers, request, phase)
+    return gather_share(request.prompts, share, phase)
+
+
+def collect_share(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> RankShare:
+    """This rank's share of `collect`, without an exchange between ranks, unless `request.cut` needs one.
+
+    A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
+    overlaps it) and "verify" (waiting for verdicts afterwards).
+
+    Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `request.version`.
+    """
+    # Of this rank's prompts; the largest counts are dealt first
+    places = deal(request.counts, ranks.count())[ranks.rank()]
+
+    def finish(prompt: Prompt, rollout: Rollout) -> None:
+        if request.cut is None:
+            verifiers.submit(prompt, rollout)
+        if request.on_rollout is not None:
+            request.on_rollout(rollout)
+
+    with phase("generate"):
+        prompts, counts = [request.prompts[place] for place in places], [request.counts[place] for place in places]
+        groups = list[Group]()
+        if places:
+            groups = engine.generate(prompts, counts, request.sampling, seed=request.seed, on_rollout=finish)
+        if request.version is not None:
+            check_fresh(groups, request.version)
+        if request.cut is not None:
+            groups = request.cut(places, groups)
+    with phase("verify"):
+        return RankShare(places, verifiers.collect(groups))
+
+
+def gather_share(prompts: Sequence[Prompt], share: RankShare, phase: Phase) -> list[Group]:
+    """[G] the judged groups of all ranks; `phase` times it as "gather" where there are several."""
+    with phase("gather") if ranks.count() > 1 else nullcontext():
+        return gather_groups(prompts, share.places, share.groups)
+
+
+def sync_weights(learner: PolicyLearner, engine: Engine, *, version: int) -> None:
+    """Load the present weights into the engine of every rank, which samples them as `version` from then on.
+
+    Where one engine fails, all ranks raise.
+    """
+    weights = learner.weights()
+    with ranks.together("syncing the weights"):
+        try:
+            engine.load(weights, version=version)
+        finally:
+            if isinstance(weights, ReadByAllRanks):
+                # Each read of a sharded tensor is a collective of all ranks: without the rest, the others would hang
+                weights.finish()
+
 
 def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:
     """[G] the judged group of each prompt. `groups` are those of this rank, for the prompts at the places `own`.
@@ -90,89 +175,3 @@ class _Sent:
 
 def _joined(arrays: Sequence[IntArray] | Sequence[FloatArray], dtype: Any) -> Any:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
-
-
-Phase = Callable[[str], AbstractContextManager[Any]]
-OnRollout = Callable[[Rollout], None]
-
-
-class RankShare(NamedTuple):
-    """The judged groups of one rank."""
-
-    places: Sequence[int]  # [g] of their prompts
-    groups: list[Group]  # [g]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is sampled in one go, on all ranks together."""
-
-    prompts: Sequence[Prompt]  # [G]
-    counts: Sequence[int]  # [G] rollouts of each
-    sampling: Sampling
-    _: KW_ONLY
-    seed: tuple[SeedName, ...]
-    version: int | None = None  # of the weights that have to sample; None: any
-    on_rollout: OnRollout | None = None  # called with every finished rollout of this rank
-    cut: Cut | None = None  # cuts rollouts before they are verified, which then begins when all are sampled
-
-
-def collect(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> list[Group]:
-    """Sample the rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
-
-    Raises as `collect_share`, and RankError where another rank raised.
-    """
-    with ranks.announced("sampling and judging"):
-        share = collect_share(engine, verifiers, request, phase)
-    return gather_share(request.prompts, share, phase)
-
-
-def gather_share(prompts: Sequence[Prompt], share: RankShare, phase: Phase) -> list[Group]:
-    """[G] the judged groups of all ranks; `phase` times it as "gather" where there are several."""
-    with phase("gather") if ranks.count() > 1 else nullcontext():
-        return gather_groups(prompts, share.places, share.groups)
-
-
-def collect_share(engine: Engine, verifiers: Verifier, request: Request, phase: Phase = nullcontext) -> RankShare:
-    """This rank's share of `collect`, without an exchange between ranks, unless `request.cut` needs one.
-
-    A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
-    overlaps it) and "verify" (waiting for verdicts afterwards).
-
-    Raises EngineError, before the wait for verdicts, for rollouts of other weights than those of `request.version`.
-    """
-    # Of this rank's prompts; the largest counts are dealt first
-    places = deal(request.counts, ranks.count())[ranks.rank()]
-
-    def finish(prompt: Prompt, rollout: Rollout) -> None:
-        if request.cut is None:
-            verifiers.submit(prompt, rollout)
-        if request.on_rollout is not None:
-            request.on_rollout(rollout)
-
-    with phase("generate"):
-        prompts, counts = [request.prompts[place] for place in places], [request.counts[place] for place in places]
-        groups = list[Group]()
-        if places:
-            groups = engine.generate(prompts, counts, request.sampling, seed=request.seed, on_rollout=finish)
-        if request.version is not None:
-            check_fresh(groups, request.version)
-        if request.cut is not None:
-            groups = request.cut(places, groups)
-    with phase("verify"):
-        return RankShare(places, verifiers.collect(groups))
-
-
-def sync_weights(learner: PolicyLearner, engine: Engine, *, version: int) -> None:
-    """Load the present weights into the engine of every rank, which samples them as `version` from then on.
-
-    Where one engine fails, all ranks raise.
-    """
-    weights = learner.weights()
-    with ranks.together("syncing the weights"):
-        try:
-            engine.load(weights, version=version)
-        finally:
-            if isinstance(weights, ReadByAllRanks):
-                # Each read of a sharded tensor is a collective of all ranks: without the rest, the others would hang
-                weights.finish()

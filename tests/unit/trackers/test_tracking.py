@@ -395,7 +395,7 @@ def test_two_trackers_of_one_name_have_separate_files(tmp_path):
 def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
     """A whole run and a resume with another tracker, which is allowed, as trackers do not affect the results."""
     (tmp_path / "mine.py").write_text(
-        "from winnow.trackers import Tracker\n\n\n"
+        "from winnow.trackers.interface import Tracker\n\n\n"
         "class Lines(Tracker):\n"
         "    def __init__(self, path):\n        self.path = path\n\n"
         "    def log(self, step, metrics):\n"
