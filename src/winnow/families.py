@@ -38,6 +38,8 @@ class Traits:
     """Traits of members of all families."""
 
     instead_of: Mapping[str, str] = field(default_factory=dict)  # another name -> a description of this member
+    # Checks its options together, before a run; raises ConfigError with a key that is relative to their table
+    check: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,6 @@ class RewardTraits(Traits):
     example_options: Mapping[str, Any] = field(default_factory=dict)  # options with which the example is right
     best: float = 1.0  # the reward of the example, and the maximum of any text
     asks: Sequence[Sequence[str]] = ()  # alternative forms, each a list of marks that an answer needs to be read
-    check: Callable[[Mapping[str, Any]], None] | None = None  # checks its options; raises ConfigError
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
     correct_at: float = 1.0  # a bare number of at least this is correct
     reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
@@ -283,7 +284,7 @@ SAMPLER = Family(
     "sampler",
     ("table", "state", "rng", "count"),
     "sample",
-    ("winnow.algos.sampling_rules",),
+    ("winnow.algos.budget_members",),
     SamplerTraits,
     "winnow.testing:check_sampler",
 )
@@ -291,14 +292,14 @@ ALLOCATOR = Family(
     "allocator",
     ("stats", "budget"),
     "allocate",
-    ("winnow.algos.allocators",),
+    ("winnow.algos.budget_members",),
     AllocatorTraits,
     "winnow.testing:check_allocator",
 )
 ROUND = Family(
-    "round", ("seen",), "rounds", ("winnow.algos.sampling_rules",), RoundTraits, "winnow.testing:check_round"
+    "round", ("seen",), "rounds", ("winnow.algos.budget_members",), RoundTraits, "winnow.testing:check_round"
 )
-CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.sampling_rules",), CutTraits, "winnow.testing:check_cut")
+CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.budget_members",), CutTraits, "winnow.testing:check_cut")
 SELECTOR = Family(
     "selector",
     ("group", "rng"),

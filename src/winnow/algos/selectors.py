@@ -11,70 +11,49 @@ samples 512 rollouts of a prompt, and keeps and compares 32 of each 128.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from winnow.algos.advantage import Credit, check_credits
-from winnow.bounds import AboveZeroToOne, AtLeastOne
+from winnow.bounds import Keep
 from winnow.budget import selection
 from winnow.budget.selection import kept_size
 from winnow.errors import ConfigError
+from winnow.options import tried
 from winnow.records import BoolArray, Group, IntArray, as_array
 from winnow.registry import register
 from winnow.seeds import Rng
 
-# A number of rollouts, or a share of them; strict, because 1 is one rollout and 1.0 is all of them
-Keep = Annotated[AtLeastOne, Field(strict=True)] | Annotated[AboveZeroToOne, Field(strict=True)]
 Selector = Callable[[Group, Rng], BoolArray]
+Advantage = Callable[[Sequence[Group]], Sequence[Any]]
+
+
+def of_rewards(rule: Callable[..., BoolArray]) -> Callable[..., BoolArray]:
+    """The selector of a rule of `winnow.budget.selection`, (rewards [N], ties [N]) -> [N] bool, with its options."""
+
+    @functools.wraps(rule, assigned=("__name__", "__qualname__", "__doc__"))
+    def select(group: Group, rng: Rng, **options: Any) -> BoolArray:
+        return rule(group.rewards, rng.uniforms(group.ids), **options)
+
+    return select
+
+
+max_variance = register("selector")(of_rewards(selection.max_variance))
+max_reward = register("selector")(of_rewards(selection.max_reward))
+random = register("selector")(of_rewards(selection.random))
+percentile = register("selector")(of_rewards(selection.percentile))
+threshold = register("selector", size="varies", check=tried(selection.threshold, np.zeros(0), np.zeros(0)))(
+    of_rewards(selection.threshold)
+)
 
 
 @register("selector", "all", size="all")
 def keep_all(group: Group, rng: Rng) -> BoolArray:
     """Every rollout."""
     return np.ones(len(group.rollouts), dtype=np.bool_)
-
-
-@register("selector")
-def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
-
-    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2, by one sort and one scan; see
-    `winnow.budget.selection.max_variance`. m >= N keeps all; a flat group keeps any m.
-    """
-    return selection.max_variance(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
-
-
-@register("selector")
-def max_reward(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses because it never trains on
-    failures.
-    """
-    return selection.max_reward(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
-
-
-@register("selector")
-def random(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """m rollouts, uniformly without replacement."""
-    return selection.random(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
-
-
-@register("selector")
-def percentile(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """m rollouts spread evenly over the ranks of the rewards: those at rank (i - 1/2) N / m, i = 1..m.
-
-    Our extension; no published method has this name.
-    """
-    return selection.percentile(group.rewards, rng.uniforms(group.ids), keep=keep_per_prompt)
-
-
-@register("selector", size="varies")
-def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
-    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1."""
-    return selection.threshold(group.rewards, low=low, high=high)
 
 
 @register(
@@ -128,9 +107,6 @@ def keep_verified(select: Selector, group: Group, rng: Rng) -> BoolArray:
     if valid.any():
         keep[valid] = select(group.take(valid), rng)
     return keep
-
-
-Advantage = Callable[[Sequence[Group]], Sequence[Any]]
 
 
 def in_chunks(group: Group, size: int) -> list[IntArray]:

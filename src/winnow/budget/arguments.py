@@ -76,6 +76,14 @@ def check_count(name: str, value: Any, *, least: int = 0) -> None:
         raise ValueError(f"{name} = {value} must be an integer of at least {least}")
 
 
+def check_bounds(budget: int, minimum: int, maximum: int) -> None:
+    """Raise unless these are integers of at least 0, and `minimum` at most `maximum` (0: no limit)."""
+    for name, value in (("budget", budget), ("minimum", minimum), ("maximum", maximum)):
+        check_count(name, value)
+    if 0 < maximum < minimum:
+        raise ValueError(f"minimum = {minimum} is above maximum = {maximum}")
+
+
 def check_number(
     name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
 ) -> None:

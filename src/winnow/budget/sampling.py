@@ -266,6 +266,7 @@ def adarft(
     rng: Streams,
     count: int,
     *,
+    field: str = "difficulty",
     target: ZeroToOne = 0.5,
     sensitivity: Positive = 2.0,
     step_size: Positive = 50.0,
@@ -284,8 +285,8 @@ def adarft(
     Checked against the authors' code (uscnlp-lime/verl, verl/trainer/ppo/custom_sampler.py and ray_trainer.py). There
     8 loader processes fetch batches ahead, so a batch has an old level, and equal distances are ordered by position. So
     a constant level gives the same batch in every step. Here ties are in the order of the epoch, and `candidates` times
-    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError if a prompt
-    has no difficulty.
+    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). `field` is the label in the data
+    from which the caller fills `table.difficulty`: a number in a problem's meta. Raises ValueError if one is missing.
     """
     check_number("target", target)
     check_number("sensitivity", sensitivity, above=0.0)
@@ -294,7 +295,7 @@ def adarft(
     check_number("lowest", lowest, most=highest)
     check_number("start", start)
     if (missing := int(np.count_nonzero(~np.isfinite(table.difficulty)))) > 0:
-        raise ValueError(f"{missing} of {len(table)} prompts have no difficulty")
+        raise ValueError(f"{missing} of {len(table)} prompts have no number in {field!r}")
     level, visited = state.get("level", start), table.newest
     check_number("state: level", level)
     if len(visited):
