@@ -26,13 +26,14 @@ from winnow.registry import register
 
 NONE = np.zeros(0, dtype=np.int64)
 ONE = np.ones(1)
-GROUP_BASELINES = ("grpo", "dr_grpo", "rloo")
 EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "sampler": (sampling.PromptTable.empty(1, ONE), {}, lambda name, number: np.random.default_rng(number), 1),
     "allocator": (PromptStats(ids=("example",), pass_rate=ONE, gradient_norm=ONE, trials=ONE, correct=ONE), 1),
     "round": (rounds.Counts(planned=NONE, sampled=NONE, correct=NONE, wrong=NONE),),
     "cut": (cuts.SampledRound(lengths=NONE, group=NONE, logprobs=()),),
 }
+CENTRED = {"advantage": ("grpo", "dr_grpo", "rloo")}
+EQUAL = {"select": ("all",), "weighting": ("prompt",)}  # all rollouts are trained on, and each prompt weighs the same
 
 
 def _register(family: str, rule: Callable[..., Any], **traits: Any) -> None:
@@ -49,35 +50,14 @@ _register("sampler", sampling.retire)
 
 _register("allocator", allocators.uniform, source="none")
 _register("allocator", allocators.gvm, source="probe")
-_register("allocator", allocators.gvm_online, source="history")
-_register(
-    "allocator",
-    allocators.knapsack,
-    gradient_norms=False,
-    assumes={"advantage": GROUP_BASELINES, "select": ("all", "max_variance")},
-    least="minimum",
-)
-_register(
-    "allocator",
-    allocators.vip_rloo,
-    gradient_norms=False,
-    assumes={"advantage": ("rloo",), "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
-_register(
-    "allocator",
-    allocators.vip_dr_grpo,
-    gradient_norms=False,
-    assumes={"advantage": ("dr_grpo",), "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
-_register(
-    "allocator",
-    allocators.cures,
-    source="probe",
-    assumes={"advantage": GROUP_BASELINES, "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
+_register("allocator", allocators.gvm_online)
+_register("allocator", allocators.cures, source="probe", assumes=CENTRED | EQUAL, least="minimum")
+for rule, assumed in (
+    (allocators.knapsack, CENTRED | {"select": ("all", "max_variance")}),
+    (allocators.vip_rloo, {"advantage": ("rloo",), **EQUAL}),
+    (allocators.vip_dr_grpo, {"advantage": ("dr_grpo",), **EQUAL}),
+):
+    _register("allocator", rule, gradient_norms=False, assumes=assumed, least="minimum")
 
 _register("round", rounds.single, reads_verdicts=False)
 _register("round", rounds.balanced)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.bounds import AtLeastOne, AtLeastThree, AtLeastTwo, Natural, NotNegative, Positive, ZeroToOne
+from winnow.bounds import AtLeastOne, AtLeastThree, AtLeastTwo, Finite, Natural, NotNegative, Positive, ZeroToOne
 from winnow.budget.allocation import (
     DR_GRPO,
     KNAPSACK,
@@ -23,7 +23,7 @@ from winnow.budget.allocation import (
     divide_evenly,
     gvm_weights,
 )
-from winnow.budget.arguments import check_bounds, check_count, check_number
+from winnow.budget.arguments import check_bounds, ranged
 from winnow.budget.pass_rates import posterior_mean
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 
@@ -33,17 +33,18 @@ def uniform(stats: PromptStats, budget: int) -> IntArray:
     return divide_evenly(len(stats.ids), budget)
 
 
+@ranged
 def gvm(
     stats: PromptStats,
     budget: int,
     *,
     alpha: NotNegative = 1e-3,
-    beta: float = 2.0,
+    beta: Finite = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 0,
     filter_threshold: ZeroToOne = 1.0,
-    filter_insufficient: float = 0.0,
+    filter_insufficient: Finite = 0.0,
 ) -> IntArray:
     """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
 
@@ -61,12 +62,13 @@ def gvm(
     return apportion(kept, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
+@ranged
 def gvm_online(
     stats: PromptStats,
     budget: int,
     *,
     alpha: NotNegative = 1e-3,
-    beta: float = 2.0,
+    beta: Finite = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 2,
@@ -88,6 +90,7 @@ def gvm_online(
     return apportion(weights, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
+@ranged
 def knapsack(
     stats: PromptStats, budget: int, *, minimum: AtLeastOne = 2, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
@@ -104,6 +107,7 @@ def knapsack(
     return _most_valuable(KNAPSACK, stats, rates, budget, minimum, maximum)
 
 
+@ranged
 def vip_rloo(
     stats: PromptStats, budget: int, *, minimum: AtLeastTwo = 2, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
@@ -117,6 +121,7 @@ def vip_rloo(
     return _most_valuable(RLOO, stats, rates, budget, minimum, maximum)
 
 
+@ranged
 def vip_dr_grpo(
     stats: PromptStats, budget: int, *, minimum: AtLeastThree = 3, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
@@ -129,6 +134,7 @@ def vip_dr_grpo(
     return _most_valuable(DR_GRPO, stats, rates, budget, minimum, maximum)
 
 
+@ranged
 def cures(stats: PromptStats, budget: int, *, minimum: Natural = 0, maximum: Natural = 0) -> IntArray:
     """The least variance of the gradient of centred rewards: the smallest sum of G^2 p (1 - p) / n.
 
@@ -150,7 +156,6 @@ def _most_valuable(
 ) -> IntArray:
     """The best counts for the prompts with trials; any other prompt gets the mean count."""
     prompts = len(stats.ids)
-    check_count("minimum", minimum, least=value.least)
     budget = _usable(budget, prompts, minimum, maximum)
     known = stats.trials > 0
     unknown = prompts - int(known.sum())
@@ -175,8 +180,6 @@ def _filtered(
     weights: FloatArray, pass_rate: FloatArray, budget: int, filter_threshold: float, filter_insufficient: float
 ) -> FloatArray:
     """Weights, with 0 for prompts that are too easy, or whose share has too few expected correct rollouts."""
-    check_number("filter_threshold", filter_threshold, least=0.0, most=1.0)
-    check_number("filter_insufficient", filter_insufficient)
     kept = np.where(np.nan_to_num(pass_rate) > filter_threshold, 0.0, weights)
     if kept.sum() > 0:
         expected = np.nan_to_num(pass_rate) * kept / kept.sum() * budget
@@ -189,7 +192,6 @@ def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget
 
     At most a uniform share of the budget, so never more than a maximum that has capped the budget.
     """
-    check_count("exploration", exploration)
     if not np.any(weights > 0):
         return np.zeros(len(weights), dtype=np.int64)
     return np.where(unsolved, min(exploration, budget // len(weights)), 0).astype(np.int64)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.bounds import Keep
-from winnow.budget.arguments import check_count, check_number
+from winnow.bounds import AboveZeroToOne, Keep, NotNegative
+from winnow.budget.arguments import check_count, ranged
 from winnow.records import BoolArray, FloatArray, IntArray
 
 # Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
@@ -76,8 +76,9 @@ def threshold(rewards: FloatArray, ties: FloatArray, *, low: float = -math.inf, 
     return (rewards >= low) & (rewards <= high)
 
 
+@ranged
 def prompts_by_variance(
-    rewards: Sequence[FloatArray], ties: FloatArray, *, share: float, margin: float = 0.0
+    rewards: Sequence[FloatArray], ties: FloatArray, *, share: AboveZeroToOne, margin: NotNegative = 0.0
 ) -> BoolArray:
     """The fewest prompts whose reward variances add up to at least `share` of the sum over all prompts, minus `margin`.
 
@@ -89,8 +90,6 @@ def prompts_by_variance(
     >>> prompts_by_variance([np.array([0, 1.0]), np.array([1, 1.0]), np.array([0, 0.5])], np.arange(3.0), share=0.75)
     array([ True, False, False])
     """
-    check_number("share", share, most=1.0, above=0.0)
-    check_number("margin", margin, least=0.0)
     finite = [_checked(own, np.arange(len(own), dtype=np.float64)) for own in rewards]
     # Rounding gives equal rewards a variance above 0
     variances = np.array([own.var(ddof=1) if len(set(own.tolist())) > 1 else 0.0 for own in finite], dtype=np.float64)
