@@ -25,6 +25,10 @@ NonNegative = Annotated[int, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Use = str | Callable[..., Any]
 
+FORM = "form"  # the key that selects one of a table's sections, where there are several
+SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
+SHORT_FOR = {**dict.fromkeys((*SHORTHANDS, "rollout.engine"), "use"), "model": "path"}  # key of a table: its main key
+
 
 class RefusedValue(ValueError):
     """Raised by a section's validator: pydantic collects these errors, and config_file.py makes a ConfigError of each.
@@ -636,11 +640,6 @@ class Config(Section):
                 remedy="lower it, or raise rollout.max_new_tokens",
                 key="environment.max_turn_tokens",
             )
-
-
-FORM = "form"  # the key that selects one of a table's sections, where there are several
-SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
-SHORT_FOR = {**dict.fromkeys((*SHORTHANDS, "rollout.engine"), "use"), "model": "path"}  # key of a table: its main key
 
 
 def optimizers(config: Config) -> dict[str, OptimizerSection]:

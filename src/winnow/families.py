@@ -202,7 +202,7 @@ class Family(Generic[T_co]):
     key: str  # the key of a configuration that names its members
     modules: tuple[str, ...]  # importing these registers winnow's own
     traits: type[T_co]
-    contract: str  # "module:function", the check that every member has to pass
+    contract: str = ""  # "module:function", the check that every member has to pass; "": that of winnow.testing
     of_class: str = ""  # "module:function", which makes a member of a class; "": a class is called like a function
 
     @property
@@ -241,7 +241,7 @@ class Family(Generic[T_co]):
 
     def check(self) -> Callable[..., None]:
         """The contract as a function."""
-        return _function(self.contract)
+        return _function(self.contract or f"winnow.testing:check_{self.name}")
 
     def member_of(self, given: Callable[..., Any]) -> Callable[..., Any]:
         """The member that a user gives: a function, or what `of_class` makes of a class."""
@@ -262,14 +262,14 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
-TASK = Family("task", ("split",), "task", ("winnow.tasks",), TaskTraits, "winnow.testing:check_task")
+TASK = Family("task", ("split",), "task", ("winnow.tasks",), TaskTraits)
 REWARD = Family(
     "reward",
     ("prompt", "rollout"),
     "reward",
     ("winnow.rewards", "winnow.verify.code_tests"),
     RewardTraits,
-    "winnow.rewards.contract:check_reward",
+    contract="winnow.rewards.contract:check_reward",
 )
 ENVIRONMENT = Family(
     "environment",
@@ -277,67 +277,24 @@ ENVIRONMENT = Family(
     "environment",
     ("winnow.environments",),
     EnvironmentTraits,
-    "winnow.environments.contract:check_environment",
+    contract="winnow.environments.contract:check_environment",
     of_class="winnow.environments.tool_class:tool_environment",
 )
-SAMPLER = Family(
-    "sampler",
-    ("table", "state", "rng", "count"),
-    "sample",
-    ("winnow.algos.budget_members",),
-    SamplerTraits,
-    "winnow.testing:check_sampler",
-)
-ALLOCATOR = Family(
-    "allocator",
-    ("stats", "budget"),
-    "allocate",
-    ("winnow.algos.budget_members",),
-    AllocatorTraits,
-    "winnow.testing:check_allocator",
-)
-ROUND = Family(
-    "round", ("seen",), "rounds", ("winnow.algos.budget_members",), RoundTraits, "winnow.testing:check_round"
-)
-CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.budget_members",), CutTraits, "winnow.testing:check_cut")
-SELECTOR = Family(
-    "selector",
-    ("group", "rng"),
-    "select",
-    ("winnow.algos.selectors",),
-    SelectorTraits,
-    "winnow.testing:check_selector",
-)
+OF_BUDGET = ("winnow.algos.budget_members",)
+SAMPLER = Family("sampler", ("table", "state", "rng", "count"), "sample", OF_BUDGET, SamplerTraits)
+ALLOCATOR = Family("allocator", ("stats", "budget"), "allocate", OF_BUDGET, AllocatorTraits)
+ROUND = Family("round", ("seen",), "rounds", OF_BUDGET, RoundTraits)
+CUT = Family("cut", ("sampled",), "cut", OF_BUDGET, CutTraits)
+SELECTOR = Family("selector", ("group", "rng"), "select", ("winnow.algos.selectors",), SelectorTraits)
 ADVANTAGE = Family(
-    "advantage",
-    ("groups",),
-    "advantage",
-    ("winnow.algos.advantage", "winnow.algos.gae"),
-    AdvantageTraits,
-    "winnow.testing:check_advantage",
+    "advantage", ("groups",), "advantage", ("winnow.algos.advantage", "winnow.algos.gae"), AdvantageTraits
 )
-WEIGHTING = Family(
-    "weighting",
-    ("kept",),
-    "weighting",
-    ("winnow.algos.weighting",),
-    WeightingTraits,
-    "winnow.testing:check_weighting",
-)
-LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits, "winnow.testing:check_loss")
-CORRECTION = Family(
-    "correction",
-    ("out", "mb"),
-    "correction",
-    ("winnow.algos.correction",),
-    CorrectionTraits,
-    "winnow.testing:check_correction",
-)
-TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits, "winnow.testing:check_term")
-ENGINE = Family(
-    "engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits, "winnow.testing:check_engine"
-)
-TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTraits, "winnow.testing:check_tracker")
+WEIGHTING = Family("weighting", ("kept",), "weighting", ("winnow.algos.weighting",), WeightingTraits)
+LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits)
+CORRECTION = Family("correction", ("out", "mb"), "correction", ("winnow.algos.correction",), CorrectionTraits)
+TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits)
+ENGINE = Family("engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits)
+TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTraits)
 
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
     {

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from winnow import ranks
+from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
-from winnow.algos.selectors import chain, credit_in_chunks, select_in_chunks
+from winnow.algos.selectors import chain
 from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load, located
 from winnow.environments.judging import make_judge
