@@ -32,8 +32,8 @@ import numpy as np
 import torch
 from gvm_variance import gradient, norms_of, quartiles, stats_of
 
-from winnow.algos.allocators import cures, gvm, knapsack, uniform, vip_dr_grpo, vip_rloo
 from winnow.budget.allocation import MEAN, PromptValue, allocate_greedily, cures_variance
+from winnow.budget.allocators import cures, gvm, knapsack, uniform, vip_dr_grpo, vip_rloo
 from winnow.config_file import load
 from winnow.core.run import Run
 from winnow.recipes import recipe_paths

@@ -33,7 +33,7 @@ import frame
 import numpy as np
 import torch
 
-from winnow.algos.allocators import gvm
+from winnow.budget.allocators import gvm
 from winnow.config_file import load
 from winnow.core.run import Run
 from winnow.learner.learner import Learner

@@ -24,7 +24,7 @@ from typing import TypeVar
 import frame
 import numpy as np
 
-from winnow.algos.allocators import uniform
+from winnow.budget.allocators import uniform
 from winnow.config_file import validate
 from winnow.core.draw import PromptPool, draw, make_history
 from winnow.records import Group, Prompt

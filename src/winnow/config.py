@@ -25,6 +25,10 @@ NonNegative = Annotated[int, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Use = str | Callable[..., Any]
 
+FORM = "form"  # the key that selects one of a table's sections, where there are several
+SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
+SHORT_FOR = {**dict.fromkeys((*SHORTHANDS, "rollout.engine"), "use"), "model": "path"}  # key of a table: its main key
+
 
 class RefusedValue(ValueError):
     """Raised by a section's validator: pydantic collects these errors, and config_file.py makes a ConfigError of each.
@@ -640,10 +644,6 @@ class Config(Section):
             )
 
 
-FORM = "form"  # the key that selects one of a table's sections, where there are several
-SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
-
-
 def optimizers(config: Config) -> dict[str, OptimizerSection]:
     """The optimizer of each model that a run trains, by its key."""
     separate = {"critic.optimizer": config.critic.optimizer} if isinstance(config.critic, TrainedCritic) else {}
@@ -690,12 +690,14 @@ def key_of(path: Sequence[str | int]) -> str:
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand shorthands (`tables`) and fill in learning rates.
+    """Expand shorthands (`as_table`) and fill in learning rates.
 
     A single selector, tracker or task becomes a tuple of one, and an array a tuple. A table with options alone gets the
     default member, where there is one, and a value model the default form.
     """
-    out = tables(data)
+    out = {key: as_table(key, value) for key, value in data.items()}
+    if isinstance(rollout := out.get("rollout"), Mapping) and "engine" in rollout:
+        out["rollout"] = {**rollout, "engine": as_table("rollout.engine", rollout["engine"])}
     if out.get("environment") is not None:
         out.setdefault("reward", None)
     for key in SHORTHANDS:
@@ -756,21 +758,13 @@ def _members(named: Any) -> tuple[Any, ...]:
     return tuple({"use": m} if isinstance(m, str) or callable(m) else m for m in several)
 
 
-def tables(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`loss = {use = "clip"}` for `loss = "clip"`, and the same for a function in place of a name. `rollout.engine` and
-    `model` have this shorthand too.
+def as_table(key: str, value: Any) -> Any:
+    """`{use = "clip"}` for `loss = "clip"`, and the same for a function in place of a name; `{path = "..."}` for a
+    model. Any other value is returned unchanged.
     """
-    out = dict(data)
-    for key in SHORTHANDS:
-        if key in out and (isinstance(out[key], str) or callable(out[key])):
-            out[key] = {"use": out[key]}
-    rollout = out.get("rollout")
-    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
-    if isinstance(engine, str) or callable(engine):
-        out["rollout"] = {**out["rollout"], "engine": {"use": engine}}
-    if isinstance(out.get("model"), (str, Path)):
-        out["model"] = {"path": str(out["model"])}
-    return out
+    if key not in SHORT_FOR or not (isinstance(value, (str, Path)) or callable(value)):
+        return value
+    return {SHORT_FOR[key]: str(value) if isinstance(value, Path) else value}
 
 
 def _tuples(value: Any) -> Any:

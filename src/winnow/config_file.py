@@ -17,7 +17,7 @@ from typing import Any
 
 import pydantic
 
-from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, form_of, key_of, leaves, sections_in, tables
+from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, as_table, form_of, key_of, leaves, sections_in
 from winnow.config_keys import own_name
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 
@@ -108,6 +108,23 @@ def validate(
         raise combine_errors([_explain(e, source, text, sets, given) for e in error.errors()]) from error
 
 
+def located(
+    error: ConfigError, path: Path, sets: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+) -> ConfigError:
+    """An error about a member of the configuration that `load` read, with the place of its key: the override that set
+    it, or the line of the file. The remedy for an option of another program is winnow's key.
+    """
+    text = "" if changes else read_toml(path)[1]
+    placed_parts = []
+    for part in error.parts or (error,):
+        keys = (part.key or "").split(".")
+        own = own_name(".".join(keys)) if part.code == "config.unknown_key" else None
+        remedy = part.remedy if own is None else f"use {own!r}"
+        same = ConfigError(part.problem, remedy=remedy, key=part.key, code=part.code)
+        placed_parts.append(same.within(_place(keys, keys[:-1], str(path), text, sets)) if part.key else same)
+    return combine_errors(placed_parts)
+
+
 def override(data: dict[str, Any], assignment: str) -> None:
     """Apply one `a.b=c` to nested data, the value read as TOML, a bare word as text. Raises ConfigError."""
     key, equals, raw = assignment.partition("=")
@@ -140,12 +157,13 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
     A "file.py:function" or a template's file in the value is relative to `folder`, by default the working directory,
     not the folder of the configuration file. Raises ConfigError where a part of the key before the last is no table.
     """
-    data.update(tables(data))
     *above, last = key.split(".")
-    for table in above:
-        data = data.setdefault(table, {})
-        if not isinstance(data, dict):
-            raise _no_table(key, table, data)
+    for depth, table in enumerate(above, start=1):
+        inner = as_table(".".join(above[:depth]), data.get(table, {}))
+        if not isinstance(inner, dict):
+            raise _no_table(key, table, inner)
+        data[table] = inner
+        data = inner
     data[last] = placed(value, folder, last)
 
 
@@ -207,10 +225,8 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str], given: Map
     path = [*section, *refused.key.split(".")] if isinstance(refused, RefusedValue) and refused.key else section
     path = [*path, FORM] if error["type"] == "union_tag_invalid" else path
     key = ".".join(path)
-    line = _line_of(text, path) or _line_of(text, section)
-    here = key in {key_of(place) for place, _ in leaves(given)}
-    other = "" if here else f"{source}, line {line}" if line else _set_below(path, sets) or source
-    where = _set_of(key, sets) or other
+    here = key in {key_of(place) for place, _ in leaves(given)} and _set_of(key, sets) is None
+    where = "" if here else _place(path, section, source, text, sets)
     match error["type"]:
         case "extra_forbidden":
             mistake = _of_another_form(path, form) or _unknown(path, error["input"])
@@ -228,6 +244,13 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str], given: Map
             problem = f"{key!r} is {error['input']!r}"
             mistake = ConfigError(problem, remedy=table or expected, key=key, code="config.value")
     return mistake.within(where) if where else mistake
+
+
+def _place(path: Sequence[str], section: Sequence[str], source: str, text: str, sets: Sequence[str]) -> str:
+    """The override that set a key, the line of the key or of its table in TOML text, or the source alone."""
+    line = _line_of(text, path) or _line_of(text, section)
+    other = f"{source}, line {line}" if line else _set_below(path, sets) or source
+    return _set_of(".".join(path), sets) or other
 
 
 def _missing(key: str) -> ConfigError:

@@ -178,8 +178,9 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
         return " or ".join(dict.fromkeys(own))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "member" if issubclass(annotation, (Member, RewardSection)) else "table"
-    within = (f"{sign} {getattr(b, name)}" for b in bounds for name, sign in _BOUNDS.items() if hasattr(b, name))
-    return f"{_WORDS.get(annotation, annotation.__name__)} {', '.join(within)}".strip()
+    ends = ((sign, getattr(bound, name, None)) for bound in bounds for name, sign in _BOUNDS.items())
+    within = ", ".join(f"{sign} {end}" for sign, end in ends if end is not None)
+    return f"{_WORDS.get(annotation, annotation.__name__)} {within}".strip()
 
 
 def _is_function(annotation: Any) -> bool:

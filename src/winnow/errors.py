@@ -103,6 +103,7 @@ class WinnowError(Exception):
     """
 
     code = "error"
+    parts: Sequence[Self] = ()  # of an error about several mistakes, one for each
 
     def __init__(self, problem: str = "", *, remedy: str = "", key: str | None = None, code: str | None = None) -> None:
         super().__init__(problem)
@@ -229,7 +230,9 @@ def combine_errors(errors: Sequence[W]) -> W:
     first = errors[0]
     if len(errors) == 1:
         return first
-    return type(first)("\n".join(map(str, errors)), key=first.key, code=first.code)
+    combined = type(first)("\n".join(map(str, errors)), key=first.key, code=first.code)
+    combined.parts = errors
+    return combined
 
 
 def _sharing_a_word(name: str, options: list[str]) -> list[str]:

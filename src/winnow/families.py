@@ -38,6 +38,8 @@ class Traits:
     """Traits of members of all families."""
 
     instead_of: Mapping[str, str] = field(default_factory=dict)  # another name -> a description of this member
+    # Checks its options together, before a run; raises ConfigError with a key that is relative to their table
+    check: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,6 @@ class RewardTraits(Traits):
     example_options: Mapping[str, Any] = field(default_factory=dict)  # options with which the example is right
     best: float = 1.0  # the reward of the example, and the maximum of any text
     asks: Sequence[Sequence[str]] = ()  # alternative forms, each a list of marks that an answer needs to be read
-    check: Callable[[Mapping[str, Any]], None] | None = None  # checks its options; raises ConfigError
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
     correct_at: float = 1.0  # a bare number of at least this is correct
     reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
@@ -201,7 +202,7 @@ class Family(Generic[T_co]):
     key: str  # the key of a configuration that names its members
     modules: tuple[str, ...]  # importing these registers winnow's own
     traits: type[T_co]
-    contract: str  # "module:function", the check that every member has to pass
+    contract: str = ""  # "module:function", the check that every member has to pass; "": that of winnow.testing
     of_class: str = ""  # "module:function", which makes a member of a class; "": a class is called like a function
 
     @property
@@ -240,7 +241,7 @@ class Family(Generic[T_co]):
 
     def check(self) -> Callable[..., None]:
         """The contract as a function."""
-        return _function(self.contract)
+        return _function(self.contract or f"winnow.testing:check_{self.name}")
 
     def member_of(self, given: Callable[..., Any]) -> Callable[..., Any]:
         """The member that a user gives: a function, or what `of_class` makes of a class."""
@@ -275,7 +276,6 @@ TASK = Family(
         *("jsonl", "mathematics", "reasoning_gym", "verifiers"),
     ),
     TaskTraits,
-    "winnow.testing:check_task",
 )
 REWARD = Family(
     "reward",
@@ -286,7 +286,7 @@ REWARD = Family(
         "winnow.verify.code_tests",
     ),
     RewardTraits,
-    "winnow.rewards.contract:check_reward",
+    contract="winnow.rewards.contract:check_reward",
 )
 ENVIRONMENT = Family(
     "environment",
@@ -294,70 +294,28 @@ ENVIRONMENT = Family(
     "environment",
     _modules_of("winnow.environments", "calculator", "guess_number", "verifiers"),
     EnvironmentTraits,
-    "winnow.environments.contract:check_environment",
+    contract="winnow.environments.contract:check_environment",
     of_class="winnow.environments.tool_class:tool_environment",
 )
-SAMPLER = Family(
-    "sampler",
-    ("table", "state", "rng", "count"),
-    "sample",
-    ("winnow.algos.sampling_rules",),
-    SamplerTraits,
-    "winnow.testing:check_sampler",
-)
-ALLOCATOR = Family(
-    "allocator",
-    ("stats", "budget"),
-    "allocate",
-    ("winnow.algos.allocators",),
-    AllocatorTraits,
-    "winnow.testing:check_allocator",
-)
-ROUND = Family(
-    "round", ("seen",), "rounds", ("winnow.algos.sampling_rules",), RoundTraits, "winnow.testing:check_round"
-)
-CUT = Family("cut", ("sampled",), "cut", ("winnow.algos.sampling_rules",), CutTraits, "winnow.testing:check_cut")
-SELECTOR = Family(
-    "selector",
-    ("group", "rng"),
-    "select",
-    ("winnow.algos.selectors",),
-    SelectorTraits,
-    "winnow.testing:check_selector",
-)
+OF_BUDGET = ("winnow.algos.budget_members",)
+SAMPLER = Family("sampler", ("table", "state", "rng", "count"), "sample", OF_BUDGET, SamplerTraits)
+ALLOCATOR = Family("allocator", ("stats", "budget"), "allocate", OF_BUDGET, AllocatorTraits)
+ROUND = Family("round", ("seen",), "rounds", OF_BUDGET, RoundTraits)
+CUT = Family("cut", ("sampled",), "cut", OF_BUDGET, CutTraits)
+SELECTOR = Family("selector", ("group", "rng"), "select", ("winnow.algos.selectors",), SelectorTraits)
 ADVANTAGE = Family(
-    "advantage",
-    ("groups",),
-    "advantage",
-    ("winnow.algos.advantage", "winnow.algos.gae"),
-    AdvantageTraits,
-    "winnow.testing:check_advantage",
+    "advantage", ("groups",), "advantage", ("winnow.algos.advantage", "winnow.algos.gae"), AdvantageTraits
 )
-WEIGHTING = Family(
-    "weighting",
-    ("kept",),
-    "weighting",
-    ("winnow.algos.weighting",),
-    WeightingTraits,
-    "winnow.testing:check_weighting",
-)
-LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits, "winnow.testing:check_loss")
-CORRECTION = Family(
-    "correction",
-    ("out", "mb"),
-    "correction",
-    ("winnow.algos.correction",),
-    CorrectionTraits,
-    "winnow.testing:check_correction",
-)
-TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits, "winnow.testing:check_term")
+WEIGHTING = Family("weighting", ("kept",), "weighting", ("winnow.algos.weighting",), WeightingTraits)
+LOSS = Family("loss", ("out", "mb"), "loss", ("winnow.algos.loss",), LossTraits)
+CORRECTION = Family("correction", ("out", "mb"), "correction", ("winnow.algos.correction",), CorrectionTraits)
+TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.kl",), TermTraits)
 ENGINE = Family(
     "engine",
     ("context",),
     "rollout.engine",
     _modules_of("winnow.engines", "hf", "native.engine", "scripted", "vllm.engine"),
     EngineTraits,
-    "winnow.testing:check_engine",
 )
 TRACKER = Family(
     "tracker",
@@ -365,7 +323,6 @@ TRACKER = Family(
     "track",
     _modules_of("winnow.trackers", "mlflow", "tensorboard", "trackio", "wandb"),
     TrackerTraits,
-    "winnow.testing:check_tracker",
 )
 
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(

@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import SchemaValidator, core_schema
 
-from winnow.errors import ConfigError, accepted_value, near_miss
+from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.families import FAMILIES, Traits
 from winnow.registry import Entry
 from winnow.user_code import with_named_errors, without_partial
@@ -31,8 +32,8 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _ALWAYS = {"password", "passwords", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
 _AT_THE_END = {"key", "keys", "apikey", "token"}  # `api_key` and `hf_token`, not `key_value_mb` or `max_new_tokens`
 
-# A text is not accepted as a number, but a TOML array is accepted as a tuple or a list, by the annotation.
-_OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
+_NUMBERS = (bool, int, float)
+_OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,11 @@ class Bound(Generic[T_co]):
 
 
 def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
-    """The member with its options set. Raises ConfigError for unknown options, invalid values, and missing options
-    without a default.
+    """The member with its options set. Raises ConfigError with a line per unknown option, invalid value, and missing
+    option without a default, or for options that exclude each other.
 
     `key` is the key of the options' table in the configuration, for the message.
     """
-    family, known = entry.family.name, entry.options
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                f"{key}.{name}: the {family} {entry.name!r} has no such option",
-                remedy=near_miss(name, known) or "remove it: that function has no options",
-                key=f"{key}.{name}",
-                code="config.unknown_key",
-            )
     for option, value in secret_keys(options, key=key, member=True):
         if value == HIDDEN:  # from a manifest
             raise ConfigError(
@@ -78,39 +70,102 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
                 key=option,
                 code="config.value",
             )
-    for name, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and name not in options:
-            raise ConfigError(
-                f"{key}.{name} is missing",
-                remedy=f"set it: the {family} {entry.name!r} needs it",
-                key=f"{key}.{name}",
-                code="config.missing_key",
-            )
-    checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
+    try:
+        checked = options_table(entry).validate_python(dict(options))
+    except pydantic.ValidationError as error:
+        firsts = {each["loc"][0]: each for each in reversed(error.errors())}  # a union has an error per type
+        raise combine_errors([_mistake(entry, each, options, key) for each in reversed(firsts.values())]) from error
     values = {**entry.defaults, **checked}
+    _check_together(entry, values, key)
     function = functools.partial(entry.function, **checked) if checked else entry.function
+    family = entry.family.name
     if family not in ("reward", "environment"):  # an exception there becomes a failed verdict with the member's name
         function = with_named_errors(f"the {family} {entry.name!r}", entry.function, function)
     return Bound(entry, values, function)
 
 
-def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
-    """The value in the type of the option's annotation. An option without a usable annotation accepts any value."""
+def options_table(entry: Entry[Any]) -> SchemaValidator:
+    """The options of a member as one table, made from its keyword-only parameters: of these names, types and ranges.
+
+    An option without a usable annotation accepts any value. It is no BaseModel, which has attributes of its own: an
+    option may be called `copy` or `model_config`.
+    """
     try:
-        hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
+        hints = typing.get_type_hints(_annotated(entry.function), include_extras=True)
+    except Exception:  # annotations that exist only for type checkers
+        hints = {}
+    fields = {
+        name: core_schema.typed_dict_field(
+            core_schema.no_info_plain_validator_function(_reader(hints.get(name, Any))),
+            required=parameter.default is parameter.empty,
+        )
+        for name, parameter in entry.options.items()
+    }
+    return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What turns a value into the type of an annotation: a TOML array into a tuple or a list, but no text and no truth
+    value into a number.
+    """
+    try:
         adapter = TypeAdapter(hint, config=_OPTION_TYPES)
-    except Exception:  # no annotation, one that exists only for type checkers, or one that is no type
-        return value
+    except Exception:  # it is no type
+        adapter = TypeAdapter(Any)
+
+    def read(value: Any) -> Any:
+        found = adapter.validate_python(value)
+        both_plain = type(found) in _NUMBERS and type(value) in (str, *_NUMBERS)
+        return adapter.validate_python(value, strict=True) if both_plain else found
+
+    return read
+
+
+def _mistake(entry: Entry[Any], error: Any, options: Mapping[str, Any], key: str) -> ConfigError:
+    """One mistake from pydantic, as a ConfigError with its key and its remedy."""
+    name, member = str(error["loc"][0]), f"the {entry.family.name} {entry.name!r}"
+    match error["type"]:
+        case "extra_forbidden":
+            problem, code = f"{key}.{name}: {member} has no such option", "config.unknown_key"
+            remedy = near_miss(name, entry.options) or "remove it: that function has no options"
+        case "missing":
+            problem, code = f"{key}.{name} is missing", "config.missing_key"
+            remedy = f"set it: {member} needs it"
+        case _:
+            shown = HIDDEN if is_secret(name, options[name]) else repr(options[name])
+            problem, code = f"{key}.{name} is {shown} (an option of {member})", "config.value"
+            remedy = accepted_value(error["msg"])
+    return ConfigError(problem, remedy=remedy, key=f"{key}.{name}", code=code)
+
+
+def _check_together(entry: Entry[Any], values: Mapping[str, Any], key: str) -> None:
+    """Raise ConfigError if the member refuses these values together: by its trait `check`."""
+    if entry.traits.check is None:
+        return
     try:
-        return adapter.validate_python(value)
-    except pydantic.ValidationError as error:
-        shown = HIDDEN if is_secret(name, value) else repr(value)
+        entry.traits.check(values)
+    except ConfigError as error:
+        raise error.under(key) from error
+    except ValueError as error:  # a function of arrays names the option first
+        option, _, fault = str(error).partition(" ")
+        known = option in values
         raise ConfigError(
-            f"{key} is {shown} (an option of the {entry.family.name} {entry.name!r})",
-            remedy=accepted_value(error.errors()[0]["msg"]),
-            key=key,
-            code="config.value",
+            f"{key}.{option} {fault}" if known else f"{key}: {error}",
+            remedy=f"change it, or another option of the {entry.family.name} {entry.name!r}",
+            key=f"{key}.{option}" if known else key,
+            code="config.combination",
         ) from error
+
+
+def tried(function: Callable[..., Any], *example: Any) -> Callable[[Mapping[str, Any]], None]:
+    """A trait `check`: call a function of arrays, which raises ValueError for options that exclude each other, on an
+    example of its arguments.
+    """
+
+    def check(options: Mapping[str, Any]) -> None:
+        function(*example, **options)
+
+    return check
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.algos.selectors import credit_in_chunks, kept_in_chunks, select_in_chunks
+from winnow.algos.chunks import credit_in_chunks, kept_in_chunks, select_in_chunks
 from winnow.budget.sampling import uniform
 from winnow.families import FAMILIES
 from winnow.records import Problem

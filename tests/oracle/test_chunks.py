@@ -9,7 +9,8 @@ import pytest
 
 from refusals import refused
 from winnow.algos.advantage import dr_grpo, grpo
-from winnow.algos.selectors import credit_in_chunks, kept_in_chunks, max_reward, max_variance, random, select_in_chunks
+from winnow.algos.chunks import credit_in_chunks, kept_in_chunks, select_in_chunks
+from winnow.algos.selectors import max_reward, max_variance, random
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.seeds import Rng

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from winnow.algos.advantage import raft
-from winnow.algos.allocators import gvm, uniform
 from winnow.algos.weighting import unbiased
+from winnow.budget.allocators import gvm, uniform
 from winnow.records import KeptRollouts, PromptStats
 from winnow.testing import group_of
 

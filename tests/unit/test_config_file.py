@@ -14,7 +14,7 @@ from winnow.config_file import load, read_toml, validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, accepted_value
 from winnow.recipes import recipe_paths
-from winnow.training.resolve import resolve_members
+from winnow.training.resolve import resolve_file, resolve_members
 
 
 def write(tmp_path, text):
@@ -28,6 +28,45 @@ def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
     with refused(ConfigError, f"{path}, line 4", key="optimizer.learing_rate", code="config.unknown_key") as caught:
         load(path)
     assert "'learning_rate'" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "place", "key", "remedy"),
+    [
+        ('steps = 3\n[loss]\nuse = "clip"\nclip_hgih = 0.3', [], "{}, line 4", "loss.clip_hgih", "'clip_high'"),
+        (
+            'steps = 3\nselect = { use = "random", keep_per_prompt = 0 }',
+            [],
+            "{}, line 2",
+            "select.keep_per_prompt",
+            "1",
+        ),
+        ('loss = "clip"', ["loss.clip_high=true"], "--set loss.clip_high=true", "loss.clip_high", "number"),
+        ('loss = "clip"', ["loss.epsilon=3"], "--set loss.epsilon=3", "loss.epsilon", "'loss.clip_low'"),
+        ('\n[cut]\nuse = "token_budget"', [], "{}, line 2", "cut.tokens", "'token_budget'"),
+        ('\n[cut]\nuse = "token_bugdet"', [], "{}, line 2", "cut", "'token_budget'"),
+        ('[rounds]\nuse = "pilot_commit"\nlow = 0.8', ["rounds.high=0.5"], "{}, line 3", "rounds.low", "pilot_commit"),
+        ('allocate = { use = "gvm", minimum = 3, maximum = 2 }', [], "{}, line 1", "allocate.minimum", "gvm"),
+        ("", ["sample={use='replay', low=0.8}"], "--set sample={{use='replay', low=0.8}}", "sample.low", "replay"),
+    ],
+)
+def test_a_mistake_in_an_option_names_its_place_key_and_remedy(tmp_path, text, sets, place, key, remedy):
+    path = write(tmp_path, text)
+    with refused(ConfigError, place.format(path), key=key) as caught:
+        resolve_file(path, sets)
+    assert str(caught.value).startswith(place.format(path))
+    assert remedy in caught.value.remedy
+
+
+def test_every_mistake_in_the_options_of_a_member_is_named_with_its_line(tmp_path):
+    path = write(tmp_path, '[loss]\nuse = "clip"\nclip_low = -1\ndaul = 3\nclip_high = "0.3"\n')
+    with refused(ConfigError) as caught:
+        resolve_file(path)
+    lines = str(caught.value).splitlines()
+    named = {"loss.clip_low": 3, "loss.daul": 4, "loss.clip_high": 5}
+    assert len(lines) == len(named)
+    for key, number in named.items():
+        assert [line for line in lines if key in line and line.startswith(f"{path}, line {number}: ")]
 
 
 def test_a_byte_order_mark_changes_neither_values_nor_lines(tmp_path):

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
 from winnow import config_keys
-from winnow.bounds import AboveZeroToOne, AtLeastOne
-from winnow.budget import cuts, rounds, sampling
+from winnow.bounds import AboveZeroToOne, AtLeastOne, Keep
+from winnow.budget import allocators, cuts, rounds, sampling, selection
 from winnow.errors import ConfigError
 from winnow.options import HIDDEN, bind, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
-from winnow.registry import members, resolve
+from winnow.registry import members, register, resolve
 
 FAMILIES = (
     "task",
@@ -114,25 +118,140 @@ def test_the_range_of_an_annotation_is_printed(annotation: object, text: str) ->
     assert config_keys._type(annotation) == text
 
 
-def test_a_rule_of_sampling_is_the_function_of_arrays() -> None:
-    library = {"sampler": sampling, "round": rounds, "cut": cuts}
+def test_a_member_is_the_function_of_arrays() -> None:
+    library = {"sampler": sampling, "allocator": allocators, "round": rounds, "cut": cuts}
     copies = {
         name
         for family, module in library.items()
         for name, entry in members(family).items()
         if entry.function is not getattr(module, name)
     }
-    assert copies == {"adarft"}  # whose label is a field of the data
+    assert copies == set()
+
+
+def test_a_selector_of_rewards_has_the_signature_of_its_rule() -> None:
+    own = {"all", "finished"}  # which read rollouts
+    rules = {name: entry.function for name, entry in members("selector").items() if entry.package and name not in own}
+    assert set(rules) == {"max_variance", "max_reward", "random", "percentile", "threshold"}
+    for name, function in rules.items():
+        assert inspect.unwrap(function) is getattr(selection, name)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "options", "named"),
+    [
+        ("sampler", "replay", {"low": 0.8, "high": 0.5}, "low"),
+        ("sampler", "adarft", {"lowest": 5.0, "highest": 1.0}, "lowest"),
+        ("allocator", "gvm", {"minimum": 3, "maximum": 2}, "minimum"),
+        ("allocator", "gvm_online", {"minimum": 3, "maximum": 2}, "minimum"),
+        ("allocator", "knapsack", {"minimum": 5, "maximum": 3}, "minimum"),
+        ("allocator", "vip_dr_grpo", {"maximum": 2}, "minimum"),
+        ("round", "pilot_commit", {"low": 0.8, "high": 0.5}, "low"),
+        ("selector", "threshold", {"low": 2.0, "high": 1.0}, "low"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_before_a_run(
+    family: str, name: str, options: dict[str, float], named: str
+) -> None:
+    """Before, only a step of the run raised a ValueError for them."""
+    with pytest.raises(ConfigError) as error:
+        bind(resolve(family, name), options, key=family)
+    assert (error.value.key, error.value.code) == (f"{family}.{named}", "config.combination")
+
+
+def test_a_check_of_a_user_s_own_is_called_with_all_options() -> None:
+    seen: list[dict[str, object]] = []
+
+    def check(options: dict[str, object]) -> None:
+        seen.append(options)
+        if options["low"] == 2:
+            raise ConfigError("2 is none", remedy="3", key="low")
+
+    @register("weighting", "checked_together", check=check)
+    def checked_together(kept: object, *, low: int = 1, high: float = 4.0) -> object:
+        """A test's."""
+        return low
+
+    entry = resolve("weighting", "checked_together")
+    assert bind(entry, {"high": 5}, key="weighting")(None) == 1
+    with pytest.raises(ConfigError) as error:
+        bind(entry, {"low": 2}, key="weighting")
+    assert error.value.key == "weighting.low"
+    assert seen == [{"low": 1, "high": 5.0}, {"low": 2, "high": 4.0}]
+
+
+def named_like_a_model(groups: list[float], *, copy: int = 1, model_config: float = 1.0, _own: str = "a") -> object:
+    """Options with names that a pydantic model has for itself."""
+    return copy, model_config, _own
+
+
+def test_an_option_may_have_any_name() -> None:
+    entry = resolve("advantage", named_like_a_model)
+    assert bind(entry, {"copy": 2, "model_config": 3, "_own": "b"}, key="advantage")([]) == (2, 3.0, "b")
+
+
+def test_every_mistake_in_a_table_is_reported() -> None:
+    with pytest.raises(ConfigError) as error:
+        bind(resolve("advantage", shares), {"parst": 1, "parts": 0, "scale": 1.5}, key="advantage")
+    assert {each.key: each.code for each in error.value.parts} == {
+        "advantage.parst": "config.unknown_key",
+        "advantage.parts": "config.value",
+        "advantage.scale": "config.value",
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotation", "taken", "refused"),
+    [
+        (int, {3: 3}, [True, "3", 3.0]),
+        (float, {3: 3.0, 0.5: 0.5}, [True, "0.5"]),
+        (bool, {True: True}, [1, "true", 0.0]),
+        (int | float, {3: 3, 2.5: 2.5}, [True, "3"]),
+        (Keep, {4: 4, 1.0: 1.0}, [True, 4.0, "4", 0, 0.0]),
+        (str | None, {"3": "3", None: None}, [3, True]),
+        (Path, {"a/b": Path("a/b")}, [3]),
+        (Literal["a", "b"], {"a": "a"}, ["c", 1]),
+    ],
+)
+def test_a_value_of_toml_is_no_value_of_another_type(
+    annotation: Any, taken: dict[Any, Any], refused: list[Any]
+) -> None:
+    """As in a section: an integer is a number, and nothing else is converted."""
+
+    def given(groups: object, *, option: object) -> object:
+        return option
+
+    given.__annotations__["option"] = annotation
+    entry = resolve("advantage", given)
+    for value, read in taken.items():
+        (found,) = bind(entry, {"option": value}, key="advantage").options.values()
+        assert (found, type(found)) == (read, type(read))
+    for value in refused:
+        with pytest.raises(ConfigError):
+            bind(entry, {"option": value}, key="advantage")
+
+
+def test_an_array_becomes_what_the_annotation_names() -> None:
+    def given(groups: object, *, many: tuple[int, ...], some: list[float], any_: Sequence[str]) -> object:
+        return many, some, any_
+
+    entry = resolve("advantage", given)
+    for array in (list, tuple):
+        options = {"many": array([1, 2]), "some": array([1, 2.5]), "any_": array(["a"])}
+        assert bind(entry, options, key="advantage")([]) == ((1, 2), [1.0, 2.5], array(["a"]))
 
 
 @pytest.mark.parametrize(
     ("family", "name", "options"),
     [
         ("sampler", "greso", {"least": 0.0}),
+        ("sampler", "adarft", {"start": math.inf}),
         ("sampler", "mopps", {"candidates": 0}),
         ("sampler", "cures", {"prior": 0.0}),
         ("sampler", "replay", {"cooldown": -1}),
         ("sampler", "retire", {"above": 1.5}),
+        ("allocator", "gvm", {"beta": math.nan}),
+        ("allocator", "vip_rloo", {"minimum": 1}),
         ("round", "balanced", {"per_round": 0}),
         ("round", "pilot_commit", {"high": 2.0}),
         ("cut", "token_budget", {"tokens": 0}),

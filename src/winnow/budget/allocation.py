@@ -23,7 +23,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from winnow.budget.arguments import LARGEST, check_count, check_integers, check_number, check_numbers, check_shape
+from winnow.budget.arguments import (
+    LARGEST,
+    check_bounds,
+    check_count,
+    check_integers,
+    check_number,
+    check_numbers,
+    check_shape,
+)
 from winnow.records import BoolArray, FloatArray, IntArray
 
 _SAMPLE = 1024  # prompts
@@ -176,7 +184,7 @@ def allocate_greedily(
     >>> allocate_greedily(RLOO, np.array([0.5, 0.9, 1.0]), 12, minimum=2)
     array([6, 4, 2])
     """
-    _check_bounds(budget, minimum, maximum)
+    check_bounds(budget, minimum, maximum)
     if minimum < value.least:
         raise ValueError(f"minimum = {minimum} is below {value.least}, from which on this value is concave")
     prompts = len(np.atleast_1d(statistics))
@@ -334,7 +342,7 @@ def apportion(
     >>> apportion(np.array([1.0, 2.0, 5.0]), 16)
     array([ 2,  4, 10])
     """
-    _check_bounds(budget, minimum, maximum)
+    check_bounds(budget, minimum, maximum)
     check_numbers("weights", weights, least=0.0)
     if budget and not len(weights):
         raise ValueError(f"budget = {budget}, and no prompts")
@@ -418,13 +426,6 @@ def _round(
         best = np.flatnonzero(residual >= residual.max() - 1e-9)
         counts[best[np.argmax(weights[best])]] += step
     return counts
-
-
-def _check_bounds(budget: int, minimum: int, maximum: int) -> None:
-    for name, value in (("budget", budget), ("minimum", minimum), ("maximum", maximum)):
-        check_count(name, value)
-    if 0 < maximum < minimum:
-        raise ValueError(f"minimum = {minimum} is above maximum = {maximum}")
 
 
 def _check_floor(floor: IntArray, prompts: int, most: int, budget: int) -> None:

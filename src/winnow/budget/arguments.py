@@ -1,18 +1,48 @@
-"""Checks of arguments: each raises ValueError with the argument's name. They look at an array once, so that a call on a
-step's prompts takes microseconds more.
+"""Checks of arguments: each raises ValueError that begins with the argument's name. They look at an array once, so that
+a call on a step's prompts takes microseconds more.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
+from annotated_types import Interval
 
 from winnow.records import FloatArray, IntArray
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 LARGEST = float(np.finfo(np.float64).max)
+
+
+def ranged(function: F) -> F:
+    """The function, which raises ValueError for an option outside the range in its annotation (bounds.py)."""
+
+    @functools.cache  # at the first call: the types of a module are complete then
+    def checks() -> dict[str, Callable[[Any], None]]:
+        hints = typing.get_type_hints(function, include_extras=True)
+        ranges = {name: typing.get_args(hint) for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
+        return {name: _check_of(name, *kind_and_range) for name, kind_and_range in ranges.items()}
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        for name, value in options.items():
+            if name in checks():
+                checks()[name](value)
+        return function(*arguments, **options)
+
+    return cast(F, checked)
+
+
+def _check_of(name: str, kind: type, within: Interval) -> Callable[[Any], None]:
+    ends: dict[str, Any] = {"least": within.ge, "above": within.gt, "most": within.le}
+    check: Callable[..., None] = check_count if kind is int else check_number
+    return functools.partial(check, name, **{key: end for key, end in ends.items() if end is not None})
 
 
 def check_numbers(
@@ -74,6 +104,14 @@ def check_count(name: str, value: Any, *, least: int = 0) -> None:
     """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} = {value} must be an integer of at least {least}")
+
+
+def check_bounds(budget: int, minimum: int, maximum: int) -> None:
+    """Raise unless these are integers of at least 0, and `minimum` at most `maximum` (0: no limit)."""
+    for name, value in (("budget", budget), ("minimum", minimum), ("maximum", maximum)):
+        check_count(name, value)
+    if 0 < maximum < minimum:
+        raise ValueError(f"minimum = {minimum} is above maximum = {maximum}")
 
 
 def check_number(

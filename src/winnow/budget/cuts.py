@@ -3,7 +3,8 @@
 A rule is a function of the rollouts of one round, `SampledRound` -> [R] tokens that each rollout gets. A rollout that
 gets fewer than its length is cut. The rule sees whole rollouts, and decides as if all of them advanced by one token per
 tick, from tick 0: what it does at a tick depends on tokens up to that tick alone. So a cut depends on lengths in tokens
-and never on the order in which an engine finishes them, and a faster engine could end the rollouts there. numpy only.
+and never on the order in which an engine finishes them, and a faster engine could end the rollouts there. It raises
+ValueError for an option outside its range. numpy only.
 
 A cut rollout has no verdict. What is left are the rollouts that were short or likely, so estimates from them are
 biased: `expected` enumerates the share of correct ones, and the gradient.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from winnow.bounds import AboveZeroToOne, AtLeastOne, LogProb
-from winnow.budget.arguments import check_alike, check_count, check_integers, check_number
+from winnow.budget.arguments import check_alike, check_count, check_integers, check_number, ranged
 from winnow.budget.gradients import CENTRED, Credit
 from winnow.records import FloatArray, IntArray
 
@@ -53,16 +54,15 @@ def none(sampled: SampledRound) -> IntArray:
     return sampled.lengths
 
 
+@ranged
 def token_budget(sampled: SampledRound, *, tokens: AtLeastOne) -> IntArray:
     """All rollouts end at the last tick at which the step has no more than `tokens` tokens. Ours.
 
-    Rollouts that are finished by then are whole. Earlier rounds of the step count. Raises ValueError for a negative
-    budget.
+    Rollouts that are finished by then are whole. Earlier rounds of the step count.
 
     >>> token_budget(SampledRound(lengths=np.array([2, 5, 9]), group=np.array([0, 0, 1])), tokens=10)
     array([2, 4, 4])
     """
-    check_count("tokens", tokens)
     lengths, left = np.sort(sampled.lengths), max(0, tokens - sampled.spent)
     if lengths.sum() <= left:
         return sampled.lengths
@@ -73,17 +73,17 @@ def token_budget(sampled: SampledRound, *, tokens: AtLeastOne) -> IntArray:
     return np.asarray(np.minimum(sampled.lengths, tick), dtype=np.int64)
 
 
+@ranged
 def stragglers(sampled: SampledRound, *, share: AboveZeroToOne = 0.75) -> IntArray:
     """The other rollouts of a prompt end when `share` of them (rounded up) are finished.
 
     Over-provisioning as in APRIL (Zhou et al. 2025, arXiv 2509.18521, from its description), per prompt instead of per
     batch; there, the unfinished rollouts continue in the next step, and here they are dropped. Rollouts that are
-    finished at the same tick are all whole. Raises ValueError for a share outside (0, 1].
+    finished at the same tick are all whole.
 
     >>> stragglers(SampledRound(lengths=np.array([2, 3, 5, 9]), group=np.zeros(4, dtype=np.int64)), share=0.5)
     array([2, 3, 3, 3])
     """
-    check_number("share", share, most=1.0, above=0.0)
     ends = sampled.lengths.copy()
     for group in np.unique(sampled.group):
         of = sampled.group == group
@@ -93,20 +93,18 @@ def stragglers(sampled: SampledRound, *, share: AboveZeroToOne = 0.75) -> IntArr
     return ends
 
 
+@ranged
 def unlikely(sampled: SampledRound, *, after: AtLeastOne = 16, least: LogProb = -1.0) -> IntArray:
     """A rollout ends after `after` tokens if their mean log-prob is below `least`, in nats. Ours.
 
     It has the place of ARRoL's quality head (arXiv 2603.24840), which is a trained model, and is a function of the
     rollout's own log-probs alone, as in DeepConf (Fu et al. 2025, arXiv 2508.15260). A rollout of at most `after`
-    tokens is finished by then. Raises ValueError without log-probs, for one that is not a number, and for `after` below
-    1.
+    tokens is finished by then. Raises ValueError without log-probs, and for one that is not a number.
 
     >>> one = SampledRound(lengths=np.array([4]), group=np.array([0]), logprobs=[np.array([-1.0, -3.0, 0.0, 0.0])])
     >>> unlikely(one, after=2, least=-1.5), unlikely(one, after=3, least=-1.5)
     (array([2]), array([4]))
     """
-    check_count("after", after, least=1)
-    check_number("least", least, most=0.0)
     if sampled.logprobs is None:
         raise ValueError("the rule reads log-probs, and there are none")
     means = np.array([numbers[:after].mean() if len(numbers) else 0.0 for numbers in sampled.logprobs])

@@ -2,7 +2,7 @@
 
 A rule is a function of a step's counts, `Counts` -> [G] further rollouts per prompt. It is called before the first
 round, with nothing sampled, and after every round. It never exceeds what was planned for a prompt, so the plan is an
-upper bound of what a step samples. numpy only.
+upper bound of what a step samples. It raises ValueError for an option outside its range. numpy only.
 
 A rule that reads the verdicts changes what is estimated from them: a prompt that ends at its first success has a higher
 share of correct rollouts than its pass rate. `distribution` enumerates a rule's results, from which the bias of every
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from winnow.bounds import AtLeastOne, Natural, ZeroToOne
-from winnow.budget.arguments import check_alike, check_count, check_integers, check_number
+from winnow.budget.arguments import check_alike, check_count, check_integers, check_number, ranged
 from winnow.budget.pass_rates import rates
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -58,10 +58,9 @@ def single(seen: Counts) -> IntArray:
     return seen.planned - seen.sampled
 
 
+@ranged
 def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round: AtLeastOne = 8) -> IntArray:
     """`per_round` rollouts per round, until a prompt has `right` correct and `wrong` wrong ones.
-
-    Raises ValueError for a negative number, and for a round of none.
 
     Reinforce-Ada-balance (Xiong et al. 2025, arXiv 2510.04996, Algorithm 1; checked against the authors' code,
     RLHFlow/Reinforce-Ada, verl/trainer/ppo/ray_trainer.py). There m kept rollouts need m // 2 correct and m - m // 2
@@ -69,20 +68,16 @@ def balanced(seen: Counts, *, right: Natural = 2, wrong: Natural = 2, per_round:
     mean and deviation count all rollouts of all rounds (`global_stat_est` of its scripts). Ours keeps all rollouts too,
     and leaves to the selector which are trained on.
     """
-    check_count("right", right)
-    check_count("wrong", wrong)
     return _next_round(seen, (seen.correct >= right) & (seen.wrong >= wrong), per_round)
 
 
+@ranged
 def positive(seen: Counts, *, right: AtLeastOne = 1, per_round: AtLeastOne = 8) -> IntArray:
-    """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996).
-
-    Raises ValueError for `right` or `per_round` below 1.
-    """
-    check_count("right", right, least=1)
+    """`per_round` rollouts per round, until a prompt has `right` correct ones: Reinforce-Ada-pos (arXiv 2510.04996)."""
     return _next_round(seen, seen.correct >= right, per_round)
 
 
+@ranged
 def pilot_commit(seen: Counts, *, pilot: AtLeastOne = 8, low: ZeroToOne = 0.25, high: ZeroToOne = 0.75) -> IntArray:
     """`pilot` rollouts first; the rest of the plan only for prompts whose share of correct ones is in [low, high].
 
@@ -90,32 +85,29 @@ def pilot_commit(seen: Counts, *, pilot: AtLeastOne = 8, low: ZeroToOne = 0.25, 
     those of recipe/pc/config/pc_trainer.yaml, whose upper one is 1 - 0.25. The scripts and the README of that
     repository set the lower one to 0.125, with pilots of 8 to 32. There, the rollouts of a prompt that is not continued
     are not trained on, hard prompts wait in a buffer and easy ones are evicted. Ours leaves the first to the selector
-    and the others to the sampler of prompts. A prompt without a verdict is continued. Raises ValueError for a pilot of
-    none, and unless 0 <= low <= high <= 1.
+    and the others to the sampler of prompts. A prompt without a verdict is continued. Raises ValueError for `low`
+    above `high`.
     """
-    check_number("high", high, least=0.0, most=1.0)
-    check_number("low", low, least=0.0, most=high)
+    check_number("low", low, most=high)
     return _continued(seen, pilot, lambda rate: (rate >= low) & (rate <= high))
 
 
+@ranged
 def screening(seen: Counts, *, pilot: AtLeastOne = 8) -> IntArray:
     """`pilot` rollouts first; the rest of the plan only for prompts with both correct and wrong ones among them.
 
     SPEED-RL (Zhang et al. 2025, arXiv 2506.09016, a preprint that its authors withdrew in March 2026): a prompt whose
     pass rate is near 0 or 1 has a gradient of low signal-to-noise ratio. Written from its description, not checked
-    against the authors' code. There, the pilot of the next step is sampled together with the rest of this one. Raises
-    ValueError for a pilot of none.
+    against the authors' code. There, the pilot of the next step is sampled together with the rest of this one.
     """
     return _continued(seen, pilot, lambda rate: (rate > 0) & (rate < 1))
 
 
 def _next_round(seen: Counts, enough: BoolArray, per_round: int) -> IntArray:
-    check_count("per_round", per_round, least=1)
     return np.where(enough, 0, np.minimum(per_round, seen.planned - seen.sampled))
 
 
 def _continued(seen: Counts, pilot: int, worthwhile: Callable[[FloatArray], BoolArray]) -> IntArray:
-    check_count("pilot", pilot, least=1)
     first = np.minimum(pilot, seen.planned)
     rate = rates(seen.correct, seen.correct + seen.wrong)
     rest = np.where(np.isnan(rate) | worthwhile(rate), seen.planned - seen.sampled, 0)

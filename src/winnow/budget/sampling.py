@@ -33,13 +33,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from winnow.bounds import AboveZeroToOne, AtLeastOne, Natural, Positive, ZeroToOne
+from winnow.bounds import AboveZeroToOne, AtLeastOne, Finite, Natural, Positive, ZeroToOne
 from winnow.budget.arguments import (
     check_count,
     check_integers,
     check_number,
     check_numbers,
     check_rows,
+    ranged,
 )
 from winnow.budget.pass_rates import add_visit, posterior_mean, rates
 from winnow.records import BoolArray, FloatArray, IntArray
@@ -177,6 +178,7 @@ def uniform(table: PromptTable, state: State, rng: Streams, count: int) -> Drawn
     return Drawn(rows, {**state, "epoch": epoch, "place": place + count})
 
 
+@ranged
 def greso(
     table: PromptTable,
     state: State,
@@ -207,10 +209,9 @@ def greso(
     of a row is its own, times an estimate of how many prompts are considered, for which the mean of count - 1 over
     m - 1 is the mean probability (Haldane 1945).
     """
-    _check_shares(start=start, target=target, change=change)
-    check_number("least", least, most=1.0, above=0.0)
     easy, hard = state.get("p_easy", start), state.get("p_hard", start)
-    _check_shares(**{"state: p_easy": easy, "state: p_hard": hard})
+    for name, share in (("p_easy", easy), ("p_hard", hard)):
+        check_number(f"state: {name}", share, least=0.0, most=1.0)
     visited = table.newest
     if state.get("epoch", 0) > 0 and len(visited):
         easy = _moved(easy, change, float(np.mean(table.all_right[visited] > 0)), target / 3)
@@ -225,6 +226,7 @@ def greso(
     return _sieve(table, {**state, "p_easy": easy, "p_hard": hard}, rng, count, passes, patience, chance)
 
 
+@ranged
 def mopps(
     table: PromptTable,
     state: State,
@@ -248,10 +250,6 @@ def mopps(
     and 0.5 in the scripts. At most 2,048 candidates are drawn.
     """
 
-    _check_shares(target=target)
-    check_count("candidates", candidates, least=1)
-    check_number("prior", prior, above=0.0)
-
     def distance(rows: IntArray) -> FloatArray:
         right, trials = table.correct[rows], table.trials[rows]
         sampled = rng("draw", table.draws).beta(prior + right, prior + np.maximum(trials - right, 0.0))
@@ -260,18 +258,20 @@ def mopps(
     return _nearest(table, state, rng, count, distance, candidates, patience)
 
 
+@ranged
 def adarft(
     table: PromptTable,
     state: State,
     rng: Streams,
     count: int,
     *,
+    field: str = "difficulty",
     target: ZeroToOne = 0.5,
     sensitivity: Positive = 2.0,
     step_size: Positive = 50.0,
-    start: float = 0.0,
-    lowest: float = 0.0,
-    highest: float = 100.0,
+    start: Finite = 0.0,
+    lowest: Finite = 0.0,
+    highest: Finite = 100.0,
     candidates: Natural = 0,
     patience: AtLeastOne = 10,
 ) -> Drawn:
@@ -284,17 +284,12 @@ def adarft(
     Checked against the authors' code (uscnlp-lime/verl, verl/trainer/ppo/custom_sampler.py and ray_trainer.py). There
     8 loader processes fetch batches ahead, so a batch has an old level, and equal distances are ordered by position. So
     a constant level gives the same batch in every step. Here ties are in the order of the epoch, and `candidates` times
-    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). Raises ValueError if a prompt
-    has no difficulty.
+    as many prompts are compared (0: as many as allowed, which is all of up to 2,048). `field` is the label in the data
+    from which the caller fills `table.difficulty`: a number in a problem's meta. Raises ValueError if one is missing.
     """
-    check_number("target", target)
-    check_number("sensitivity", sensitivity, above=0.0)
-    check_number("step_size", step_size, above=0.0)
-    check_number("highest", highest)
     check_number("lowest", lowest, most=highest)
-    check_number("start", start)
     if (missing := int(np.count_nonzero(~np.isfinite(table.difficulty)))) > 0:
-        raise ValueError(f"{missing} of {len(table)} prompts have no difficulty")
+        raise ValueError(f"{missing} of {len(table)} prompts have no number in {field!r}")
     level, visited = state.get("level", start), table.newest
     check_number("state: level", level)
     if len(visited):
@@ -307,6 +302,7 @@ def adarft(
     return _nearest(table, {**state, "level": level}, rng, count, distance, candidates, patience)
 
 
+@ranged
 def cures(
     table: PromptTable,
     state: State,
@@ -334,9 +330,6 @@ def cures(
     Sampling without Replacement"). Weighing by it is unbiased, if all prompts are candidates.
     """
 
-    check_number("temperature", temperature, above=0.0)
-    check_number("prior", prior, above=0.0)
-
     def log_weight(rows: IntArray) -> FloatArray:
         rate = posterior_mean(table.correct[rows], table.trials[rows], prior=prior)
         return np.asarray(np.sqrt(rate * (1 - rate)) / temperature, dtype=np.float64)
@@ -350,6 +343,7 @@ def cures(
     return _nearest(table, state, rng, count, disadvantage, candidates, patience, chance)
 
 
+@ranged
 def replay(
     table: PromptTable,
     state: State,
@@ -374,10 +368,7 @@ def replay(
     documentation gives ties to the higher pass rate, and its heap to the lower one. Its defaults of `reuses` are 5 and
     20; the share is at most one half there. A draw is a step here, or a whole window under a probe.
     """
-    _check_shares(share=share, high=high)
-    check_number("low", low, least=0.0, most=high)
-    check_count("cooldown", cooldown)
-    check_count("reuses", reuses)
+    check_number("low", low, most=high)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     replayed = state.get("replayed", np.zeros(len(table), dtype=np.int64))
@@ -400,6 +391,7 @@ def replay(
     return Drawn(rows, next_state, skipped=len(buffer) - len(again), overdue=len(due))
 
 
+@ranged
 def retire(
     table: PromptTable,
     state: State,
@@ -416,8 +408,6 @@ def retire(
     permanent; here a retired prompt is visited again after `patience` epochs, and that visit decides anew. If all
     candidates are retired, the first ones are taken.
     """
-
-    check_number("above", above, most=1.0, above=0.0)
 
     def passes(rows: IntArray) -> BoolArray:
         return ~(rates(table.latest_correct[rows], table.latest_trials[rows]) >= above)
@@ -502,7 +492,6 @@ def _nearest(
     """The candidates of the smallest distances. All candidates count as considered. `chance` is the probability that
     the distance of a candidate is below the given one.
     """
-    check_count("candidates", candidates)
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     most = min(MOST_CANDIDATES, candidates * count) if candidates else MOST_CANDIDATES
@@ -526,7 +515,6 @@ def _with_overdue(due: IntArray, others: FloatArray) -> FloatArray:
 
 def _overdue(table: PromptTable, count: int, patience: int) -> IntArray:
     """Prompts whose last draw is more than `patience` epochs ago: at most half of a draw (rounded up), oldest first."""
-    check_count("patience", patience, least=1)
     due = np.flatnonzero(table.draws - table.drawn_at > patience * len(table))
     most = (count + 1) // 2
     if len(due) <= most:
@@ -552,11 +540,6 @@ def _reached(state: State, table: PromptTable) -> tuple[int, int]:
     if place > len(table):
         raise ValueError(f"state: place = {place} is above {len(table)}, the prompts of the table")
     return epoch, place
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        check_number(name, share, least=0.0, most=1.0)
 
 
 def _moved(probability: float, change: float, share: float, target: float) -> float:

@@ -14,68 +14,71 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.budget.arguments import check_count, check_number
+from winnow.bounds import AboveZeroToOne, Keep, NotNegative
+from winnow.budget.arguments import check_count, ranged
 from winnow.records import BoolArray, FloatArray, IntArray
 
 # Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
 _SAME = 1e-12
 
 
-def max_variance(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+def max_variance(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
 
     Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
     highest rewards for some k (their Lemma 3.1). So one sort and one scan over k with prefix sums find it in O(N log
     N). Ours centres the rewards first (against cancellation) and of equal variances takes the smallest k; their code
-    tries k = m, 0, 1, ... in that order. Both are optimal. m is `kept_size(keep, N)`; a flat group keeps any m.
+    tries k = m, 0, 1, ... in that order. Both are optimal. m is `kept_size(keep_per_prompt, N)`, so m >= N keeps all; a
+    flat group keeps any m.
 
-    >>> max_variance(np.array([0.2, 0.4, 0.6, 0.8]), np.arange(4) / 4, keep=2)
+    >>> max_variance(np.array([0.2, 0.4, 0.6, 0.8]), np.arange(4) / 4, keep_per_prompt=2)
     array([ True, False, False,  True])
     """
     order = _ascending(rewards, ties)
-    size = kept_size(keep, len(rewards))
+    size = kept_size(keep_per_prompt, len(rewards))
     low_to_high = rewards[order] - rewards.mean() if len(rewards) else rewards
     highest = _best_split(low_to_high, size)
     return _mask(len(rewards), np.concatenate([order[: size - highest], order[len(order) - highest :]]))
 
 
-def max_reward(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+def max_reward(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """The m highest rewards; a baseline of the PODS paper (its Figure 5), which collapses because it never trains on
     failures.
     """
     order = _ascending(rewards, ties)
-    return _mask(len(order), order[len(order) - kept_size(keep, len(order)) :])
+    return _mask(len(order), order[len(order) - kept_size(keep_per_prompt, len(order)) :])
 
 
-def random(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+def random(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """The m rollouts of the smallest `ties`: m without replacement, uniformly where the ties are uniform."""
     n = len(_checked(rewards, ties))
-    return _mask(n, np.argsort(ties, kind="stable")[: kept_size(keep, n)])
+    return _mask(n, np.argsort(ties, kind="stable")[: kept_size(keep_per_prompt, n)])
 
 
-def percentile(rewards: FloatArray, ties: FloatArray, *, keep: int | float) -> BoolArray:
+def percentile(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """m rollouts spread evenly over the ranks of the rewards: those at rank (i - 1/2) N / m, i = 1..m.
 
     Our extension; no published method has this name.
     """
     order = _ascending(rewards, ties)
-    size = kept_size(keep, len(order))
+    size = kept_size(keep_per_prompt, len(order))
     ranks = (np.arange(size) + 0.5) * len(order) / max(1, size)
     return _mask(len(order), order[ranks.astype(np.int64)])
 
 
-def threshold(rewards: FloatArray, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
+def threshold(rewards: FloatArray, ties: FloatArray, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
     """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1. Raises ValueError unless low <=
     high.
     """
-    rewards = _checked(rewards, np.arange(len(rewards), dtype=np.float64))
+    rewards = _checked(rewards, ties)
     if not low <= high:
         raise ValueError(f"low = {low} must be at most high = {high}")
     return (rewards >= low) & (rewards <= high)
 
 
+@ranged
 def prompts_by_variance(
-    rewards: Sequence[FloatArray], ties: FloatArray, *, share: float, margin: float = 0.0
+    rewards: Sequence[FloatArray], ties: FloatArray, *, share: AboveZeroToOne, margin: NotNegative = 0.0
 ) -> BoolArray:
     """The fewest prompts whose reward variances add up to at least `share` of the sum over all prompts, minus `margin`.
 
@@ -87,8 +90,6 @@ def prompts_by_variance(
     >>> prompts_by_variance([np.array([0, 1.0]), np.array([1, 1.0]), np.array([0, 0.5])], np.arange(3.0), share=0.75)
     array([ True, False, False])
     """
-    check_number("share", share, most=1.0, above=0.0)
-    check_number("margin", margin, least=0.0)
     finite = [_checked(own, np.arange(len(own), dtype=np.float64)) for own in rewards]
     # Rounding gives equal rewards a variance above 0
     variances = np.array([own.var(ddof=1) if len(set(own.tolist())) > 1 else 0.0 for own in finite], dtype=np.float64)

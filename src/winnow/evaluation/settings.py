@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, EvaluateSection, Member, SelectSection, tables
+from winnow.config import Config, EvaluateSection, Member, SelectSection, as_table
 from winnow.config_file import merge, override, read_toml, validate
 from winnow.environments.judging import named_members
 from winnow.errors import ConfigError, RunFolderError
@@ -119,7 +119,7 @@ def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
 
     Empty for a function of a file, which is not imported here, and for an unknown task, which is refused later.
     """
-    task = tables(data).get("task")
+    task = as_table("task", data.get("task"))
     use = task.get("use") if isinstance(task, Mapping) else Config().task.use
     if use is None or (isinstance(use, str) and ".py:" in use):
         return {}
@@ -259,7 +259,7 @@ def _with_options(task: Mapping[str, Any], data: Mapping[str, Any]) -> Mapping[s
     """
     if task.keys() != {"use"} or ".py:" in task["use"]:
         return task
-    own, evaluate = tables(data).get("task"), data.get("evaluate")
+    own, evaluate = as_table("task", data.get("task")), data.get("evaluate")
     if isinstance(own, Mapping) and own.get("use") == task["use"]:
         return None
     further = evaluate.get("tasks") if isinstance(evaluate, Mapping) else None

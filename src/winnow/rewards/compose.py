@@ -170,11 +170,6 @@ def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, 
             f"{key}.use is missing", remedy=f"set {key}.use to a reward", key=f"{key}.use", code="config.missing_key"
         )
     bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
-    if bound.traits.check is not None:
-        try:
-            bound.traits.check(bound.options)
-        except ConfigError as error:
-            raise error.under(key) from error
     return bound.name, _total(bound)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from winnow import ranks
-from winnow.algos.selectors import kept_in_chunks
+from winnow.algos.chunks import kept_in_chunks
 from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.core.members import Members

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from winnow import ranks
+from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
-from winnow.algos.selectors import chain, credit_in_chunks, select_in_chunks
+from winnow.algos.selectors import chain
 from winnow.config import Config, Member, SharedCritic, optimizers
-from winnow.config_file import load
+from winnow.config_file import load, located
 from winnow.core.members import Critic, Members
 from winnow.environments.judging import make_judge
 from winnow.errors import ConfigError
@@ -71,7 +72,10 @@ def resolve_file(
 ) -> Members:
     """The members of a configuration file, changed as by `load`. Raises ConfigError."""
     config = load(path, sets, unset, changes)
-    return resolve_members(config, base=path.parent, recipe=recipe_at(path), critic=critic)
+    try:
+        return resolve_members(config, base=path.parent, recipe=recipe_at(path), critic=critic)
+    except ConfigError as error:
+        raise located(error, path, sets, changes) from error
 
 
 def resolve_members(config: Config, base: Path, *, recipe: str | None = None, critic: Critic | None = None) -> Members:

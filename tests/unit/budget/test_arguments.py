@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from winnow import budget
-from winnow.budget import allocation, cuts, gradients, pass_rates, rounds, sampling, selection
+from winnow.budget import allocation, allocators, cuts, gradients, pass_rates, rounds, sampling, selection
+from winnow.records import PromptStats
 
 NAN, INF = math.nan, math.inf
 MODULES = [getattr(budget, name) for name in budget.__all__]
@@ -63,6 +64,7 @@ OTHER_TRIALS = [
     TRIALS[None],
 ]
 FEWER = np.zeros(2)
+NONE = np.zeros(0)
 SEEN = rounds.Counts(
     planned=np.array([8, 8]), sampled=np.array([4, 0]), correct=np.array([1, 0]), wrong=np.array([2, 0])
 )
@@ -80,6 +82,17 @@ TABLE = (
 )
 
 
+STATS = PromptStats(
+    ids=("a", "b", "c"),
+    pass_rate=np.array([0.25, 1.0, NAN]),
+    gradient_norm=np.array([1.0, 2.0, NAN]),
+    trials=TRIALS,
+    correct=CORRECT,
+)
+NO_PROMPT = PromptStats(ids=(), pass_rate=NONE, gradient_norm=NONE, trials=NONE, correct=NONE)
+NO_STATS = dataclasses.replace(STATS, pass_rate=np.array([0.25, 1.2, NAN]), correct=np.array([1.0, 9.0, 0.0]))
+
+
 def stream(name: str, number: int) -> np.random.Generator:
     return np.random.default_rng(number)
 
@@ -90,6 +103,15 @@ def of_rule(rule: Callable[..., Any], state: Sequence[Any] = (), **options: Sequ
     patience = {} if rule is sampling.uniform else {"patience": POSITIVE}
     bad = {"count": [*POSITIVE, 7], "state": [*epoch, *state], **patience, **options}
     return rule, {"table": TABLE, "state": {}, "rng": stream, "count": 2}, bad
+
+
+def of_allocator(allocator: Callable[..., Any], least: int = 0, **options: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """An allocator of three prompts; `least` is the lowest minimum that it accepts."""
+    if allocator is allocators.uniform:
+        return allocator, {"stats": STATS, "budget": 12}, {"stats": [NO_PROMPT], "budget": COUNTS}
+    low = [9, *COUNTS] + ([least - 1] if least else [])
+    bad = {"stats": [NO_STATS], "budget": COUNTS, "minimum": low, "maximum": [1, *COUNTS], **options}
+    return allocator, {"stats": STATS, "budget": 12, "minimum": 3, "maximum": 8}, bad
 
 
 def more_than_planned(seen: rounds.Counts) -> Any:
@@ -108,7 +130,7 @@ TIES, GROUP = np.array([0.3, 0.1, 0.2]), np.array([0.0, 1.0, 0.5])
 OF_GROUP = {
     "rewards": [np.array([NAN, 1.0, 0.5]), np.array([INF, 1.0, 0.5]), FEWER, GROUP[None]],
     "ties": [np.array([0.1, 0.1, 0.2]), np.array([NAN, 0.1, 0.2]), FEWER, TIES[None]],
-    "keep": [-1, 0.0, 1.5, NAN, "2", None],
+    "keep_per_prompt": [-1, 0.0, 1.5, NAN, "2", None],
 }
 OF_COLUMNS = {
     field.name: [np.zeros(5), np.zeros((1, 6))]
@@ -163,6 +185,26 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
             "beta": FINITE,
         },
     ),
+    of_allocator(allocators.uniform),
+    of_allocator(
+        allocators.gvm,
+        alpha=[NAN, INF, -1.0, None],
+        beta=FINITE,
+        exploration=COUNTS,
+        filter_threshold=SHARES,
+        filter_insufficient=FINITE,
+    ),
+    of_allocator(
+        allocators.gvm_online,
+        alpha=[NAN, INF, -1.0, None],
+        beta=FINITE,
+        exploration=COUNTS,
+        prior=[NAN, INF, -1.0, None],
+    ),
+    of_allocator(allocators.knapsack, 1, prior=[NAN, INF, -1.0, None]),
+    of_allocator(allocators.vip_rloo, 2, prior=[NAN, INF, -1.0, None]),
+    of_allocator(allocators.vip_dr_grpo, 3, prior=[NAN, INF, -1.0, None]),
+    of_allocator(allocators.cures),
     (pass_rates.rates, {"correct": CORRECT, "trials": TRIALS}, {"correct": OTHER_COUNTS, "trials": OTHER_TRIALS}),
     (
         pass_rates.add_visit,
@@ -252,17 +294,17 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
         {"rule": [too_long], "kinds": [[], KINDS[:1], [*KINDS, *KINDS]], "rollouts": POSITIVE},
     ),
     *(
-        (rule, {"rewards": GROUP, "ties": TIES, "keep": 2}, OF_GROUP)
+        (rule, {"rewards": GROUP, "ties": TIES, "keep_per_prompt": 2}, OF_GROUP)
         for rule in (selection.max_variance, selection.max_reward)
     ),
     *(
-        (rule, {"rewards": GROUP, "ties": TIES, "keep": 2}, OF_GROUP)
+        (rule, {"rewards": GROUP, "ties": TIES, "keep_per_prompt": 2}, OF_GROUP)
         for rule in (selection.random, selection.percentile)
     ),
     (
         selection.threshold,
-        {"rewards": GROUP, "low": 0.5, "high": 1.0},
-        {"rewards": [*OF_GROUP["rewards"][:2], GROUP[None]], "low": [NAN, 2.0], "high": [NAN, 0.0]},
+        {"rewards": GROUP, "ties": TIES, "low": 0.5, "high": 1.0},
+        {"rewards": OF_GROUP["rewards"], "ties": OF_GROUP["ties"], "low": [NAN, 2.0], "high": [NAN, 0.0]},
     ),
     (
         selection.prompts_by_variance,
@@ -275,7 +317,7 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
             "margin": [NAN, INF, -0.1, None],
         },
     ),
-    (selection.kept_size, {"keep": 2, "n": 4}, {"keep": OF_GROUP["keep"], "n": COUNTS}),
+    (selection.kept_size, {"keep": 2, "n": 4}, {"keep": OF_GROUP["keep_per_prompt"], "n": COUNTS}),
     (
         sampling.PromptTable,
         dict(vars(TABLE)),
@@ -332,8 +374,8 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
     ),
     of_rule(sampling.retire, above=[*SHARES, 0.0]),
 ]
-# Arguments that are functions of the caller, or records that were checked when they were made
-UNCHECKED = {"rng", "seen", "total", "gain", "value", "credit", "correct", "sampled", "table"}
+# Arguments that are functions of the caller, records that were checked when they were made, and a name for a message
+UNCHECKED = {"rng", "seen", "total", "gain", "value", "credit", "correct", "sampled", "table", "field"}
 
 
 def public() -> set[Any]:

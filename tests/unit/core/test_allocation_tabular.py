@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from winnow.algos.allocators import gvm, gvm_online
 from winnow.budget.allocation import gvm_weights
+from winnow.budget.allocators import gvm, gvm_online
 from winnow.config_file import validate
 from winnow.core.draw import PromptPool
 from winnow.core.plan import plan, prompt_gradient_norms

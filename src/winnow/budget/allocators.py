@@ -1,46 +1,50 @@
 """How many rollouts each prompt gets: (statistics of G prompts, a budget of rollouts) -> [G] counts.
 
-Counts are never negative, and their sum is the budget (or G times the maximum, where that is less). The rules
-themselves are functions of arrays in `winnow.budget.allocation`.
+Counts are never negative, and their sum is the budget (or G times the maximum, where that is less). Each function is an
+allocator of winnow, with the range of each option in its annotation. The arithmetic is that of allocation.py. Every
+function raises ValueError for an option outside its range, for a `minimum` above a `maximum` that is not 0, for a
+negative budget, and for statistics outside their range.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from annotated_types import Ge
 
-from winnow.bounds import AtLeastOne, Natural, Positive, ZeroToOne
-from winnow.budget import allocation, pass_rates
-from winnow.budget.allocation import PromptValue, allocate_greedily, apportion, divide_evenly, gvm_weights
-from winnow.errors import ConfigError
+from winnow.bounds import AtLeastOne, AtLeastThree, AtLeastTwo, Finite, Natural, NotNegative, Positive, ZeroToOne
+from winnow.budget.allocation import (
+    DR_GRPO,
+    KNAPSACK,
+    MEAN,
+    RLOO,
+    PromptValue,
+    allocate_greedily,
+    apportion,
+    cures_variance,
+    divide_evenly,
+    gvm_weights,
+)
+from winnow.budget.arguments import check_bounds, ranged
+from winnow.budget.pass_rates import posterior_mean
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
-from winnow.registry import register
-
-AtLeastTwo = Annotated[int, Ge(2)]
-AtLeastThree = Annotated[int, Ge(3)]
-Smoothing = Annotated[float, Ge(0.0)]
 
 
-@register("allocator", source="none")
 def uniform(stats: PromptStats, budget: int) -> IntArray:
     """The same number for every prompt; a remainder goes to the first ones."""
     return divide_evenly(len(stats.ids), budget)
 
 
-@register("allocator", source="probe")
+@ranged
 def gvm(
     stats: PromptStats,
     budget: int,
     *,
-    alpha: Smoothing = 1e-3,
-    beta: float = 2.0,
+    alpha: NotNegative = 1e-3,
+    beta: Finite = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 0,
     filter_threshold: ZeroToOne = 1.0,
-    filter_insufficient: float = 0.0,
+    filter_insufficient: Finite = 0.0,
 ) -> IntArray:
     """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
 
@@ -49,22 +53,22 @@ def gvm(
     `exploration` rollouts (ours, so that it is tried again). Every other prompt that gets any rollouts gets at least
     `minimum` and, if not 0, at most `maximum`. `filter_threshold` drops prompts with a higher pass rate,
     `filter_insufficient` those with fewer expected correct rollouts. If no prompt has a weight, the allocation is
-    uniform. Raises ConfigError when `minimum` is above `maximum`.
+    uniform.
     """
-    budget = _within(budget, len(stats.ids), minimum, maximum)
+    budget = _usable(budget, len(stats.ids), minimum, maximum)
     weights = gvm_weights(stats.pass_rate, stats.gradient_norm, alpha=alpha, beta=beta)
     kept = _filtered(weights, stats.pass_rate, budget, filter_threshold, filter_insufficient)
     floor = _explored(kept, weights == 0, exploration, budget)
     return apportion(kept, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
-@register("allocator", source="history")
+@ranged
 def gvm_online(
     stats: PromptStats,
     budget: int,
     *,
-    alpha: Smoothing = 1e-3,
-    beta: float = 2.0,
+    alpha: NotNegative = 1e-3,
+    beta: Finite = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
     exploration: Natural = 2,
@@ -74,11 +78,11 @@ def gvm_online(
 
     The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt without visits gets the
     mean of the visited prompts' weights above 0, so a step of new prompts is uniform. A visited prompt that was never
-    solved gets `exploration` rollouts. Bounds and their errors are those of `gvm`.
+    solved gets `exploration` rollouts. Bounds are those of `gvm`.
     """
-    budget = _within(budget, len(stats.ids), minimum, maximum)
+    budget = _usable(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
-    rate = np.where(seen, pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior), np.nan)
+    rate = np.where(seen, posterior_mean(stats.correct, stats.trials, prior=prior), np.nan)
     weights = gvm_weights(rate, stats.gradient_norm, alpha=alpha, beta=beta)
     weights = np.where(seen & (stats.correct == 0), 0.0, weights)
     weights = np.where(seen, weights, weights[seen & (weights > 0)].mean() if np.any(weights[seen] > 0) else 1.0)
@@ -86,101 +90,73 @@ def gvm_online(
     return apportion(weights, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
-@register(
-    "allocator",
-    source="history",
-    gradient_norms=False,
-    assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all", "max_variance")},
-    least="minimum",
-)
+@ranged
 def knapsack(
-    stats: PromptStats, budget: int, *, minimum: AtLeastOne = 2, maximum: Natural = 0, prior: Smoothing = 0.5
+    stats: PromptStats, budget: int, *, minimum: AtLeastOne = 2, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
     """The most prompts of medium difficulty whose rollouts are neither all right nor all wrong.
 
     Knapsack RL (Li et al. 2025, arXiv 2509.25849) maximises the sum of (1 - p^n - (1-p)^n) p (1-p)^2, see
-    `winnow.budget.allocation.KNAPSACK`; the paper has 2 <= n <= 128. It was derived for 0/1 rewards and a group
-    baseline on rollouts that include both kinds where both were sampled, as `all` and `max_variance` keep them. The
-    pass rate p is the mean of a Beta(prior, prior) after the earlier visits: with `prior` = 0 it is the share of
-    correct rollouts, as in the paper, and a prompt that was never solved gets `minimum` rollouts. A prompt without
-    visits gets the mean count, as in the authors' code. Bounds and their errors are those of `gvm`, except that
-    `minimum` is for every prompt while the budget lasts.
+    `allocation.KNAPSACK`; the paper has 2 <= n <= 128. It was derived for 0/1 rewards and a group baseline on rollouts
+    that include both kinds where both were sampled, as `all` and `max_variance` keep them. The pass rate p is the mean
+    of a Beta(prior, prior) after the earlier visits: with `prior` = 0 it is the share of correct rollouts, as in the
+    paper, and a prompt that was never solved gets `minimum` rollouts. A prompt without visits gets the mean count, as
+    in the authors' code. Bounds are those of `gvm`, except that `minimum` is for every prompt while the budget lasts.
     """
-    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
-    return _most_valuable(allocation.KNAPSACK, stats, rates, budget, minimum, maximum)
+    rates = posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(KNAPSACK, stats, rates, budget, minimum, maximum)
 
 
-@register(
-    "allocator",
-    source="history",
-    gradient_norms=False,
-    assumes={"advantage": ("rloo",), "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
+@ranged
 def vip_rloo(
-    stats: PromptStats, budget: int, *, minimum: AtLeastTwo = 2, maximum: Natural = 0, prior: Smoothing = 0.5
+    stats: PromptStats, budget: int, *, minimum: AtLeastTwo = 2, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
     """The least variance of the gradient under the advantage `rloo`: the smallest sum of p (1 - p) / (n - 1).
 
     VIP (Nguyen et al. 2026, arXiv 2602.01601) without its Gaussian process, which predicts p from the prompts' text,
-    and without the term for hard prompts in the authors' code; see `winnow.budget.allocation.RLOO`. It was derived for
-    0/1 rewards, for a gradient that weighs each prompt equally, and for training on all rollouts. Options as for
-    `knapsack`.
+    and without the term for hard prompts in the authors' code; see `allocation.RLOO`. It was derived for 0/1 rewards,
+    for a gradient that weighs each prompt equally, and for training on all rollouts. Options as for `knapsack`.
     """
-    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
-    return _most_valuable(allocation.RLOO, stats, rates, budget, minimum, maximum)
+    rates = posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(RLOO, stats, rates, budget, minimum, maximum)
 
 
-@register(
-    "allocator",
-    source="history",
-    gradient_norms=False,
-    assumes={"advantage": ("dr_grpo",), "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
+@ranged
 def vip_dr_grpo(
-    stats: PromptStats, budget: int, *, minimum: AtLeastThree = 3, maximum: Natural = 0, prior: Smoothing = 0.5
+    stats: PromptStats, budget: int, *, minimum: AtLeastThree = 3, maximum: Natural = 0, prior: NotNegative = 0.5
 ) -> IntArray:
     """The least variance of the gradient under the advantage `dr_grpo`: the smallest sum of p (1 - p) (n - 1) / n^2.
 
-    As `vip_rloo`, from the same source; see `winnow.budget.allocation.DR_GRPO`. The sum is convex from n = 3 on, so
-    `minimum` is 3 or more.
+    As `vip_rloo`, from the same source; see `allocation.DR_GRPO`. The sum is convex from n = 3 on, so `minimum` is 3
+    or more.
     """
-    rates = pass_rates.posterior_mean(stats.correct, stats.trials, prior=prior)
-    return _most_valuable(allocation.DR_GRPO, stats, rates, budget, minimum, maximum)
+    rates = posterior_mean(stats.correct, stats.trials, prior=prior)
+    return _most_valuable(DR_GRPO, stats, rates, budget, minimum, maximum)
 
 
-@register(
-    "allocator",
-    source="probe",
-    assumes={"advantage": ("grpo", "dr_grpo", "rloo"), "select": ("all",), "weighting": ("prompt",)},
-    least="minimum",
-)
+@ranged
 def cures(stats: PromptStats, budget: int, *, minimum: Natural = 0, maximum: Natural = 0) -> IntArray:
     """The least variance of the gradient of centred rewards: the smallest sum of G^2 p (1 - p) / n.
 
     CurES (Zeng et al. 2025, arXiv 2510.01037): counts in proportion to the standard deviation of (r - p) times the norm
-    of a rollout's gradient; see `winnow.budget.allocation.cures_variance`. A probe measures the norms of correct
-    rollouts only, so G, their mean, counts for wrong ones too, and the norms of a prompt as equal. The paper has the
-    norms of both. A prompt of pass rate 0 or 1 needs no rollout. Bounds and their errors are those of `gvm`, except
-    that `minimum` is for every prompt while the budget lasts. CurES's choice of prompts is a sampler.
+    of a rollout's gradient; see `allocation.cures_variance`. A probe measures the norms of correct rollouts only, so G,
+    their mean, counts for wrong ones too, and the norms of a prompt as equal. The paper has the norms of both. A prompt
+    of pass rate 0 or 1 needs no rollout. Bounds are those of `gvm`, except that `minimum` is for every prompt while the
+    budget lasts. CurES's choice of prompts is a sampler.
     """
     norms = stats.gradient_norm
     norms = np.ones_like(norms) if np.all(np.isnan(norms)) else np.nan_to_num(norms)
     rates = np.where(stats.trials > 0, stats.pass_rate, 0.0)  # prompts without trials get the mean count
-    variance = allocation.cures_variance(rates, norms, norms)
-    return _most_valuable(allocation.MEAN, stats, variance, budget, minimum, maximum)
+    variance = cures_variance(rates, norms, norms)
+    return _most_valuable(MEAN, stats, variance, budget, minimum, maximum)
 
 
 def _most_valuable(
     value: PromptValue, stats: PromptStats, statistics: FloatArray, budget: int, minimum: int, maximum: int
 ) -> IntArray:
-    """The best counts for the prompts with trials; any other prompt gets the mean count.
-
-    Raises ConfigError for bounds that exclude each other.
-    """
+    """The best counts for the prompts with trials; any other prompt gets the mean count."""
     prompts = len(stats.ids)
-    budget = _within(budget, prompts, minimum, maximum)
+    budget = _usable(budget, prompts, minimum, maximum)
     known = stats.trials > 0
     unknown = prompts - int(known.sum())
     if unknown == prompts:
@@ -194,16 +170,9 @@ def _most_valuable(
     return counts
 
 
-def _within(budget: int, prompts: int, minimum: int, maximum: int) -> int:
-    """The part of a budget that `prompts` prompts can use. Raises ConfigError for bounds that exclude each other."""
-    if 0 < maximum < minimum:
-        raise ConfigError(
-            f"allocate: minimum = {minimum} is above maximum = {maximum}",
-            remedy=f"raise maximum to at least {minimum}, or lower minimum to at most {maximum} (it is 2 unless set "
-            f"where an advantage has a group baseline)",
-            key="allocate.minimum",
-            code="config.combination",
-        )
+def _usable(budget: int, prompts: int, minimum: int, maximum: int) -> int:
+    """The part of a budget that `prompts` prompts can use."""
+    check_bounds(budget, minimum, maximum)
     return min(budget, maximum * prompts) if maximum else budget
 
 
