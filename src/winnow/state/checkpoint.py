@@ -106,8 +106,8 @@ def save(
     `read` returns each one whole. `state` is strict JSON. `logs` are the ends of the run's logs, synced up to there.
 
     A whole checkpoint of the same step is kept if the logs still have the rows that it relies on: the run has resumed
-    from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or from
-    an earlier save of this process.
+    from it, or has just saved it. Its files are not hashed again if its path is `known`, from `newest` or
+    from an earlier save of this process.
 
     Raises RunFolderError where there is too little space or a write fails. Older checkpoints are then unchanged and the
     new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
