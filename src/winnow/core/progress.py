@@ -33,6 +33,11 @@ from winnow.records import Rollout
 from winnow.state.pending import PendingGroups
 
 Now = Callable[[], float]  # seconds since any fixed moment
+Save = Callable[[], SavedCheckpoint]
+OnSaved = Callable[["Future[SavedCheckpoint]"], None]
+
+EVERY = 1.0  # seconds between two RolloutsFinished events
+ENDS_WITHIN = 5.0  # seconds for a thread that samples to end, once its engine is closed
 
 
 class TrainingClock:
@@ -89,9 +94,6 @@ class TrainingClock:
             self._seconds, self._before = state["seconds"], state["before"]
 
 
-EVERY = 1.0  # seconds between two RolloutsFinished events
-
-
 @dataclass
 class Phases:
     """Passes phases to a watch. `step` is the current one or, between two steps, the next."""
@@ -119,10 +121,6 @@ class Phases:
                 self.watch(RolloutsFinished(self.step, min(finished * each, total), total))
 
         return one_more
-
-
-Save = Callable[[], SavedCheckpoint]
-OnSaved = Callable[["Future[SavedCheckpoint]"], None]
 
 
 class Saving:
@@ -158,9 +156,6 @@ class Saving:
             self._under_way = None
             raise
         self._under_way = None
-
-
-ENDS_WITHIN = 5.0  # seconds for a thread that samples to end, once its engine is closed
 
 
 class Ahead:

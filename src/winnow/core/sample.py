@@ -77,7 +77,7 @@ class StepRequest:
 
 def take(request: StepRequest, ahead: Ahead) -> list[Group]:
     """The judged groups of a step, those of dynamic sampling last: sampled one step ahead, or now. The groups of the
-    plan have the probabilities of their draw, where the sampler knows them.
+    plan have the probabilities of their draw, if the sampler returns them.
 
     Raises EngineError for a rollout of other weights than those that the configuration names.
     """

@@ -107,8 +107,8 @@ def save(
     `read` returns each one whole. `state` is strict JSON. `logs` are the ends of the run's logs, synced up to there.
 
     A whole checkpoint of the same step is kept if the logs still have the rows that it relies on: the run has resumed
-    from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or from
-    an earlier save of this process.
+    from it, or has just saved it. Its files are not hashed again if its path is `known`, from `newest` or
+    from an earlier save of this process.
 
     If there is too little space, the oldest checkpoint is removed, with a notice, and so on; never the newest one.
 

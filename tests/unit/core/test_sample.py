@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ import winnow
 from refusals import refused
 from winnow.config_file import validate
 from winnow.core.progress import Ahead
-from winnow.core.sample import Unwatched
+from winnow.core.sample import StepRequest, Unwatched, take
 from winnow.engines.freshness import sampling_version
 from winnow.errors import ConfigError, EngineError, RunFolderError
-from winnow.records import Rollout
+from winnow.records import Group, Prompt, Rollout, Sampling
+from winnow.state.history import History
 from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.pending import PendingGroups
 from winnow.training.resolve import resolve_members
 
 SCRIPT = ["1+2=3", "17", "a", "b"]
@@ -30,6 +34,47 @@ def settings(smallest, **changes):
 
 def train(config, **more):
     return winnow.train(**config, progress=False, **more)
+
+
+PROMPTS = tuple(Prompt(id=name, tokens=np.array([1]), text=name, answer="", task="t") for name in "abc")
+
+
+def request_of(step, *, ahead, totals):
+    """The request of a step of a run that cuts nothing; `totals` gets the rollouts of each round."""
+    run = SimpleNamespace(
+        seed=7,
+        sampling=Sampling(max_new_tokens=5),
+        config=SimpleNamespace(rollout=SimpleNamespace(ahead=ahead)),
+        members=SimpleNamespace(cut=SimpleNamespace(traits=SimpleNamespace(cuts=False))),
+    )
+    history = History([prompt.id for prompt in PROMPTS])
+    phases = SimpleNamespace(rollout_counter=totals.append)
+    return StepRequest(run, step, PROMPTS, np.array([2, 0, 3]), history, phases, nullcontext)
+
+
+@pytest.mark.parametrize(("ahead", "version"), [(0, 4), (1, 3)])
+def test_each_round_has_seeds_of_its_own_and_the_version_of_the_step(ahead, version):
+    totals = []
+    request = request_of(4, ahead=ahead, totals=totals)
+    first, third = request.round(request.counts), request.round(np.array([1, 0, 0]), number=2, spent=9)
+    assert (first.seed, third.seed) == ((7, "rollout", 4), (7, "rollout", 4, "round", 2))
+    assert (first.counts, third.counts) == ([2, 0, 3], [1, 0, 0])
+    assert (first.version, third.version) == (version, version)
+    assert first.prompts is third.prompts is PROMPTS
+    assert (totals, first.cut) == ([5, 1], None)
+
+
+def test_rollouts_that_are_complete_are_taken_once_and_only_by_their_step():
+    ahead, request = Ahead(), request_of(4, ahead=1, totals=[])
+    rollout = Rollout(index=0, tokens=np.array([1]), logprobs=np.zeros(1), text="", finish="stop", version=3)
+    groups = tuple(Group(prompt=prompt, rollouts=(rollout,), outcomes=()) for prompt in PROMPTS)
+    ahead.pending = PendingGroups(4, groups)
+    assert take(request, ahead) == list(groups)
+    assert ahead.pending is None
+    ahead.pending = PendingGroups(4, tuple(Group(prompt=PROMPTS[0], rollouts=(rollout,), outcomes=()) for _ in "a"))
+    stale = request_of(4, ahead=0, totals=[])
+    with refused(EngineError, code="engine.stale_weights"):
+        take(stale, ahead)  # version 3 where the configuration names 4
 
 
 def test_steps_0_and_1_share_version_0():
