@@ -115,14 +115,19 @@ def located(
     it, or the line of the file. The remedy for an option of another program is winnow's key.
     """
     text = "" if changes else read_toml(path)[1]
-    placed_parts = []
-    for part in error.parts or (error,):
-        keys = (part.key or "").split(".")
-        own = own_name(".".join(keys)) if part.code == "config.unknown_key" else None
-        remedy = part.remedy if own is None else f"use {own!r}"
-        same = ConfigError(part.problem, remedy=remedy, key=part.key, code=part.code)
-        placed_parts.append(same.within(_place(keys, keys[:-1], str(path), text, sets)) if part.key else same)
-    return combine_errors(placed_parts)
+    return combine_errors([_located(part, path, text, sets) for part in error.parts or (error,)])
+
+
+def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str]) -> ConfigError:
+    if error.key is None:
+        return error
+    keys = error.key.split(".")
+    own = own_name(error.key) if error.code == "config.unknown_key" else None
+    if own is not None:
+        table, _, option = own.rpartition(".")
+        if table != ".".join(keys[:-1]) or option in error.remedy:  # the remedy names options that the member has
+            error = ConfigError(error.problem, remedy=f"use {own!r}", key=error.key, code=error.code)
+    return error.within(_place(keys, keys[:-1], str(path), text, sets))
 
 
 def override(data: dict[str, Any], assignment: str) -> None:

@@ -43,6 +43,8 @@ def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
         ),
         ('loss = "clip"', ["loss.clip_high=true"], "--set loss.clip_high=true", "loss.clip_high", "number"),
         ('loss = "clip"', ["loss.epsilon=3"], "--set loss.epsilon=3", "loss.epsilon", "'loss.clip_low'"),
+        ('loss = "reinforce"', ["loss.epsilon=3"], "--set loss.epsilon=3", "loss.epsilon", "remove"),
+        ("", ["select.num_generations=3"], "--set select.num_generations=3", "select.num_generations", "rollouts_per_"),
         ('\n[cut]\nuse = "token_budget"', [], "{}, line 2", "cut.tokens", "'token_budget'"),
         ('\n[cut]\nuse = "token_bugdet"', [], "{}, line 2", "cut", "'token_budget'"),
         ('[rounds]\nuse = "pilot_commit"\nlow = 0.8', ["rounds.high=0.5"], "{}, line 3", "rounds.low", "pilot_commit"),

@@ -1,1 +1,1 @@
-"""Allocation, selection, advantages, losses and estimators as pure functions of arrays. No I/O, model or logging."""
+"""Selection, advantages, losses and estimators as pure functions of arrays, and the table of the budget's members."""

@@ -50,7 +50,10 @@ def max_reward(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep =
 
 
 def random(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m rollouts of the smallest `ties`: m without replacement, uniformly where the ties are uniform."""
+    """m rollouts, uniformly without replacement.
+
+    They are those of the smallest `ties`, which have to be uniform.
+    """
     n = len(_checked(rewards, ties))
     return _mask(n, np.argsort(ties, kind="stable")[: kept_size(keep_per_prompt, n)])
 
@@ -67,8 +70,9 @@ def percentile(rewards: FloatArray, ties: FloatArray, *, keep_per_prompt: Keep =
 
 
 def threshold(rewards: FloatArray, ties: FloatArray, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
-    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1. Raises ValueError unless low <=
-    high.
+    """Rollouts whose reward is in [low, high]; possibly none. RAFT's filter is low = 1.
+
+    Raises ValueError unless low <= high.
     """
     rewards = _checked(rewards, ties)
     if not low <= high:
