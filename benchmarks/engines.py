@@ -22,12 +22,14 @@ import frame
 import numpy as np
 import torch
 from baselines import Work, generate
-from bundled import bundled
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
+from winnow.models.load import load
 from winnow.records import Prompt, Sampling
+from winnow.tasks.arithmetic import arithmetic
+from winnow.tasks.templates import render
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,21 @@ def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
     model = context.model
     larger = type(model)(type(model.config)(**{**model.config.to_dict(), **SHAPE_30M, "layer_types": None})).eval()
     return replace(context, model=larger, stop_tokens=tuple(range(100, 100 + STOPPING))), prompts
+
+
+def bundled(
+    prompts: int, *, at_once: int, dtype: str = "float32", model: str = "bundled"
+) -> tuple[EngineContext, list[Prompt]]:
+    """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts; or of another model."""
+    loaded = load(model, dtype=dtype)
+    rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
+    context = EngineContext(
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        stop_tokens=loaded.stop_tokens,
+        max_rollouts_at_once=at_once,
+    )
+    return context, rendered.prompts
 
 
 def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> dict[str, Any]:
