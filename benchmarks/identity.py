@@ -327,7 +327,7 @@ def _history(state: Mapping[str, Any]) -> dict[str, Any]:
     Prompts without a verdict are left out, as are the sampler's state and its draws.
     """
     seen = state["seen"]
-    names = base64.b64decode(seen["prompts"])
+    names = base64.b64decode(seen.get("prompts", ""))  # a run may store no table
     absent = [np.nan] * (len(names) // 8)
     columns = [
         np.frombuffer(base64.b64decode(seen[name]), dtype="<f8").tolist() if name in seen else absent
