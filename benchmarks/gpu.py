@@ -1,4 +1,4 @@
-"""Measurements that need a GPU, in parts of at most 9 minutes each, without a network (docs/gpu.md).
+"""Measurements that need a GPU, in parts of at most 9 minutes each, without a network (CONTRIBUTING.md).
 
     scripts/test-gpu all --out FOLDER             # every part within 40 minutes
     scripts/test-gpu short --out FOLDER           # the most valuable measurements within 10 minutes
