@@ -4,8 +4,8 @@
     python scripts/unreached_lines.py run COMMAND...    # trace a command and its child processes; may be repeated
     python scripts/unreached_lines.py list [PATH...]    # what is unreached so far, by file; paths below src/winnow, or
                                                       # below src of the packages beside it
-    python scripts/unreached_lines.py table COMMANDS    # the same as a table, with what reaches them on a GPU; COMMANDS:
-                                                      # what was traced
+    python scripts/unreached_lines.py table COMMANDS    # as a table, with what reaches them on a GPU; COMMANDS is what
+                                                      # was traced
 
 For example:
 
