@@ -2,7 +2,6 @@
 
     python benchmarks/engines.py                                       # native, hf, generate: natural and fixed lengths
     python benchmarks/engines.py --contestants native vllm             # where vLLM is installed (docs/engines.md)
-    python benchmarks/engines.py --contestants native vllm --shape 30m --lengths fixed --rounds 5
     python benchmarks/engines.py --contestants native hf generate vllm --shape published --lengths fixed --tokens 32 \
         --prompts 4 --rollouts 16 --rounds 3          # SmolLM2-135M, needs WINNOW_PUBLISHED: ten minutes
 
@@ -20,14 +19,15 @@ from typing import Any
 
 import frame
 import numpy as np
-import torch
 from baselines import Work, generate
-from bundled import bundled
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
+from winnow.models.load import load
 from winnow.records import Prompt, Sampling
+from winnow.tasks.arithmetic import arithmetic
+from winnow.tasks.templates import render
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,13 @@ class Contestant:
     close: Callable[[], None] = lambda: None
 
 
-SHAPE_30M = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 9, "num_attention_heads": 8}
 LEAST_SHARE = 0.4  # minimum mean length, as a share of the longest
-STOPPING = 16  # stop tokens of a random policy: its rollouts have about 512 / 16 tokens
 
 
 def main() -> None:
     options = _options()
-    context, prompts = _setting(options)
+    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts, model=options.shape)
+    context = replace(context, context_tokens=256)
     report: dict[str, Any] = {
         "parameters": sum(p.numel() for p in context.model.parameters()),
         "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
@@ -65,20 +64,23 @@ def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, prompts=16, rollouts=32, tokens=(64, "of a fixed length"), threads=2, rounds=7)
     parser.add_argument("--contestants", nargs="+", choices=sorted(CONTESTANTS), default=["native", "hf", "generate"])
     parser.add_argument("--lengths", nargs="+", choices=["natural", "fixed"], default=["natural", "fixed"])
-    parser.add_argument("--shape", choices=["bundled", "30m", "published"], default="bundled")
+    parser.add_argument("--shape", choices=["bundled", "published"], default="bundled")
     return frame.parse(parser)
 
 
-def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
-    model = "published" if options.shape == "published" else "bundled"
-    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts, model=model)
-    context = replace(context, context_tokens=256)
-    if options.shape != "30m":
-        return context, prompts
-    torch.manual_seed(0)
-    model = context.model
-    larger = type(model)(type(model.config)(**{**model.config.to_dict(), **SHAPE_30M, "layer_types": None})).eval()
-    return replace(context, model=larger, stop_tokens=tuple(range(100, 100 + STOPPING))), prompts
+def bundled(
+    prompts: int, *, at_once: int, dtype: str = "float32", model: str = "bundled"
+) -> tuple[EngineContext, list[Prompt]]:
+    """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts; or of another model."""
+    loaded = load(model, dtype=dtype)
+    rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
+    context = EngineContext(
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        stop_tokens=loaded.stop_tokens,
+        max_rollouts_at_once=at_once,
+    )
+    return context, rendered.prompts
 
 
 def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> dict[str, Any]:

@@ -39,10 +39,8 @@ DIRTY = " with uncommitted changes"
 QUICK = "WINNOW_QUICK_BENCHMARK"  # set in the environment with --quick, so that no process writes a result
 COMMIT = "WINNOW_MEASURED_COMMIT"  # set in the environment by begin(), so that a benchmark's processes inherit it
 PACKAGES = ("winnow-rl", "torch", "transformers")
-AT_ONCE = {
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
-}  # freed memory is returned to the system at once
+# Freed memory is returned to the system at once.
+AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 T = TypeVar("T")
 Turn = dict[str, tuple[T, float]]  # contestant -> its result and its seconds
 
@@ -127,12 +125,6 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 def median(values: Sequence[float], digits: int = 5) -> float:
     """The values, rounded."""
     return round(statistics.median(values), digits)
-
-
-def recipe_of_tree(tree: Path, name: str) -> str:
-    """The path of a recipe in another checkout, relative to it; older ones have it in configs/."""
-    paths = (f"src/winnow/recipes/{name}.toml", f"configs/{name}.toml")
-    return next(path for path in paths if (tree / path).is_file())
 
 
 def finish(

@@ -1,4 +1,4 @@
-"""Measurements that need a GPU, in parts of at most 9 minutes each, without a network (docs/gpu.md).
+"""Measurements that need a GPU, in parts of at most 9 minutes each, without a network (CONTRIBUTING.md).
 
     scripts/test-gpu all --out FOLDER             # every part within 40 minutes
     scripts/test-gpu short --out FOLDER           # the most valuable measurements within 10 minutes
@@ -25,13 +25,18 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
+import subprocess
+import sys
 import time
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from xml.etree import ElementTree
 
 import frame
 import torch
@@ -40,8 +45,48 @@ from gpu_lab import SHORT, TINY, Lab, Sizes
 from gpu_learning import learn, policy50m
 from gpu_published import published
 from gpu_resume import resume
-from gpu_tests import tests
 from gpu_update import layouts, memory, updates
+
+TEST_DEVICE = "WINNOW_TEST_GPU"  # the device of tests/gpu
+OUT_OF_TIME = "session-timeout"  # in the output of pytest-timeout
+QUICK_TESTS = "sums or repeatable or rounding or masters or manifest or waits"  # of the dry run, a second each
+
+
+def tests(lab: Lab) -> None:
+    """One record per test. Warnings of other versions of torch are printed, and are no failures."""
+    with TemporaryDirectory(prefix="winnow-gpu-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider"]
+        command += ["-o", "filterwarnings=default"]
+        command += ["-q", "-rfEs", "--tb=short", f"--junitxml={report}", f"--basetemp={folder}/tests"]
+        seconds = max(60.0, lab.left)
+        command += [
+            f"--session-timeout={seconds:.0f}",
+            *(["-k", QUICK_TESTS] if lab.dry else []),
+        ]  # no test starts later
+        environment = {**os.environ, TEST_DEVICE: lab.device.type}
+        done = subprocess.run(
+            command, cwd=frame.HERE.parent, env=environment, capture_output=True, text=True, timeout=seconds + 60.0
+        )
+        print((done.stdout + done.stderr)[-6000:], flush=True)
+        if report.exists():
+            for case in ElementTree.parse(report).iter("testcase"):
+                lab.found.setdefault("tests", []).append(_outcome(case))
+    lab.found["status"] = done.returncode
+    outcomes = [test["outcome"] for test in lab.found.get("tests", [])]
+    lab.found["passed"] = outcomes.count("passed")
+    late = OUT_OF_TIME in done.stdout and not {"failure", "error"} & set(outcomes)
+    lab.found |= {"skipped": f"the tests after {seconds:.0f} s"} if late else {}
+    lab.write()
+    if (done.returncode != 0 and not late) or not lab.found["passed"]:
+        raise RuntimeError(f"pytest ended with {done.returncode}, {lab.found['passed']} tests passed; see above")
+
+
+def _outcome(case: ElementTree.Element) -> dict[str, Any]:
+    bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+    found = {"name": case.get("name"), "seconds": float(case.get("time", 0)), "outcome": "passed"}
+    return found if bad is None else found | {"outcome": bad.tag, "said": (bad.get("message") or "")[:500]}
+
 
 PARTS: dict[str, Callable[[Lab], None]] = {
     "tests": tests,

@@ -57,11 +57,7 @@ class Sizes:
     kills: int = 24
     policy: tuple[tuple[str, int], ...] = (("hidden", 640), ("layers", 11), ("heads", 10), ("intermediate", 2560))
     lessons: tuple[tuple[str, int], ...] = (("careful", 1400), ("mixed", 400), ("size", 64))
-    peaks: tuple[float, ...] = (
-        1e-3,
-        3e-4,
-        3e-3,
-    )  # learning rates of the lessons, tried until the accuracy can still improve
+    peaks: tuple[float, ...] = (1e-3, 3e-4, 3e-3)  # rates of the lessons, tried until accuracy can still improve
     seeds: int = 2
     sampled: tuple[int, int] = (64, 16)  # rollouts per prompt, and how many of them are trained on
     published: tuple[tuple[int, int], ...] = ((64, 16), (64, 64))  # the same, for each run of the published model
@@ -124,9 +120,7 @@ class Lab:
     found: dict[str, Any]
     dry: bool = False
     dtype: torch.dtype = torch.bfloat16
-    native: Sequence[
-        tuple[str, dict[str, Any]]
-    ] = ()  # further options of the native engine to measure, with their text
+    native: Sequence[tuple[str, dict[str, Any]]] = ()  # further options of native to measure, with their text
     _seen: dict[str, dict[int, float]] = field(default_factory=dict)  # kind -> size -> seconds of a run
 
     @property
@@ -360,8 +354,8 @@ def cost_of(model: Any) -> Cost:
         weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
         parameters=sum(p.numel() for p in parameters),
         head_parameters=config.vocab_size * config.hidden_size,
-        key_value_bytes=config.num_hidden_layers
-        * 2
+        key_value_bytes=2
+        * config.num_hidden_layers
         * config.num_key_value_heads
         * width
         * parameters[0].element_size(),

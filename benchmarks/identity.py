@@ -7,10 +7,9 @@ runs are then compared. Every tensor of every checkpoint (weights, adapters, mom
 bit. So must the state of optimizer, history and verifiers, and both logs except for times and memory use. A resumed run
 must also equal the run of 4 steps without an interruption.
 
-A tree is a checkout with src/, configs/ and tests/e2e/. RENAMED_KEYS and RENAMED_METRICS list the keys and metrics that
-have different names in the two, and ADDED_METRICS those that one of them may lack. With --keep a run is reused if its
-tree and settings have not changed; other content of the variants' folders is deleted. The exit code is 1 if anything
-differs. With --write it writes benchmarks/results/<date>_identity.json.
+A tree is a checkout with src/, configs/ and tests/e2e/. ADDED_METRICS lists the metrics that one of them may lack. With
+--keep a run is reused if its tree and settings have not changed; other content of the variants' folders is deleted. The
+exit code is 1 if anything differs. With --write it writes benchmarks/results/<date>_identity.json.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -35,25 +33,12 @@ from typing import Any
 
 import frame
 import numpy as np
-import orjson
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-RENAMED_KEYS = {  # key of the variants below: the key of a tree whose source does not contain the first one
-    "rollout.dynamic_sampling_rounds": "rollout.refill_rounds",
-    "loss.clip_low": "loss.low",
-    "loss.clip_high": "loss.high",
-}
-RENAMED_VALUES = {
-    "model.gradient_checkpointing=full": ("selective", "true")
-}  # the new word, and the older tree's value
-RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
-ADDED_METRICS = (  # prefixes of the metrics that one of the trees may lack
-    *("policy/mismatch_kl", "policy/effective_sample_size", "policy/engine_lag", "correction/"),
-    *("budget/tokens_masked", "plan/brier", "dynamic_sampling/prompt_tokens"),
-)
+ADDED_METRICS: tuple[str, ...] = ()  # prefixes of the metrics that one of the trees may lack
 CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 
 COMMON = (
@@ -159,7 +144,6 @@ class Tree:
     path: Path
     runs: Path
     digest: str  # of every file that a run reads
-    words: frozenset[str]  # of its source
 
 
 @dataclass(frozen=True)
@@ -194,7 +178,6 @@ def main() -> None:
     print(f"{len(found) - len(different)} of {len(found)} variants are the same")
     if options.write:
         report = {
-            "renamed": {**{old: new for new, old in RENAMED_KEYS.items()}, **RENAMED_METRICS},
             "trees": {"before": _described(before), "after": _described(after)},
             "variants": found,
         }
@@ -271,8 +254,7 @@ def _tree(path: Path, runs: Path) -> Tree:
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(path)}\n{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    source = " ".join(file.read_text(encoding="utf-8") for file in (path / "src").rglob("*.py"))
-    return Tree(path, runs, digest.hexdigest(), frozenset(re.findall(r"\w+", source)))
+    return Tree(path, runs, digest.hexdigest())
 
 
 def _is_read(path: Path) -> bool:
@@ -293,7 +275,7 @@ def _described(tree: Tree) -> dict[str, str]:
 def _ran(name: str, tree: Tree) -> Ran:
     """The run of a variant: the one of an earlier call with the same tree and settings, or a new one."""
     folder, note = tree.runs / name, tree.runs / f"{name}.json"
-    launches = _launches(VARIANTS[name], tree)
+    launches = _launches(VARIANTS[name])
     made = {"source": tree.digest, "launches": launches}
     known = json.loads(note.read_text()) if note.exists() else {}
     if known.pop("made", None) == made:
@@ -309,20 +291,11 @@ def _ran(name: str, tree: Tree) -> Ran:
     return Ran(folder, seconds, kept=False)
 
 
-def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
-    """The arguments of each process, with the tree's names of keys."""
-    sets = [_spelt(assignment, tree.words) for assignment in (*COMMON, *variant.sets)]
-    config = frame.recipe_of_tree(tree.path, variant.config)
-    whole = [config, *(word for assignment in sets for word in ("--set", assignment))]
+def _launches(variant: Variant) -> list[list[str]]:
+    """The arguments of each process."""
+    sets = [word for assignment in (*COMMON, *variant.sets) for word in ("--set", assignment)]
+    whole = [f"src/winnow/recipes/{variant.config}.toml", *sets]
     return [[*whole, "--set", f"steps={variant.ends}"], [*whole, "--resume"]] if variant.resumes else [whole]
-
-
-def _spelt(assignment: str, words: frozenset[str]) -> str:
-    key, equals, value = assignment.partition("=")
-    known = key.rpartition(".")[2] in words
-    word, older = RENAMED_VALUES.get(assignment, ("", value))
-    value = value if word in words else older
-    return f"{key if known else RENAMED_KEYS.get(key, key)}{equals}{value}"
 
 
 def _launch(tree: Tree, arguments: list[str]) -> None:
@@ -342,66 +315,37 @@ def _facts(folder: Path) -> dict[str, Any]:
         state["history"] = _history(state["history"])
         facts |= {f"{path.relative_to(folder)}: {name}": value for name, value in _flat(state)}
     for number, line in enumerate((folder / "metrics.jsonl").read_bytes().splitlines(), start=1):
-        facts |= {f"metrics.jsonl: line {number}: {_renamed(name)}": value for name, value in _flat(json.loads(line))}
+        facts |= {f"metrics.jsonl: line {number}: {name}": value for name, value in _flat(json.loads(line))}
     for number, row in enumerate(_rollouts(folder), start=1):
         facts |= {f"rollouts: row {number}: {name}": value for name, value in _flat(row)}
     return facts
 
 
 def _history(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a history as an older tree wrote it: results by prompt, [verified, correct, gradient norm].
+    """Results by the hash of a prompt's id, [verified, correct, gradient norm], with the probe's state and the plan.
 
-    A prompt is named by the hash of its id. Prompts without a verdict are left out, and so is what an older tree does
-    not have: the sampler's state and its draws.
+    Prompts without a verdict are left out, as are the sampler's state and its draws.
     """
     seen = state["seen"]
-    if "rows" in seen:
-        names = base64.b64decode(seen["prompts"])
-        columns = [
-            np.frombuffer(base64.b64decode(seen[name]), dtype="<f8").tolist()
-            if name in seen
-            else [np.nan] * (len(names) // 8)
-            for name in ("trials", "correct", "gradient_norm")
-        ]
-        rows = zip(range(0, len(names), 8), *columns, strict=True)
-        by_name = {
-            names[place : place + 8].hex(): [verified, right, None if np.isnan(norm) else norm]
-            for place, verified, right, norm in rows
-        }
-    else:
-        by_name = {hashlib.blake2b(name.encode(), digest_size=8).hexdigest(): of for name, of in seen.items()}
+    names = base64.b64decode(seen.get("prompts", ""))  # a run may store no table
+    absent = [np.nan] * (len(names) // 8)
+    columns = [
+        np.frombuffer(base64.b64decode(seen[name]), dtype="<f8").tolist() if name in seen else absent
+        for name in ("trials", "correct", "gradient_norm")
+    ]
+    by_name = {
+        names[place : place + 8].hex(): [verified, right, None if np.isnan(norm) else norm]
+        for place, verified, right, norm in zip(range(0, len(names), 8), *columns, strict=True)
+    }
     judged = {name: of for name, of in sorted(by_name.items()) if of[0] > 0}
     return {"seen": judged, "probed": state["probed"], "plan": state["plan"]}
 
 
 def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log's files, or of the lines that an older tree wrote, converted to the form of the files:
-    the same columns, lists for null, and log-probs of the same precision.
-    """
-    if (folder / "rollouts").is_dir():
-        for file in sorted((folder / "rollouts").glob("step-*.parquet")):
-            for row in pq.read_table(file).drop_columns(["length", "surrogates"]).to_pylist():
-                if row["kind"] == "failed":
-                    row["reward"] = None  # NaN differs from itself
-                absent = [
-                    name for name in ("values", "returns", "turns") if row.get(name) is None
-                ]  # an older tree has no such columns
-                yield {name: value for name, value in row.items() if name not in absent}
-        return
-    for line in (folder / "rollouts.jsonl").read_bytes().splitlines():
-        row = json.loads(line)
-        outcome, advantage = row.pop("outcome"), row["advantage"]
-        several = isinstance(advantage, list)
-        precise = np.float32 if row["keep"] else np.float16
-        logprobs = np.array(row["logprobs"]).astype(precise).astype(np.float64).tolist()
-        texts = {name: orjson.dumps(value).decode() for name, value in _jsons(row, outcome).items()}
-        row |= {"logprobs": logprobs, "advantage": None if several else advantage}
-        row |= {"advantages": advantage if several else None, "extracted": outcome.pop("answer")}
-        yield row | outcome | texts
-
-
-def _jsons(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    return {"answer": row["answer"], "meta": row["meta"], "parts": outcome["parts"]}
+    """The rows of the rollouts, in order."""
+    for file in sorted((folder / "rollouts").glob("step-*.parquet")):
+        for row in pq.read_table(file).drop_columns(["length", "surrogates"]).to_pylist():
+            yield row | ({"reward": None} if row["kind"] == "failed" else {})  # NaN differs from itself
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -412,11 +356,6 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{name}.")
         elif not name.startswith(CLOCK) and name not in ADDED_METRICS:
             yield name, value
-
-
-def _renamed(name: str) -> str:
-    found = next((old for old in RENAMED_METRICS if name.startswith(old)), "")
-    return RENAMED_METRICS[found] + name.removeprefix(found) if found else name
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:

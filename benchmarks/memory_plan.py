@@ -47,17 +47,17 @@ def main() -> None:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Some steps as in `fit`, without evaluations and checkpoints, in this process."""
     import torch
-    from half_billion import _import_what_computes, held
 
     from winnow.config_file import load
     from winnow.core.plan import plan
     from winnow.core.step import train_step
+    from winnow.memory.usage import process_memory
     from winnow.recipes import recipe_paths
     from winnow.training.budget import plan_devices
     from winnow.training.build import build
     from winnow.training.resolve import resolve_members
 
-    _import_what_computes()
+    import_what_computes()
     recipe, device = recipe_paths()[RECIPE], torch.device("cpu")
     changes = {
         "device": "cpu",
@@ -67,13 +67,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
     members = resolve_members(load(recipe, changes=changes), base=recipe.parent)
     with tempfile.TemporaryDirectory(prefix="winnow-memory-plan-") as folder:
-        before = held("VmRSS")
+        before = process_memory()["VmRSS"]
         built = build(members, folder=Path(folder), device=device)
         grown, of_peak = 0, dict[str, float]()
         for step in range(options.steps):
             plan(built.run, built.progress, step)
             metrics = train_step(built.run, built.progress, step).metrics
-            if (now := held("VmHWM") - before) > grown:
+            if (now := process_memory()["VmHWM"] - before) > grown:
                 grown = now
                 of_peak = {"rows": metrics["select/trained"], "longest": metrics["rollout/length_max"]}
         prompt = max(len(p.tokens) for p in built.run.prompts.prompts)
@@ -87,6 +87,18 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "longest prompt": prompt,
         **of_peak,
     }
+
+
+def import_what_computes() -> None:
+    """Import and use once what the steps need, so that it is not part of the growth."""
+    import torch
+    import transformers
+
+    shape = {"hidden_size": 28, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 8}
+    heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.Qwen2Config(**shape, **heads))
+    model(input_ids=torch.tensor([[1, 2]])).logits.sum().backward()
+    torch.optim.AdamW(model.parameters(), fused=True).step()
 
 
 if __name__ == "__main__":

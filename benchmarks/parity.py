@@ -6,8 +6,7 @@
 Samples the bundled policy, or the published model, on the default task and compares the log-probs of the same tokens
 under the same weights, as every training step does. It uses a correct engine for steps of several sizes. For the
 smallest it also uses an engine that samples at temperature 0.9 while the policy is trained at 1. For each precision it
-also samples the same rollouts under two batch limits, and counts those that differ. engine_precision.py measures a
-bfloat16 checkpoint after training steps.
+also samples the same rollouts under two batch limits, and counts those that differ.
 
 Writes benchmarks/results/<date>_parity[_published].json.
 """
@@ -20,7 +19,7 @@ from typing import Any, Literal
 
 import frame
 import numpy as np
-from bundled import bundled
+from engines import bundled
 
 from winnow.core.mismatch import Parity
 from winnow.core.tally import Metrics

@@ -1,19 +1,12 @@
-"""Does bfloat16 learn as well as float32? Accuracy over seeds, and displacement of weights at a small learning rate.
+"""Does bfloat16 learn as well as float32? Accuracy over seeds, and what rounding does to small updates.
 
-    python benchmarks/precision.py --seeds 8             the first two parts
+    python benchmarks/precision.py --seeds 8             the first part
     python benchmarks/precision.py --parts expected --model FOLDER --write-as precision_expected
     python benchmarks/precision.py --parts cost --model FOLDER --write-as precision_cost
-    python benchmarks/precision.py --parts moves         one of them, in two minutes
     python benchmarks/precision.py --parts learning --seeds 8 --rates 2e-5 --folder runs/precision   continues
-    python benchmarks/precision.py --steps 3 --problems 8 --seeds 1 --moves 5
 
 learning   the bundled policy, put on bfloat16's grid as a published checkpoint is, in five ways over seeds: sampled
            held-out accuracy, and how far the weights have followed their masters. REGISTERED, below, says what decides.
-moves      the recipe arithmetic at a learning rate of 1e-6, with AdamW's eps at its default of 1e-8, for 50 steps, in
-           float32, with masters, and with updates rounded at random: the share of trained parameters that moved, and
-           how far on average. Each way is run separately, and also with float32's gradients, so that only the rounding
-           differs. Without masters, parameters move by whole steps of bfloat16's spacing or not at all. For them, the
-           mean displacement in the direction of float32's should agree.
 expected   for the weights of a model folder, put on bfloat16's grid: what a first step in which every master moves by
            the learning rate, up or down at random, does to the weights, without and with an offset. No run is needed.
 cost       seconds of the offset, of an optimizer step, and of measuring how far the weights have followed.
@@ -27,8 +20,7 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,15 +33,11 @@ from torch import Tensor
 
 from winnow.algos.intervals import over_seeds
 from winnow.config_file import load
-from winnow.core.plan import plan
-from winnow.core.step import train_step
-from winnow.learner.learner import Learner, make_learner
-from winnow.models.device import keeps_masters
+from winnow.learner.learner import make_learner
 from winnow.models.load import load as load_policy
 from winnow.models.save import write_model_folder
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
-from winnow.training.build import Built, build
 from winnow.training.fit import fit
 from winnow.training.load import load_model
 from winnow.training.resolve import resolve_members
@@ -63,9 +51,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "rounded": NO_MASTERS,
     "nearest": NO_MASTERS,  # with `nearest_rounding`: a trainer that keeps bfloat16 weights alone; winnow refuses it
 }
-SMALL = ("optimizer.learning_rate=1e-6", "optimizer.eps=1e-8", "evaluate.problems=1", "evaluate.rollouts_per_prompt=1")
-MOVES = ("float32", "masters", "rounded")
-PARTS = ("learning", "moves", "expected", "cost")
+PARTS = ("learning", "expected", "cost")
 
 REGISTERED = """
 Written before any run of the seeds 200 and above. Pilots (seed 100, 20 steps, 128 x 2 held-out rollouts) chose the
@@ -105,8 +91,6 @@ def main() -> None:
             report["registered"] = REGISTERED.strip().splitlines()
             report["learning"] = {f"{rate:g}": compared(runs, rate) for rate in options.rates}
             report["runs"] = runs
-    if "moves" in options.parts:
-        report["moves"] = moves(options)
     if "expected" in options.parts:
         report["expected"] = expected(Path(options.model))
     if "cost" in options.parts:
@@ -116,8 +100,8 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = frame.parser(__doc__, threads=1, seeds=(8, "runs of each way"), moves=(50, "steps at the small rate"))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=("learning", "moves"))
+    parser = frame.parser(__doc__, threads=1, seeds=(8, "runs of each way"))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=("learning",))
     parser.add_argument("--model", help="a folder with *.safetensors, for the parts expected and cost")
     parser.add_argument("--write-as", default="precision", help="name of the result")
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-5], help="learning rates")
@@ -248,87 +232,6 @@ def cost(path: str, rounds: int = 5) -> dict[str, float]:
         step.append(frame.timed(made.step)[1])
         followed.append(frame.timed(made.moved)[1])
     return {"offset": round(offset, 4), "step": frame.median(step), "move_followed": frame.median(followed)}
-
-
-def moves(options: argparse.Namespace) -> dict[str, Any]:
-    """How far the weights move in each way, in separate runs and under float32's gradients."""
-    given: list[list[Tensor]] = []
-    own = {way: _own_run(way, options, given if way == "float32" else None) for way in MOVES}
-    same = {way: _under(way, given, options) for way in MOVES}
-    return {
-        name: {way: _measured(moved, found["float32"]) for way, moved in found.items()}
-        for name, found in (("own_runs", own), ("under_equal_gradients", same))
-    }
-
-
-def _measured(moved: Weights, exact: Weights) -> dict[str, float]:
-    """`along` is the mean displacement in the direction of float32's, as a share of float32's."""
-    d, reference = (torch.cat([w[name].flatten().double() for name in exact]) for w in (moved, exact))
-    return {
-        "share_moved": round(float((d != 0).double().mean()), 5),
-        "mean_displacement": float(d.abs().mean()),
-        "along": round(float((d * reference.sign()).mean() / reference.abs().mean()), 4),
-    }
-
-
-def _own_run(way: str, options: argparse.Namespace, gradients: list[list[Tensor]] | None) -> Weights:
-    """The displacement of the weights after the steps. Appends the gradients of each update to the list."""
-    with _built(way, options) as built:
-        run, progress = built.run, built.progress
-        before = _weights(run.learner)
-        if gradients is not None:
-            _record(run.learner, gradients)
-        for step in range(options.moves):
-            plan(run, progress, step)
-            train_step(run, progress, step)
-        return _moved(before, _weights(run.learner))
-
-
-def _under(way: str, gradients: list[list[Tensor]], options: argparse.Namespace) -> Weights:
-    """The displacement of the weights after updates with the given gradients."""
-    config = resolve_members(load(CONFIG, [*SMALL, *WAYS[way]]), base=CONFIG.parent).config
-    loaded = load_model(config, torch.device("cpu"), None, None, masters=keeps_masters(config))
-    learner = make_learner(config, loaded, needs=(), resumed=False)
-    before = _weights(learner)
-    for update in gradients:
-        (sum((p.float() * g).sum() for p, g in zip(learner.parameters.values(), update, strict=True))).backward()
-        learner.step()
-    return _moved(before, _weights(learner))
-
-
-@contextmanager
-def _built(way: str, options: argparse.Namespace) -> Iterator[Built]:
-    with tempfile.TemporaryDirectory(prefix="winnow-precision-") as folder:
-        sets = [*SMALL, *WAYS[way], f"steps={options.moves}", f"output={json.dumps(folder)}"]
-        built = build(
-            resolve_members(load(CONFIG, sets), base=CONFIG.parent), folder=Path(folder), device=torch.device("cpu")
-        )
-        try:
-            yield built
-        finally:
-            built.close()
-
-
-def _record(learner: Learner, gradients: list[list[Tensor]]) -> None:
-    """Record each update's gradients before the optimizer clips them."""
-    optimizer = learner._optimizer
-    step: Callable[[], Any] = optimizer.step
-
-    def recorded() -> Any:
-        gradients.append([gradient.clone() for gradient in optimizer.gradients()])
-        return step()
-
-    optimizer.step = recorded  # type: ignore[method-assign]
-
-
-def _weights(learner: Learner) -> Weights:
-    """The masters, or the parameters if there are none, in float64."""
-    state = learner.state()
-    return {name: state.get(f"{name}/master", p.detach()).double().clone() for name, p in learner.parameters.items()}
-
-
-def _moved(before: Weights, after: Weights) -> Weights:
-    return {name: after[name] - weight for name, weight in before.items()}
 
 
 if __name__ == "__main__":

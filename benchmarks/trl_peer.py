@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import trl  # type: ignore[import-not-found]
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
@@ -21,8 +20,7 @@ from trl_sides import Measured, Setting, token_hash
 
 from winnow import ranks
 from winnow.models.load import load
-from winnow.records import Prompt, Rollout
-from winnow.rewards.compose import Score
+from winnow.records import Prompt
 
 GENERATE, SCORE, REWARDS, STEP = (
     "_generate_single_turn",
@@ -43,12 +41,10 @@ class Peer:
         folder: Path,
         *,
         micro_batch: int,
-        score: Score | None = None,
         replay: list[list[int]] | None = None,
-        continuous: bool = False,
     ) -> None:
-        """`micro_batch` counts completions and divides a step's. `score` is winnow's reward; without it, `token_hash`
-        is computed directly. With `replay`, these are the completions of every step, and nothing is sampled.
+        """`micro_batch` counts completions and divides a step's. With `replay`, these are the completions of every
+        step, and nothing is sampled.
         """
         loaded = load(setting.model, dtype=setting.dtype)
         # transformers gives the embedding of the padding token no gradient, also where it is the end token. winnow
@@ -58,8 +54,8 @@ class Peer:
         self.trainer: Any = trl.GRPOTrainer(
             model=loaded.model,
             processing_class=loaded.tokenizer,
-            reward_funcs=_rewards(prompts, score),
-            args=_arguments(setting, folder, micro_batch, continuous),
+            reward_funcs=_hashed,
+            args=_arguments(setting, folder, micro_batch),
             train_dataset=Dataset.from_dict({"prompt": [p.text for p in prompts], "row": list(range(len(prompts)))}),
         )
         self.trainer.remove_callback(PrinterCallback)
@@ -179,7 +175,7 @@ def _update_seconds(
     return min(seen[1:])
 
 
-def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: bool) -> Any:
+def _arguments(setting: Setting, folder: Path, micro_batch: int) -> Any:
     """Every field that matters, including those with default values. One generation per optimizer step."""
     own, rest = divmod(setting.total, ranks.count())  # completions of this rank
     if rest or own % micro_batch:
@@ -191,10 +187,7 @@ def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: boo
         fp16=False,
         gradient_checkpointing=False,
         use_vllm=False,
-        use_transformers_continuous_batching=continuous,
-        transformers_continuous_batching_config={"use_cuda_graph": False, "max_memory_percent": 0.05}
-        if continuous
-        else None,
+        use_transformers_continuous_batching=False,
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=own // micro_batch,
         ddp_find_unused_parameters=False,  # faster, and there are none
@@ -236,23 +229,9 @@ def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: boo
     )
 
 
-def _rewards(prompts: Sequence[Prompt], score: Score | None) -> Callable[..., list[float]]:
-    """TRL's form of a reward: lists in, a list out."""
-
-    def hashed(completion_ids: list[list[int]], **columns: Any) -> list[float]:
-        return [token_hash(tokens) for tokens in completion_ids]
-
-    def scored(completions: list[str], row: list[int], **columns: Any) -> list[float]:
-        assert score is not None
-        return [score(prompts[i], _said(text)).reward for i, text in zip(row, completions, strict=True)]
-
-    return hashed if score is None else scored
-
-
-def _said(text: str) -> Rollout:
-    """A rollout for a reward that reads only the text."""
-    none: Any = torch.zeros(0).numpy()
-    return Rollout(index=0, tokens=none, logprobs=none, text=text, finish="stop", version=0)
+def _hashed(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """`token_hash` as TRL's reward."""
+    return [token_hash(tokens) for tokens in completion_ids]
 
 
 def _check_same_prompts(prompts: Iterable[Prompt], tokenizer: Any) -> None:

@@ -42,7 +42,7 @@ NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One shape of a step. A reward of None is `token_hash`."""
+    """One shape of a step. The reward is `token_hash`."""
 
     model: str = "bundled"
     dtype: str = "float32"  # TRL's weights and winnow's computation; in bfloat16 winnow has float32 masters
@@ -51,7 +51,6 @@ class Setting:
     keep: int | None = None  # m of PODS, winnow's side only; None trains on all n
     max_new_tokens: int
     fixed: bool = False  # every rollout is exactly max_new_tokens long
-    reward: str | None = None
     learning_rate: float = 1e-6  # so small that the policies of both sides barely change
     eps: float = 1e-8
     problems: int = 4096  # of the default task; if equal to `prompts`, every step has the same ones

@@ -20,7 +20,6 @@ generation  the same prompts, sampled by the base policy
 update      forward, backward, clipping and optimizer on the same rollouts
 step        the whole step at n = m
 pods        winnow samples n and trains on m (max_variance); TRL samples and trains on n
-reward      both learn the default task for the same seconds; the seconds until each reaches a level that both reach
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ import contextlib
 import itertools
 import json
 import os
+import signal
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -43,7 +45,6 @@ import frame
 import numpy as np
 import torch
 import trl_parity
-from launched import launch
 from trl_peer import Peer, fastest_micro_batch, update_of
 from trl_sides import NOTES, Measured, Setting, completions
 from trl_winnow import Ours
@@ -53,13 +54,11 @@ from winnow.models.architecture import architecture
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.records import Group, Prompt
-from winnow.rewards.compose import make_reward
 
 LENGTHS = ("natural", "fixed")
-POINTS = ("generation", "update", "step", "pods", "reward")
+POINTS = ("generation", "update", "step", "pods")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # read when the libraries are imported
 WARM_UP = 2
-SMOOTH = 5  # steps of a running mean of rewards
 Pair = dict[str, Measured]
 Report = dict[str, Any]
 
@@ -85,6 +84,37 @@ def main() -> None:
     frame.finish("trl_" + version("trl").replace(".", "_") + suffix, report, options, packages=packages)
 
 
+def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run one process of `script` per rank, with the variables of torch's launchers and one thread, until all exit.
+
+    If one fails, all are stopped and this process exits. If this one is stopped, so are they.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise the ranks would continue without this process
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        **(environment or {}),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    command, children = [sys.executable, script, *arguments], list[subprocess.Popen[bytes]]()
+    try:
+        for rank in range(ranks):
+            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            children.append(subprocess.Popen(command, env=own))
+        codes = [child.wait() for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    if any(codes):
+        sys.exit(f"a rank of {script} failed: exit codes {codes}")
+
+
 def _options() -> argparse.Namespace:
     parser = frame.parser(
         __doc__,
@@ -101,8 +131,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
-    parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
-    parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     options = frame.parse(parser)
     if options.shape != "bundled" and "natural" in options.lengths:
         parser.error("natural lengths are those of the bundled policy: ask for --lengths fixed")
@@ -135,9 +163,6 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
             print(_lines(point), flush=True)
     report: Report = {"natural_lengths": lengths, "parity": parity, "notes": NOTES}
     report["points"] = points
-    if "reward" in options.points:
-        report["reward"] = reward_race(options.seconds, folder)
-        print(json.dumps(report["reward"]["seconds_to_level"]), flush=True)
     return report
 
 
@@ -176,8 +201,6 @@ def _points(setting: Setting, options: argparse.Namespace, folder: Path) -> Iter
         yield {"point": "update", **about, **summary(race.update(groups), of=update_of)}
     if "step" in options.points:
         yield {"point": "step, n = m", **about, **summary(race.step())}
-        if options.continuous and not setting.fixed:
-            yield {"point": "step, n = m, TRL continuous", **about, **summary(race.step(continuous=True))}
     if "pods" in options.points and setting.rollouts == max(options.rollouts):
         yield {"point": f"pods, m = {options.keep}", **about, **summary(race.step(keep=options.keep))}
 
@@ -205,22 +228,22 @@ class _Race:
         ours = Ours(self._setting.but(problems=len(groups)), self._folder, replay=groups)
         prompts = [group.prompt for group in groups]
         peer = self._peer(prompts, replay=completions(groups))
-        return alternate(peer, {"winnow": ours}, self._rounds)
+        return alternate(peer, ours, self._rounds)
 
-    def step(self, *, keep: int | None = None, continuous: bool = False) -> list[Pair]:
+    def step(self, *, keep: int | None = None) -> list[Pair]:
         ours = Ours(self._setting.but(keep=keep), self._folder)
-        return alternate(self._peer(ours.epoch(), continuous=continuous), {"winnow": ours}, self._rounds)
+        return alternate(self._peer(ours.epoch()), ours, self._rounds)
 
     def _peer(self, prompts: Sequence[Prompt], **options: Any) -> Peer:
         return Peer(self._setting, prompts, self._folder, micro_batch=self._micro_batch, **options)
 
 
-def alternate(peer: Peer, others: Mapping[str, Callable[[], Measured]], rounds: int) -> list[Pair]:
-    """Alternate one step of TRL and one of each other side. The warm-up is omitted."""
+def alternate(peer: Peer, ours: Callable[[], Measured], rounds: int) -> list[Pair]:
+    """Alternate one step of TRL and one of winnow. The warm-up is omitted."""
     pairs: list[Pair] = []
 
     def after(measured: Measured) -> bool:
-        pairs.append({"trl": measured, **{name: step() for name, step in others.items()}})
+        pairs.append({"trl": measured, "winnow": ours()})
         return len(pairs) < WARM_UP + rounds
 
     peer.run(after)
@@ -261,46 +284,6 @@ def _sampled(seconds: float, found: Sequence[Sequence[int]]) -> Measured:
         length_max=max(lengths),
         trained=0,
     )
-
-
-def reward_race(seconds: float, folder: Path) -> Report:
-    """Train on the default task for equal seconds, in turn: after a step of TRL the others catch up in seconds.
-
-    winnow runs with its defaults (n = 16, m = 4) and at n = m, where flat groups are dropped as in any run. One seed.
-    """
-    setting = Setting(
-        prompts=32, rollouts=16, max_new_tokens=48, reward="r1_zero", learning_rate=1e-4, eps=1e-3
-    )  # the recipe arithmetic
-    sides = {"winnow": Ours(setting, folder), "winnow pods": Ours(setting.but(keep=4), folder)}
-    prompts = sides["winnow"].epoch()
-    peer = Peer(setting, prompts, folder, micro_batch=64, score=make_reward({"use": "r1_zero"}))
-    curves: dict[str, list[tuple[float, float]]] = {"trl": [(0.0, np.nan)], **{name: [(0.0, np.nan)] for name in sides}}
-
-    def note(name: str, measured: Measured) -> None:
-        curves[name].append((round(curves[name][-1][0] + measured.seconds, 4), round(measured.reward, 4)))
-
-    def after(measured: Measured) -> bool:
-        note("trl", measured)
-        for name, step in sides.items():
-            while curves[name][-1][0] < curves["trl"][-1][0]:
-                note(name, step())
-        return curves["trl"][-1][0] < seconds
-
-    peer.run(after)
-    return {"setting": vars(setting), **_race_report({name: curve[1:] for name, curve in curves.items()})}
-
-
-def _race_report(curves: dict[str, list[tuple[float, float]]]) -> Report:
-    """The seconds at which each side's running mean reached the highest level that all sides reached."""
-    smooth = {name: _running_mean(curve) for name, curve in curves.items()}
-    level = min(max(reward for _, reward in curve) for curve in smooth.values())
-    reached = {name: next(at for at, reward in curve if reward >= level) for name, curve in smooth.items()}
-    return {"level": round(level, 4), "seconds_to_level": reached, "curves": curves}
-
-
-def _running_mean(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    windows = [curve[max(0, end - SMOOTH) : end] for end in range(min(SMOOTH, len(curve)), len(curve) + 1)]
-    return [(window[-1][0], statistics.mean(reward for _, reward in window)) for window in windows]
 
 
 def _lines(point: Report) -> str:

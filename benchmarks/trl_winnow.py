@@ -100,7 +100,7 @@ def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:
         "model": {"path": setting.model, "dtype": setting.dtype},
         "task": {"use": "arithmetic", "levels": [2, 3, 4], "size": setting.problems},
         "rollout": rollout,
-        "reward": {"use": setting.reward or hash_reward},
+        "reward": {"use": hash_reward},
         "select": keep,
         "advantage": "grpo",
         "update": {"tokens_per_micro_batch": MICRO_BATCH_TOKENS},

@@ -9,8 +9,8 @@
     python scripts/make_mixture.py evals/mixture_train evals/mixture_test
 
 Problems are sorted by their correct answers among 32: none, all, or 4 to 28. Of each kind the first 16 are for training
-and the first 36 for evaluation. Lengths and verdicts of the training problems' rollouts are written too. The policy was
-never trained on sums of three-digit numbers (level 6), and its demonstrations of level 2 had no mistakes.
+and the first 36 for evaluation. The policy was never trained on sums of three-digit numbers (level 6), and its
+demonstrations of level 2 had no mistakes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def main() -> None:
         lines = [json.dumps(problem) for kind in KINDS for problem in problems_of(folder, kind, each)]
         PROBLEMS.mkdir(parents=True, exist_ok=True)
         (PROBLEMS / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_rollouts(arguments.train)
 
 
 def problems_of(folder: Path, kind: str, count: int) -> list[dict[str, Any]]:
@@ -49,19 +48,6 @@ def problems_of(folder: Path, kind: str, count: int) -> list[dict[str, Any]]:
     if len(found) < count:
         raise SystemExit(f"{folder}: {len(found)} problems are solved {kind}, and {count} are needed")
     return [{**problem, "kind": kind} for problem in found[:count]]
-
-
-def write_rollouts(folder: Path) -> None:
-    """Write lengths and verdicts of the training problems' rollouts, which benchmarks/budget_signal.py draws from."""
-    lines = (PROBLEMS / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    problems = {problem["id"]: problem for problem in map(json.loads, lines)}
-    rows = [json.loads(line) for line in (folder / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()]
-    records = []
-    for name, problem in problems.items():
-        own = [row for row in rows if row["prompt_id"] == name]
-        numbers = {"lengths": [row["length"] for row in own], "correct": [int(bool(row["correct"])) for row in own]}
-        records.append(json.dumps({"id": name, "kind": problem["kind"], "level": problem["level"], **numbers}))
-    (PROBLEMS / "rollouts.jsonl").write_text("\n".join(records) + "\n", encoding="utf-8")
 
 
 def solved(rows: Path) -> Iterator[tuple[dict[str, Any], int]]:

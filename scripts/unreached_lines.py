@@ -4,13 +4,14 @@
     python scripts/unreached_lines.py run COMMAND...    # trace a command and its child processes; may be repeated
     python scripts/unreached_lines.py list [PATH...]    # what is unreached so far, by file; paths below src/winnow, or
                                                       # below src of the packages beside it
-    python scripts/unreached_lines.py page COMMANDS     # write the table of docs/gpu.md; COMMANDS: what was traced
+    python scripts/unreached_lines.py table COMMANDS    # as a table, with what reaches them on a GPU; COMMANDS is what
+                                                      # was traced
 
 For example:
 
     python scripts/unreached_lines.py run scripts/test
     python scripts/unreached_lines.py run scripts/test-gpu --dry-run all --out /tmp/gpu
-    python scripts/unreached_lines.py page "scripts/test and scripts/test-gpu --dry-run all"
+    python scripts/unreached_lines.py table "scripts/test and scripts/test-gpu --dry-run all"
 
 Each process appends a line to .unreached/reached when it first runs it, so a killed process loses nothing. Remove the
 folder to start again. A statement counts as reached with any of its lines, and branches do not count. Left out are
@@ -36,9 +37,7 @@ REPOSITORY = Path(__file__).parents[1]
 SOURCE = REPOSITORY / "src"
 OWN = "winnow/"  # what the names of winnow's own files omit
 REACHED = REPOSITORY / ".unreached" / "reached"
-PAGE = REPOSITORY / "docs" / "gpu.md"
-BEGIN, END = "<!-- unreached: python scripts/unreached_lines.py page -->", "<!-- end of the unreached statements -->"
-WIDTH = 120  # columns of the page
+WIDTH = 120  # columns
 TRACE = "WINNOW_TRACE_LINES"  # the file that the traced processes append to
 # The files whose statements a device can reach, and what reaches them first; empty where a device changes nothing
 FIRST = {
@@ -65,10 +64,8 @@ def main() -> int:
                 for function, count in found.items():
                     print(f"    {function}: {count}")
         return 0
-    if action == "page" and len(arguments) == 1:
-        PAGE.write_text(
-            page(PAGE.read_text(encoding="utf-8"), table(unreached(read()), arguments[0])), encoding="utf-8"
-        )
+    if action == "table" and len(arguments) == 1:
+        print("\n".join(table(unreached(read()), arguments[0])))
         return 0
     print(__doc__)
     return 2
@@ -199,13 +196,6 @@ def first_for(path: str) -> str:
 
 def _named(missing: Counter[str]) -> str:
     return ", ".join(f"{function} {count}" for function, count in missing.items())
-
-
-def page(text: str, lines: Sequence[str]) -> str:
-    """The page with these lines between its marks. Raises ValueError if a mark is missing or repeated."""
-    above, rest = text.split(f"{BEGIN}\n")
-    _, below = rest.split(f"{END}\n")
-    return "\n".join([above + BEGIN, "", *lines, "", END, below])
 
 
 if __name__ == "__main__":

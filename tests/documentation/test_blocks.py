@@ -68,6 +68,7 @@ PYTHON = {
         "# store.py": "test_the_tools_of_the_page_answer_calls",
     },
     "docs/extending.md": {
+        "import numpy as np": "tests/e2e/test_readme.py",
         "# mine.py": "tests/e2e/test_extending.py",
         "# mypkg/members.py": "tests/e2e/test_extending.py",
         "# test_mine.py": "tests/e2e/test_extending.py",
@@ -76,7 +77,6 @@ PYTHON = {
     "docs/from-verl.md": {
         '# winnow: data_source is prompt.meta["data_source"]': "test_the_reward_of_the_page_is_a_reward"
     },
-    "docs/members.md": {"import numpy as np": "tests/e2e/test_readme.py"},
     "docs/off-policy.md": {"import torch": "test_a_correction_of_your_own_meets_its_contract"},
     "docs/cuts.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},

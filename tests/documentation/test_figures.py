@@ -4,7 +4,7 @@ An entry quotes a page with each figure replaced by the expression that computes
 
     [[quote]]
     page = "README.md"
-    result = "2026-11-22_demo"
+    result = "2026-11-26_demo"
     text = "| seed 0 | {100 * r['runs']['0']['end']['eval/accuracy_sampled']:.1f}% |"
 
 `r` is the result. `{{` and `}}` are braces. Line breaks of the page do not count. `rows`, names and values, repeats an

@@ -1,4 +1,4 @@
-"""docs/from-the-blog.md goes through every flag of that system, and names keys and options that exist."""
+"""docs/published.md goes through every flag of the blog's system, and names keys and options that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from winnow.commands import app
 from winnow.commands.list import keys
 
-PAGE = PAGES["docs/from-the-blog.md"]
+PAGE = PAGES["docs/published.md"].partition("\n## The flags of the blog's system\n")[2]
 
 # As argparse declares them in its scripts.
 FLAGS = {
@@ -33,12 +33,12 @@ FLAGS = {
 
 def rows(heading):
     """The cells of the table under a heading."""
-    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-HEADINGS = re.findall(r"(?m)^## (.*)$", PAGE)
+HEADINGS = re.findall(r"(?m)^### (.*)$", PAGE)
 NAMED = sorted({code for heading in HEADINGS for row in rows(heading) for code in re.findall("`(.*?)`", row[2])})
 CONFIG_KEYS = {key.name for key in keys()}
 

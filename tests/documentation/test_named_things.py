@@ -37,7 +37,7 @@ FIELDS = {
     for field in dataclasses.fields(record)
 }
 # Whose names are another program's: the page, and the names, which that program's own page or column is about.
-OTHERS = {"docs/from-trl.md", "docs/from-verl.md", "docs/from-the-blog.md"}
+OTHERS = {"docs/from-trl.md", "docs/from-verl.md"}
 OTHERS_NAMES = re.compile(
     r"algorithm\.|actor_rollout_ref\.|trainer\.|data\.|kl_ctrl\."
     r"|critic\.(cliprange_value|ppo_epochs|ppo_mini_batch_size)|critic/(vf_)?explained_var$"

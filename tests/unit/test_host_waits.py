@@ -32,7 +32,7 @@ from winnow.training.resolve import resolve_members
 
 CPU = torch.device("cpu")
 NUMBERS = torch.arange(6.0)
-OF_TRANSFORMERS = "find_packed_sequence_indices"  # reads one flag per pass over padded rows; see docs/gpu.md
+OF_TRANSFORMERS = "find_packed_sequence_indices"  # reads one flag per pass over padded rows; see CONTRIBUTING.md
 
 READS: dict[str, Callable[[Tensor], Any]] = {
     "item": lambda t: t[2].item(),

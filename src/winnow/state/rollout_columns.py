@@ -27,7 +27,7 @@ depend on it.
 
 Repeated values (a prompt and its tokens on each of its rollouts) are stored once per page. Fractions per token are
 split by byte, so that similar bytes are adjacent. Tokens are stored plain, as zstd compresses them better than their
-indices in a dictionary (benchmarks/log_size.py). This module imports pyarrow and no torch; only code that reads or
+indices in a dictionary. This module imports pyarrow and no torch; only code that reads or
 writes rollouts imports it.
 
 Parquet is typed, so names and types are checked once per file. Each part is checked for what types do not express, such

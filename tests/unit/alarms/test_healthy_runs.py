@@ -1,7 +1,4 @@
-"""Real runs: no alarm on any documented configuration at its full length, and one on each run with one mistake.
-
-benchmarks/alarms.py runs them, and keeps the rows.
-"""
+"""Recorded runs: no alarm on any documented configuration at its full length, one on each run with one mistake."""
 
 from __future__ import annotations
 

@@ -1,28 +1,16 @@
-"""Answers written to hang, crash or fool the verifier: each once here, a thousand of them in benchmarks/."""
+"""Answers written to hang, crash or fool the verifier, each once."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from adversarial import COMPLETIONS, GROUND_TYPES, PAYLOADS, alive, in_thread, injected, room, timed
 
 from winnow.rewards.math_equivalence import algebra
 from winnow.verify.verifiers import Verifiers
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from adversarial import (
-    COMPLETIONS,
-    GROUND_TYPES,
-    PAYLOADS,
-    alive,
-    in_thread,
-    injected,
-    room,
-    timed,
-)
 
 LIMIT_SECONDS = 0.3  # for one answer; an honest one that a busy machine delays is judged again
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adversarial import PAYLOADS
 
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import ConstantAudit, admits, audit_constants, foreign_field, reasoning_gym, refuse_constants
 from winnow.verify.verifiers import Verifiers
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from adversarial import PAYLOADS
 
 factory = pytest.importorskip("reasoning_gym.factory")
 

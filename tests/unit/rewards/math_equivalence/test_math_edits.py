@@ -1,20 +1,17 @@
-"""A sample of the edited golds, and every pair that was labelled by hand; the whole set is in benchmarks/."""
+"""A sample of the edited golds, and every pair that was labelled by hand."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from math_edits import EDITS, make_edits
+from math_pairs import read_golds, read_labels
 
 from winnow.rewards.math_equivalence import algebra, strict
 from winnow.rewards.math_equivalence.grader import equal
-
-sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
-from math_edits import EDITS, make_edits
-from math_pairs import read_golds, read_labels
 
 SEED, PER_KIND = 26, 12  # the development seed; results are reported on another one
 

@@ -1,27 +1,13 @@
-r"""Answers written to hang, crash or fool a verifier, a thousand of them per setting.
-
-    python benchmarks/adversarial.py
-
-Settings: submitted from the main thread and from another, with gmpy2 and without it (SYMPY_GROUND_TYPES and
-MPMATH_NOGMPY disable it). The limit is 0.2 s. The result counts answers that took longer than the limit plus 50 ms and
-answers that were accepted. It also contains the largest process's memory, and whether the pool still returns correct
-verdicts. Each of the ten payloads tries to write a file. Writes benchmarks/results/<date>_adversarial.json.
-"""
+r"""Answers that are written to hang, crash or fool a verifier, and payloads that would write a file."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import resource
-import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import frame
 import numpy as np
 
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -162,79 +148,9 @@ def injected(verifiers: Verifiers, folder: Path) -> list[str]:
     return ran
 
 
-def measure(times: int) -> dict[str, Any]:
-    """Submit `times` answers one after the other, each after the verdict of the previous one."""
-    names = list(COMPLETIONS)
-    kinds: Counter[str] = Counter()
-    waits: list[tuple[float, str]] = []
-    with room() as verifiers, tempfile.TemporaryDirectory() as folder:
-        timed(verifiers, _boxed("1"))  # starts the interpreter, which is not part of an answer
-        for i in range(times):
-            name = names[i % len(names)]
-            outcome, seconds = timed(verifiers, COMPLETIONS[name])
-            kinds[outcome.cause or outcome.kind] += 1
-            waits.append((seconds, name))
-        still_alive, ran = alive(verifiers), injected(verifiers, Path(folder))
-        late = [name for seconds, name in waits if seconds > LIMIT_SECONDS + MARGIN_SECONDS]
-        always_late = [name for name in late if _late_again(verifiers, name)]
-    return {
-        "answers": times,
-        "outcomes": dict(kinds),
-        "over_the_margin": len(late),
-        "over_the_margin_in_three_more_tries": always_late,
-        "slowest": [[round(seconds, 4), name] for seconds, name in sorted(waits, reverse=True)[:3]],
-        "alive_and_correct_afterwards": still_alive,
-        "payloads_tried": len(PAYLOADS),
-        "payloads_that_ran": len(ran),
-    }
-
-
-def _late_again(verifiers: Verifiers, name: str) -> bool:
-    """Repeat three times: a busy machine delays an answer once, but a slow answer is late each time."""
-    return all(timed(verifiers, COMPLETIONS[name])[1] > LIMIT_SECONDS + MARGIN_SECONDS for _ in range(3))
-
-
 def in_thread(work: Callable[[], Any]) -> Any:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     thread.start()
     thread.join()
     return found[0]
-
-
-def with_environment(changes: Mapping[str, str], work: Callable[[], Any]) -> Any:
-    """Set environment variables, which workers inherit."""
-    os.environ.update(changes)
-    try:
-        return work()
-    finally:
-        for name in changes:
-            del os.environ[name]
-
-
-def main() -> None:
-    options = frame.parse(frame.parser(__doc__, times=(1000, "answers per setting")))
-    found = {}
-    for ground, environment in GROUND_TYPES.items():
-        if ground == "with gmpy2" and importlib.util.find_spec("gmpy2") is None:
-            print("gmpy2 is not installed: that half is left out")
-            continue
-        for thread, run in {"main thread": lambda work: work(), "another thread": in_thread}.items():
-            name = f"{ground}, {thread}"
-            found[name] = with_environment(environment, lambda run=run: run(lambda: measure(options.times)))
-            print(name, found[name])
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    report = {
-        "different_answers": len(COMPLETIONS),
-        "limit_seconds": LIMIT_SECONDS,
-        "margin_seconds": MARGIN_SECONDS,
-        "memory_limit_mb": MEMORY_MB,
-        "largest_process_mb": round(peak),
-        "settings": found,
-    }
-    print(f"largest process: {peak:.0f} MB of {MEMORY_MB}")
-    frame.finish("adversarial", report, options, packages=("winnow-rl", "math-verify", "sympy", "gmpy2"))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ If the construction is wrong for a gold, the pair is kept, and LABEL_NOISE conta
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +19,7 @@ from typing import Any
 from winnow.rewards.extract import hashes, last_boxed
 from winnow.rewards.math_equivalence.latex import brackets, split_top
 
-LABELS = Path(__file__).parents[1] / "tests" / "fixtures" / "math_labels.tsv"
-DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+LABELS = Path(__file__).parents[3] / "fixtures" / "math_labels.tsv"
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ FILES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
-def read_golds(folder: Path = DATA) -> dict[str, str]:
+def read_golds(folder: Path) -> dict[str, str]:
     """Every distinct gold with the first file that contains it, without dollar signs around mathematics."""
     found: dict[str, str] = {}
     for name, answers in FILES.items():
@@ -73,7 +71,7 @@ def read_labels(path: Path = LABELS) -> list[Pair]:
     return [Pair(kind, label == "equal", answer, gold, "labelled by hand") for label, kind, gold, answer in lines]
 
 
-def make_pairs(folder: Path = DATA) -> list[Pair]:
+def make_pairs(folder: Path) -> list[Pair]:
     """All pairs of all golds, each once."""
     pairs = {
         pair.key: pair
