@@ -174,8 +174,10 @@ def test_every_primary_word_is_recomputed_from_the_stored_times(claim):
 def filled(result, source, side):
     label, axis = source[side], source["axis"]
     over = result["seconds"][source["costs"]][label] if axis == "seconds" else result["curves"][label][axis]
-    times = source["times"][side]
-    return np.array([over[-1] if times[seed] == "never" else times[seed] for seed in sorted(times, key=int)])
+    times, ends = source["times"][side], source.get("horizon", {}).get(side, {})  # an older result has one end for all
+    return np.array(
+        [ends.get(seed, over[-1]) if times[seed] == "never" else times[seed] for seed in sorted(times, key=int)]
+    )
 
 
 def interval(differences, share):
