@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.integrations.flex_attention import flex_attention_forward
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
+from winnow.models.attention import attention
 from winnow.models.backbone import reads_in_pieces, register
 from winnow.models.device import to_device
 from winnow.models.meta import has_numbers
@@ -94,7 +94,7 @@ def _attend_segment(
     masked = length <= min(prompt, MASKED)
     queries = query[:, :, start:end] if masked else whole(query)
     mask = packing.mask(length, prompt, query) if masked else None
-    output: Tensor = sdpa_attention_forward(module, queries, whole(key), whole(value), mask, scaling=scaling)[0]
+    output, _ = attention(module, queries, whole(key), whole(value), mask, scaling=scaling)
     return output[:, -length:]
 
 

@@ -15,6 +15,7 @@ from winnow.errors import ConfigError
 from winnow.learner.packing import attend_packed
 from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
+from winnow.models.attention import attend_short
 from winnow.models.backbone import BackboneAndHead, backbone_and_head
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ class PolicyModule(nn.Module):
         self.packed = packed
         if packed:
             attend_packed(model)
+        else:
+            attend_short(plain_model(model))
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         self.is_checkpointed = gradient_checkpointing != "none"
         self.value_head = self._make_value_head() if value_head else None
