@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers.integrations.flex_attention import flex_attention_forward
 
 from winnow.errors import ConfigError
+from winnow.learner import packed_attention
 from winnow.models.adapter import plain_model
 from winnow.models.attention import attention
 from winnow.models.backbone import reads_in_pieces, register
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NAME = "winnow_packed"
 BLOCK = 128  # tokens: flex attention skips blocks of this many queries and keys
 MASKED = 1024  # longest completion that attends over a mask, which has a row per token
-GAP, HALF_GAP = 1e-3, 0.5  # tolerance in standard deviations of the hidden states; HALF_GAP for 16 bits
+GAP, HALF_GAP = 1e-3, 0.2  # tolerance as a share of a token's hidden state; HALF_GAP for 16 bits
 
 
 class Segment(NamedTuple):
@@ -50,11 +51,16 @@ class Packing:
     segments: Sequence[Segment]  # the row's tokens in order, without gaps
     blocks: BlockMask | None = None  # for flex attention; None: attend segment by segment
     masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by (L, P), shared by all layers
+    pieces: list[packed_attention.Piece] | None = None  # on a CPU, if all segments are short
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], device: torch.device) -> Packing:
-        """A packing for flex attention on a GPU, elsewhere for scaled dot-product attention."""
-        return cls(segments, block_mask(segments, device) if device.type == "cuda" else None)
+    def of(cls, segments: Sequence[Segment], device: torch.device, heads: int) -> Packing:
+        """A packing for flex attention on a GPU. Elsewhere short segments attend together, and others one by one by
+        scaled dot-product attention. `heads` is the number of query heads.
+        """
+        if device.type == "cuda":
+            return cls(segments, block_mask(segments, device))
+        return cls(segments, pieces=packed_attention.pieces(segments, heads) if device.type == "cpu" else None)
 
     def mask(self, length: int, prompt: int, like: Tensor) -> Tensor:
         """[1, 1, L, P + L], 0 where a completion's token attends: to its prompt, and to its completion up to itself."""
@@ -72,6 +78,9 @@ def attend(
     if packing.blocks is not None:
         output: Tensor = flex_attention_forward(module, query, key, value, packing.blocks, scaling=scaling)[0]
         return output
+    if packing.pieces is not None:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return packed_attention.attend(query, key, value, packing.pieces, scale)
     places = range(len(packing.segments))
     return torch.cat([_attend_segment(module, query, key, value, packing, place, scaling) for place in places], 1)
 
@@ -188,13 +197,30 @@ def attend_packed(model: nn.Module) -> None:
     if not difference <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
         causal.set_attn_implementation(before)
         raise _unsupported(
-            f"layers with a different attention: hidden states differ by {difference:.2g} of their spread"
+            f"layers with a different attention: hidden states differ by {difference:.2g} of their length"
         )
+
+
+def can_join(model: nn.Module) -> bool:
+    """Make a model in 16 bits on a CPU attend through `attend` from now on. Returns whether that was possible.
+
+    There a pass costs little more than its products, and one pass over a row of prompts and completions makes half as
+    many as one over the prompts and one over the completions.
+    """
+    weight = next(model.parameters())
+    if weight.device.type != "cpu" or not has_numbers(weight) or plain_model(model).dtype.itemsize != 2:
+        return False
+    try:
+        attend_packed(model)
+    except ConfigError:
+        return False
+    return True
 
 
 @torch.no_grad()
 def _largest_difference(backbone: nn.Module) -> float:
-    """Largest difference of hidden states between packed and padded rows, in standard deviations.
+    """Largest length of the difference of a token's hidden states between packed and padded rows, as a share of their
+    length. Single numbers differ by more: in 16 bits by half a standard deviation and above.
 
     0 where weights give values that are not finite, which training reports, and for a model without numbers.
     """
@@ -214,7 +240,8 @@ def _largest_difference(backbone: nn.Module) -> float:
     plain: Tensor = backbone(input_ids=rows, use_cache=False).last_hidden_state
     if not plain.isfinite().all():
         return 0.0
-    return float((packed - plain).abs().max() / plain.std().clamp(min=1e-9))
+    lengths = torch.linalg.vector_norm(plain.float(), dim=-1).clamp(min=1e-9)
+    return float((torch.linalg.vector_norm((packed - plain).float(), dim=-1) / lengths).max())
 
 
 def _unsupported(why: str) -> ConfigError:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
-from winnow.learner.packing import attend_packed
+from winnow.learner.packing import attend_packed, can_join
 from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.attention import attend_short
@@ -65,6 +65,7 @@ class PolicyModule(nn.Module):
             attend_packed(model)
         else:
             attend_short(plain_model(model))
+        self.joins = not packed and can_join(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         self.is_checkpointed = gradient_checkpointing != "none"
         self.value_head = self._make_value_head() if value_head else None

@@ -90,7 +90,7 @@ class _Short(torch.autograd.Function):
         output = query.new_empty(texts, length, heads, width)
         for piece, of_piece in _pieces(query, key):
             queries, keys, values = _flat(query[piece], key), _flat(key[piece], key), _flat(value[piece], key)
-            shares = _shares(queries, keys, added[piece if len(added) > 1 else slice(None)], scale, of_piece)
+            shares = shares_of(queries, keys, added[piece if len(added) > 1 else slice(None)], scale, of_piece)
             output[piece].copy_((shares @ values).view(-1, heads, length, width).transpose(1, 2))
         return output
 
@@ -102,7 +102,7 @@ class _Short(torch.autograd.Function):
         for piece, of_piece in _pieces(query, key):
             queries, keys, values = _flat(query[piece], key), _flat(key[piece], key), _flat(value[piece], key)
             given = _flat(above[piece], key)
-            shares = _shares(queries, keys, added[piece if len(added) > 1 else slice(None)], ctx.scale, of_piece)
+            shares = shares_of(queries, keys, added[piece if len(added) > 1 else slice(None)], ctx.scale, of_piece)
             to_scores = torch._softmax_backward_data(given @ values.mT, shares, -1, torch.float32).mul_(ctx.scale)
             for out, found in zip(
                 gradients, (to_scores @ keys, to_scores.mT @ queries, shares.mT @ given), strict=True
@@ -128,7 +128,7 @@ def _flat(states: Tensor, key: Tensor) -> Tensor:
     return whole.view(len(states) * key.shape[1], -1, states.shape[-1])
 
 
-def _shares(queries: Tensor, keys: Tensor, added: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:
+def shares_of(queries: Tensor, keys: Tensor, added: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:
     """The softmax of the scores, as [texts x heads of keys, queries of each x L, C]."""
     scores = (queries @ keys.mT).mul_(scale).view(shape).add_(added)
     shares: Tensor = scores.softmax(-1)
