@@ -133,6 +133,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "slow_turns": {"rounds": 1, "rollouts": 2, "turns": 2, "seconds": 0.01},
     "step_costs": {"steps": 6},
     "step_overhead": {"steps": 2},
+    "step_parts": {"rounds": 1, "prompts": 2, "rollouts": 2, "keep": 2, "prompt_tokens": 4, "tokens": 3, "threads": 1},
     "step_times": {"prompts": 2, "shapes": ["1.5B"]},
     "tracking": {"steps": 10, "blocks": 1},
     "tree_speed": {"before": REPOSITORY, "after": REPOSITORY, "rounds": 1, "steps": 3},  # the first two are omitted

@@ -36,7 +36,8 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     if logits.device.type != "cpu":
         return _choose(logits, uniform, sampling)
     rows = max(1, CACHED // logits.shape[1])
-    pieces = [_choose(*piece, sampling) for piece in zip(logits.split(rows), uniform.split(rows), strict=True)]
+    parts = zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)
+    pieces = [_choose(*part, sampling) for part in parts]
     tokens, logprobs = (torch.cat(parts) for parts in zip(*pieces, strict=True))
     return tokens, logprobs
 

@@ -392,7 +392,8 @@ def _add(total: Tensor, gradient: Tensor) -> None:
     if total.device.type != "cpu" or not (total.is_contiguous() and gradient.is_contiguous()):
         total.add_(gradient)
         return
-    for of_total, of_gradient in zip(total.view(-1).split(CACHED), gradient.view(-1).split(CACHED), strict=True):
+    parts = (torch.split(tensor.view(-1), CACHED) for tensor in (total, gradient))
+    for of_total, of_gradient in zip(*parts, strict=True):
         of_total.add_(of_gradient)
 
 
