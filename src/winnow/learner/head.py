@@ -40,8 +40,8 @@ def token_logprobs(
     """log p of `targets` [T] under softmax(head(`hidden` [T, H]) / temperature), and on request the entropy [T].
 
     Logits are computed for `chunk` tokens at a time, and again in backward, so no [T, V] tensor exists for T > `chunk`.
-    The softmax is taken in float32, or in float64 for float64 logits. On a CPU, head_on_cpu.py computes the log-probs
-    without entropy.
+    The softmax is taken in float32, or in float64 for float64 logits. In 16 bits on a CPU, head_on_cpu.py computes
+    the log-probs without entropy.
     """
     if not with_entropy and head_on_cpu.computes(head, hidden):
         head = cast(nn.Linear, head)

@@ -1,4 +1,4 @@
-"""Log-probs of an output layer on a CPU, and their gradients, with the softmax of a few rows of logits at a time.
+"""Log-probs of an output layer in 16 bits on a CPU, and their gradients: the softmax of a few rows at a time.
 
 The logits [chunk, V] exist once, in the model's precision. Their float32 copies, maxima, exponentials and gradients
 are made for so few rows that they stay in the cache. The gradients replace the logits. If there is a single chunk,
@@ -18,8 +18,16 @@ CACHED = 2**19  # logits of a piece
 
 
 def computes(head: nn.Module, hidden: Tensor) -> bool:
-    """Whether the log-probs of hidden states are computed here: on a CPU, by a linear layer as torch defines it."""
-    return hidden.device.type == "cpu" and type(head) is nn.Linear and "forward" not in vars(head)
+    """Whether the log-probs of hidden states are computed here: in 16 bits on a CPU, by torch's linear layer.
+
+    Float32 keeps torch's log-softmax, and so its last bits.
+    """
+    return (
+        hidden.device.type == "cpu"
+        and hidden.dtype.itemsize == 2
+        and type(head) is nn.Linear
+        and "forward" not in vars(head)
+    )
 
 
 def token_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, *, temperature: float, chunk: int) -> Tensor:

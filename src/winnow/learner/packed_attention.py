@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from winnow.models.attention import CACHED, LEAST, SHORT, shares_of
 
-if TYPE_CHECKING:
-    from winnow.learner.packing import Segment
+
+class Segment(NamedTuple):
+    """Adjacent tokens: a prompt, or a completion, which also attends to its prompt."""
+
+    start: int
+    end: int
+    prompt_start: int  # of the prompt that it attends to; prompt_start = prompt_end for a prompt itself
+    prompt_end: int
 
 
 @dataclass(frozen=True, slots=True)

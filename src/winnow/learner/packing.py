@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from transformers.integrations.flex_attention import flex_attention_forward
 
 from winnow.errors import ConfigError
 from winnow.learner import packed_attention
+from winnow.learner.packed_attention import Segment as Segment
 from winnow.models.adapter import plain_model
 from winnow.models.attention import attention
 from winnow.models.backbone import reads_in_pieces, register
@@ -33,15 +34,6 @@ NAME = "winnow_packed"
 BLOCK = 128  # tokens: flex attention skips blocks of this many queries and keys
 MASKED = 1024  # longest completion that attends over a mask, which has a row per token
 GAP, HALF_GAP = 1e-3, 0.2  # tolerance as a share of a token's hidden state; HALF_GAP for 16 bits
-
-
-class Segment(NamedTuple):
-    """Adjacent tokens: a prompt, or a completion, which also attends to its prompt."""
-
-    start: int
-    end: int
-    prompt_start: int  # of the prompt that it attends to; prompt_start = prompt_end for a prompt itself
-    prompt_end: int
 
 
 @dataclass(frozen=True, slots=True)

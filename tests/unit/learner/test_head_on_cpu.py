@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from winnow.learner import head as any_device
 from winnow.learner import head_on_cpu
-from winnow.learner.head import token_logprobs
+from winnow.learner.head_on_cpu import token_logprobs
 
 
 def made(dtype: torch.dtype) -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
@@ -28,7 +29,7 @@ def test_values_and_gradients(
 ) -> None:
     monkeypatch.setattr(head_on_cpu, "CACHED", cached)
     head, hidden, targets, above = made(dtype)
-    logprobs, _ = token_logprobs(hidden, head, targets, temperature=0.8, chunk=chunk)
+    logprobs = token_logprobs(hidden, head, targets, temperature=0.8, chunk=chunk)
     found = [logprobs, *torch.autograd.grad(logprobs, (hidden, *head.parameters()), above)]
     assert [tensor.dtype for tensor in found] == [torch.float32, dtype, dtype, dtype]
 
@@ -47,7 +48,7 @@ def test_the_logits_of_a_single_chunk_are_kept_once(chunk: int, products: int, m
     head, hidden, targets, above = made(torch.float32)
     made_logits, forward = list[int](), nn.Linear.forward
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: made_logits.append(len(x)) or forward(self, x))
-    logprobs, _ = token_logprobs(hidden, head, targets, temperature=1.0, chunk=chunk)
+    logprobs = token_logprobs(hidden, head, targets, temperature=1.0, chunk=chunk)
     first = torch.autograd.grad(logprobs, (hidden, head.weight), above, retain_graph=True)
     assert len(made_logits) == products
     again = torch.autograd.grad(logprobs, (hidden, head.weight), above)  # from logits that are computed again
@@ -56,11 +57,21 @@ def test_the_logits_of_a_single_chunk_are_kept_once(chunk: int, products: int, m
 
 def test_frozen_layers_and_other_modules() -> None:
     head, hidden, targets, above = made(torch.float32)
-    trained = torch.autograd.grad(token_logprobs(hidden, head, targets, temperature=1.0, chunk=9)[0], hidden, above)
+    trained = torch.autograd.grad(token_logprobs(hidden, head, targets, temperature=1.0, chunk=9), hidden, above)
     head.requires_grad_(False)
-    frozen = torch.autograd.grad(token_logprobs(hidden, head, targets, temperature=1.0, chunk=9)[0], hidden, above)
+    frozen = torch.autograd.grad(token_logprobs(hidden, head, targets, temperature=1.0, chunk=9), hidden, above)
     assert torch.equal(*trained, *frozen)
+    assert not head_on_cpu.computes(head, hidden)  # float32 keeps its bits
+
+
+def test_only_16_bits_and_linear_layers_are_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, hidden, targets, _ = made(torch.bfloat16)
     assert head_on_cpu.computes(head, hidden)
+    assert not head_on_cpu.computes(nn.Identity(), hidden)
+    here = list[int]()
+    monkeypatch.setattr(head_on_cpu, "token_logprobs", lambda *given, **more: here.append(1) or torch.zeros(9))
+    any_device.token_logprobs(hidden, head, targets, temperature=1.0, chunk=9)
+    any_device.token_logprobs(hidden, head, targets, temperature=1.0, chunk=9, with_entropy=True)
+    assert here == [1]
     head.forward = lambda states: states  # of another package
     assert not head_on_cpu.computes(head, hidden)
-    assert not head_on_cpu.computes(nn.Identity(), hidden)
