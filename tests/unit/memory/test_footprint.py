@@ -135,8 +135,8 @@ def test_a_shared_prompt_needs_fewer_activations_than_estimated(prompt, length):
     real, drawn = bundled()
     batch = Batch(epoch=0, sequences=rows(8, prompt=prompt, length=length, shared=True))
     estimate = activation_bytes(drawn, 8 * (prompt + length), checkpointing="none")
-    for packed in (False, True):
-        assert estimate / 4 < saved_bytes(policy(real, packed=packed), batch) < estimate
+    for packed, least in ((False, estimate / 4), (True, estimate / 5)):  # a packed row saves a prompt's keys once
+        assert least < saved_bytes(policy(real, packed=packed), batch) < estimate
 
 
 def test_with_checkpointing_layers_save_their_input_alone():
