@@ -90,5 +90,6 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "published": {"named": "takes_the_place_of_the_template"},
     "slow_turns": {"rounds": 1, "rollouts": 2, "turns": 2, "seconds": 0.01},
     "step_costs": {"steps": 6},
+    "step_parts": {"rounds": 1, "prompts": 2, "rollouts": 2, "keep": 2, "prompt_tokens": 4, "tokens": 3, "threads": 1},
     "trl_step": {"rounds": 2, "prompts": 4, "rollouts": [4, 8], "keep": 4, "fixed_tokens": 16},
 }

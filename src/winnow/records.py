@@ -412,7 +412,7 @@ class MicroBatch:
     returns: Tensor | None = None  # [T]
     # [K] int64, the places of the trained tokens; None: all are trained. Not a mask: its size must be known on the host
     trained: Tensor | None = None
-    layout: Literal["padded", "shared", "packed"] | None = None  # how all ranks read it; None: as the policy does
+    layout: Literal["padded", "shared", "packed", "joined"] | None = None  # of all ranks; None: as the policy reads it
 
     @property
     def trained_tokens(self) -> int:

@@ -33,7 +33,7 @@ from winnow.records import Matrix, TrainingSequence
 
 pytestmark = pytest.mark.published
 
-LIMITS = {"float32": (2e-5, 2e-4), "bfloat16": (0.04, 0.3)}  # of the mean gap, and of its 99.9th percentile
+LIMITS = {"float32": (2e-5, 2e-4), "bfloat16": (0.045, 0.3)}  # of the mean gap, and of its 99.9th percentile
 Rows = list[TrainingSequence]
 
 

@@ -16,6 +16,7 @@ from winnow.records import FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
 BLOCK = 64  # tokens whose probabilities are summed before a single block is scanned
+CACHED = 2**19  # numbers of a piece of logits, whose copies in float32 and float64 stay in a CPU's cache
 
 
 def uniforms(seed: tuple[SeedName, ...], rollouts: Iterable[PendingRollout], max_new_tokens: int) -> FloatArray:
@@ -29,7 +30,20 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
     with its log-prob at temperature 1. Where a logit is NaN or plus infinity, the log-prob is NaN, which `to_host`
     refuses.
+
+    On a CPU a few rows are chosen at a time. The numbers of all rows would pass through memory once per operation.
     """
+    if logits.device.type != "cpu":
+        return _choose(logits, uniform, sampling)
+    rows = max(1, CACHED // logits.shape[1])
+    parts = zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)
+    pieces = [_choose(*part, sampling) for part in parts]
+    tokens, logprobs = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return tokens, logprobs
+
+
+def _choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """See `choose`."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:
         logits = _filter(logits / sampling.temperature if sampling.temperature != 1 else logits, sampling)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from winnow.learner import head_on_cpu
 from winnow.memory import footprint
 
 CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
@@ -39,8 +40,12 @@ def token_logprobs(
     """log p of `targets` [T] under softmax(head(`hidden` [T, H]) / temperature), and on request the entropy [T].
 
     Logits are computed for `chunk` tokens at a time, and again in backward, so no [T, V] tensor exists for T > `chunk`.
-    The softmax is taken in float32, or in float64 for float64 logits.
+    The softmax is taken in float32, or in float64 for float64 logits. In 16 bits on a CPU, head_on_cpu.py computes
+    the log-probs without entropy.
     """
+    if not with_entropy and head_on_cpu.computes(head, hidden):
+        head = cast(nn.Linear, head)
+        return head_on_cpu.token_logprobs(hidden, head, targets, temperature=temperature, chunk=chunk), None
     compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)
     weights = _trained(head)
     logprobs, *entropy = _InChunks.apply(compute, chunk, hidden, targets, *weights)  # type: ignore[no-untyped-call]

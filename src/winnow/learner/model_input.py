@@ -1,12 +1,13 @@
 """Turn sequences into model input, and select the hidden states that predict their completion tokens.
 
-There are three layouts, which give the same hidden states:
+There are four layouts, which give the same hidden states:
 
     padded  prompt and completion in one row, padded on the right. Under causal attention no token attends to its
             right, so padding needs no mask
     shared  each prompt is read once, and its completions attend to its keys and values through a mask. This is
             cheaper for several rollouts of one prompt, unless completions are long
     packed  all prompts and completions in one row without padding, each prompt once; see packing.py
+    joined  as packed where all texts are short, else as shared. Micro-batches are divided as for the padded layout
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from winnow.learner import packing
+from winnow.models.attention import SHORT as SHORT_KEYS
 from winnow.models.device import to_device
 from winnow.records import BoolArray, IntArray, PromptAndRollout, TrainingSequence
 
-Layout = Literal["padded", "shared", "packed"]  # "shared" falls back to padded where sharing does not pay
+Layout = Literal["padded", "shared", "packed", "joined"]  # "shared" falls back to padded where sharing does not pay
 
 WORTHWHILE = 0.9  # share of the tokens: two passes that save less are no faster than one
 SHORT = 256  # completion tokens up to which attention is cheap, masked or not
@@ -51,9 +53,9 @@ def hidden_states(
             raise ValueError(
                 f"prompt {sequence.prompt.id!r} has no tokens, so nothing predicts its completion's first token"
             )
-    if layout == "packed":
+    if layout == "packed" or (layout == "joined" and max(map(length, sequences)) <= SHORT_KEYS):
         return _packed(backbone, sequences)
-    if layout == "shared" and sharing_pays(sequences):
+    if layout in ("shared", "joined") and sharing_pays(sequences):
         return _shared(backbone, sequences, pad_token)
     given = side_by_side(sequences, pad_token, next(backbone.parameters()).device)
     hidden: Tensor = backbone(input_ids=given.tokens, use_cache=False).last_hidden_state
@@ -162,7 +164,8 @@ def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
     tokens, positions, selected = (
         to_device(np.concatenate(parts), device) for parts in (row.tokens, row.positions, predicting)
     )
-    hidden = packing.read(backbone, tokens, positions, packing.Packing.of(row.segments, device))
+    heads = backbone.config.get_text_config().num_attention_heads  # type: ignore[union-attr, operator]
+    hidden = packing.read(backbone, tokens, positions, packing.Packing.of(row.segments, device, heads))
     return hidden.index_select(0, selected)
 
 

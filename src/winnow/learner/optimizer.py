@@ -302,6 +302,9 @@ class Trained(Generic[Model]):
     def backward(self, scalar: Tensor) -> None:
         """Add the scalar's gradient to that of the batch's earlier micro-batches."""
         scalar.backward()  # type: ignore[no-untyped-call]
+        for total, _ in self.sums():
+            if total.grad is not None and total.grad.is_sparse:  # of an embedding whose output layer was not used
+                total.grad = total.grad.to_dense()
 
     def step(self) -> UpdateResult:
         """Make one update from the gradients of all ranks and clear them. If a gradient is not finite, only the

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.integrations.flex_attention import flex_attention_forward
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from winnow.errors import ConfigError
+from winnow.learner import packed_attention
+from winnow.learner.packed_attention import Segment as Segment
 from winnow.models.adapter import plain_model
+from winnow.models.attention import attention
 from winnow.models.backbone import reads_in_pieces, register
 from winnow.models.device import to_device
 from winnow.models.meta import has_numbers
@@ -31,16 +33,7 @@ if TYPE_CHECKING:
 NAME = "winnow_packed"
 BLOCK = 128  # tokens: flex attention skips blocks of this many queries and keys
 MASKED = 1024  # longest completion that attends over a mask, which has a row per token
-GAP, HALF_GAP = 1e-3, 0.5  # tolerance in standard deviations of the hidden states; HALF_GAP for 16 bits
-
-
-class Segment(NamedTuple):
-    """Adjacent tokens: a prompt, or a completion, which also attends to its prompt."""
-
-    start: int
-    end: int
-    prompt_start: int  # of the prompt that it attends to; prompt_start = prompt_end for a prompt itself
-    prompt_end: int
+GAP, HALF_GAP = 1e-3, 0.2  # tolerance as a share of a token's hidden state; HALF_GAP for 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +43,16 @@ class Packing:
     segments: Sequence[Segment]  # the row's tokens in order, without gaps
     blocks: BlockMask | None = None  # for flex attention; None: attend segment by segment
     masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by (L, P), shared by all layers
+    pieces: list[packed_attention.Piece] | None = None  # on a CPU, if all segments are short
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], device: torch.device) -> Packing:
-        """A packing for flex attention on a GPU, elsewhere for scaled dot-product attention."""
-        return cls(segments, block_mask(segments, device) if device.type == "cuda" else None)
+    def of(cls, segments: Sequence[Segment], device: torch.device, heads: int) -> Packing:
+        """A packing for flex attention on a GPU. Elsewhere short segments attend together, and others one by one by
+        scaled dot-product attention. `heads` is the number of query heads.
+        """
+        if device.type == "cuda":
+            return cls(segments, block_mask(segments, device))
+        return cls(segments, pieces=packed_attention.pieces(segments, heads) if device.type == "cpu" else None)
 
     def mask(self, length: int, prompt: int, like: Tensor) -> Tensor:
         """[1, 1, L, P + L], 0 where a completion's token attends: to its prompt, and to its completion up to itself."""
@@ -72,6 +70,9 @@ def attend(
     if packing.blocks is not None:
         output: Tensor = flex_attention_forward(module, query, key, value, packing.blocks, scaling=scaling)[0]
         return output
+    if packing.pieces is not None:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return packed_attention.attend(query, key, value, packing.pieces, scale)
     places = range(len(packing.segments))
     return torch.cat([_attend_segment(module, query, key, value, packing, place, scaling) for place in places], 1)
 
@@ -94,7 +95,7 @@ def _attend_segment(
     masked = length <= min(prompt, MASKED)
     queries = query[:, :, start:end] if masked else whole(query)
     mask = packing.mask(length, prompt, query) if masked else None
-    output: Tensor = sdpa_attention_forward(module, queries, whole(key), whole(value), mask, scaling=scaling)[0]
+    output, _ = attention(module, queries, whole(key), whole(value), mask, scaling=scaling)
     return output[:, -length:]
 
 
@@ -188,13 +189,30 @@ def attend_packed(model: nn.Module) -> None:
     if not difference <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
         causal.set_attn_implementation(before)
         raise _unsupported(
-            f"layers with a different attention: hidden states differ by {difference:.2g} of their spread"
+            f"layers with a different attention: hidden states differ by {difference:.2g} of their length"
         )
+
+
+def can_join(model: nn.Module) -> bool:
+    """Make a model in 16 bits on a CPU attend through `attend` from now on. Returns whether that was possible.
+
+    There a pass costs little more than its products, and one pass over a row of prompts and completions makes half as
+    many as one over the prompts and one over the completions.
+    """
+    weight = next(model.parameters())
+    if weight.device.type != "cpu" or not has_numbers(weight) or plain_model(model).dtype.itemsize != 2:
+        return False
+    try:
+        attend_packed(model)
+    except ConfigError:
+        return False
+    return True
 
 
 @torch.no_grad()
 def _largest_difference(backbone: nn.Module) -> float:
-    """Largest difference of hidden states between packed and padded rows, in standard deviations.
+    """Largest length of the difference of a token's hidden states between packed and padded rows, as a share of their
+    length. Single numbers differ by more: in 16 bits by half a standard deviation and above.
 
     0 where weights give values that are not finite, which training reports, and for a model without numbers.
     """
@@ -214,7 +232,8 @@ def _largest_difference(backbone: nn.Module) -> float:
     plain: Tensor = backbone(input_ids=rows, use_cache=False).last_hidden_state
     if not plain.isfinite().all():
         return 0.0
-    return float((packed - plain).abs().max() / plain.std().clamp(min=1e-9))
+    lengths = torch.linalg.vector_norm(plain.float(), dim=-1).clamp(min=1e-9)
+    return float((torch.linalg.vector_norm((packed - plain).float(), dim=-1) / lengths).max())
 
 
 def _unsupported(why: str) -> ConfigError:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
-from winnow.learner.packing import attend_packed
+from winnow.learner.packing import attend_packed, can_join
 from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
+from winnow.models.attention import attend_short
 from winnow.models.backbone import BackboneAndHead, backbone_and_head
+from winnow.models.meta import has_numbers
 
 T = TypeVar("T")
 
@@ -61,11 +63,16 @@ class PolicyModule(nn.Module):
         self.packed = packed
         if packed:
             attend_packed(model)
+        else:
+            attend_short(plain_model(model))
+        self.joins = not packed and can_join(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         self.is_checkpointed = gradient_checkpointing != "none"
         self.value_head = self._make_value_head() if value_head else None
         # An embedding with a padding index gives that token no gradient, also where it is not padding.
-        plain_model(model).get_input_embeddings().padding_idx = None
+        embedding = plain_model(model).get_input_embeddings()
+        embedding.padding_idx = None
+        embedding.sparse = _adds_rows(embedding, self.parts.head)
 
     def forward(self, compute: Callable[[nn.Module, nn.Module], T]) -> T:
         """`compute(backbone, head)`."""
@@ -128,6 +135,17 @@ class PolicyModule(nn.Module):
         finally:
             for layer in layers:
                 layer.training = False
+
+
+def _adds_rows(embedding: nn.Module, head: nn.Module) -> bool:
+    """Whether the embedding's gradient [V, H] is computed as the rows of the tokens that were read.
+
+    On a CPU autograd adds these rows to the output layer's gradient, if both have one matrix. Otherwise it would first
+    add them to [V, H] zeros, which takes longer than both products of a few hundred tokens.
+    """
+    weight = embedding.weight
+    tied = weight is getattr(head, "weight", None)
+    return tied and isinstance(weight, Tensor) and weight.device.type == "cpu" and has_numbers(weight)
 
 
 def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:

@@ -38,6 +38,8 @@ class SequenceModel(ABC):
         # run is for exact comparisons and uses one layout only. Checkpointed layers keep no keys and values to share.
         shares = not module.is_checkpointed and reads_in_pieces(self.model) and self.dtype != torch.float64
         self.layout: Layout = "packed" if module.packed else "shared" if shares else "padded"
+        if shares and module.joins:
+            self.layout = "joined"
 
     @property
     def model(self) -> nn.Module:
@@ -62,6 +64,8 @@ class SequenceModel(ABC):
         """Keep only this rank's share of the parameters, or of their `masters`; see `winnow.learner.sharding.shard`."""
         shard(self.module, saved, masters=masters)
         self.sharded = True
+        if self.layout == "joined":  # ranks agree on the number of passes by the rules of "shared"
+            self.layout = "shared"
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
         """This rank's share of the sequences in micro-batches that fit in memory, made one at a time.

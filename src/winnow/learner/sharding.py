@@ -43,6 +43,7 @@ def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = F
     the module has no numbers at all (commands/check/rehearsal.py).
     """
     computes_in = next(module.parameters()).dtype
+    plain_model(module.model).get_input_embeddings().sparse = False  # FSDP2 scatters whole gradients
     for parameter in module.model.parameters() if masters else ():
         parameter.data = parameter.data.to(torch.float32)
     mesh = init_device_mesh((module.device if saved is None else saved.device).type, (ranks.count(),))

@@ -17,16 +17,15 @@ from transformers.masking_utils import sdpa_mask
 
 from winnow.errors import ConfigError
 from winnow.models.adapter import plain_model
+from winnow.models.attention import MORE, attention
 from winnow.models.meta import has_numbers
-
-MORE = ("sliding_window", "softcap", "s_aux")  # options of models with more than full attention
 
 
 def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
     """Register the attention `name` with transformers.
 
     Where a forward pass gets `argument`, the result is `attend(module, query, key, value, argument, scaling)` of [R,
-    heads, L, D], which returns [R, L, heads, D]. Otherwise it is scaled dot-product attention. With `argument`, a model
+    heads, L, D], which returns [R, L, heads, D]. Otherwise it is that of attention.py. With `argument`, a model
     that needs more than full attention raises TypeError.
     """
 
@@ -41,8 +40,7 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
     ) -> tuple[Tensor, None]:
         given = options.pop(argument, None)
         if given is None:
-            output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-            return output, None
+            return attention(module, query, key, value, attention_mask, scaling=scaling, **options)
         if unknown := [name for name in MORE if options.get(name) is not None]:
             raise TypeError(f"its attention needs {unknown[0]}")
         return attend(module, query, key, value, given, scaling), None

@@ -11,7 +11,7 @@ import torch
 from refusals import refused
 from winnow.engines import sampling
 from winnow.engines.requests import pending_rollouts
-from winnow.engines.sampling import ascending_sums, choose, to_host, uniforms
+from winnow.engines.sampling import _choose, ascending_sums, choose, to_host, uniforms
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
 
@@ -123,3 +123,20 @@ def test_rows_of_uniforms_follow_the_rollout_and_prefixes_agree() -> None:
     assert len(np.unique(both)) == 12
     np.testing.assert_array_equal(both, longer[:, :4])
     np.testing.assert_array_equal(both[2:], only_b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("how", [Sampling(max_new_tokens=1), Sampling(max_new_tokens=1, top_p=0.7, top_k=20)])
+def test_pieces_of_rows_are_chosen_as_all_rows_at_once(
+    dtype: torch.dtype, how: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(7, 300, generator=random)).to(dtype)
+    uniform = torch.rand(7, generator=random, dtype=torch.float64)
+    whole = choose(logits, uniform, how)
+    for numbers, pieces in ((1, 7), (600, 4), (2099, 2)):
+        monkeypatch.setattr(sampling, "CACHED", numbers)
+        made: list[int] = []
+        monkeypatch.setattr(sampling, "_choose", lambda *given, made=made: made.append(1) or _choose(*given))
+        assert all(map(torch.equal, choose(logits, uniform, how), whole))
+        assert len(made) == pieces

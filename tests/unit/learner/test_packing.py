@@ -92,6 +92,36 @@ def test_all_layouts_give_equal_logprobs_and_gradients(family: str, dtype: torch
             assert distance(gradient, expected) < exact, (p.layout, tokens)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_short_texts_are_joined_in_one_row_in_16_bits(case: str) -> None:
+    rows, reads = CASES[case](), []
+    p = policy(tiny(dtype=torch.bfloat16))
+    assert (p.layout, policy(tiny(dtype=torch.float32)).layout) == ("joined", "shared")
+    p.model.get_decoder().register_forward_pre_hook(
+        lambda module, args, given: reads.append(given["input_ids"].shape), with_kwargs=True
+    )
+    joined, gradient = by_row(p, rows, 10_000)
+    tokens = sum({id(r.prompt): len(r.prompt.tokens) for r in rows}.values())
+    assert reads == [(1, tokens + sum(len(r.rollout.tokens) - 1 for r in rows))]  # no padding, each prompt once
+    p.layout = "padded"
+    padded, expected = by_row(p, rows, 10_000)
+    assert (joined - padded).abs().max() < 0.05
+    assert distance(gradient.float(), expected.float()) < 0.05
+
+
+def test_a_long_text_is_not_joined() -> None:
+    p, reads = policy(tiny(dtype=torch.bfloat16)), []
+    p.model.get_decoder().register_forward_pre_hook(
+        lambda module, args, given: reads.append(given["input_ids"].shape), with_kwargs=True
+    )
+    by_row(p, group(70, [60]), 10_000)
+    assert reads == [(1, 129)]
+    by_row(p, group(70, [8, 8]), 10_000)
+    assert reads[1:] == [(1, 84)]
+    by_row(p, group(130, [8, 8]), 10_000)
+    assert reads[2:] == [(1, 130), (2, 7)]
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 @pytest.mark.parametrize("lora", [False, True])
 def test_checkpointing_and_adapters_change_nothing(checkpointing: str, lora: bool) -> None:
