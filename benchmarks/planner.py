@@ -27,6 +27,9 @@ from typing import Any
 import frame
 import numpy as np
 from planner_regret import by_the_page, nearest, over_seeds, regrets
+from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
+from winnow_lab.profile.run_statistics import COUNTS, PHASES, statistics_of
+from winnow_lab.profile.setting import Setting, setting_of
 
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.algos.planning import Noise
@@ -37,9 +40,6 @@ from winnow.state.logbook import read_metrics
 from winnow.training.setup.resolve import resolve_members
 from winnow_lab.compare.comparison import compare_inputs
 from winnow_lab.costs import read_costs
-from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
-from winnow_lab.profile.run_statistics import COUNTS, PHASES, statistics_of
-from winnow_lab.profile.setting import Setting, setting_of
 from winnow_lab.sweep_folder import SweepRun, read_sweep
 
 WITHIN = 0.15  # relative to the measured seconds of a step

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
 from winnow_lab.profile.setting import Setting
 
 Times = Mapping[str, Mapping[str, float]]  # label -> seed -> seconds to the level; infinity: never

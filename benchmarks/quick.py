@@ -109,6 +109,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "engine_precision": {"problems": 4, "prompts": 2, "steps": [0, 1]},
     "equal_groups": {"trials": 2},
     "false_alarms": {"trials": 2},
+    "forecast": {"folder": lambda: [str(sweep())], "split": "2026-11-23"},
     "generation_speed": {"rounds": 1, "before": REPOSITORY, "after": REPOSITORY, "shapes": ["bundled"]},
     "gradient_noise": {"prompts": 16, "rollouts": 16, "resamples": 4},
     "gvm_variance": {"prompts": 8, "measure": 4, "pool": 8, "probe": 2, "probes": 4, "resamples": 4, "rollouts": [2]},

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from winnow_lab.profile.run_statistics import statistics_of
 
 from planned_run import RIGHT, SECONDS, N, group, rewards_of, write_planned_run
 from refusals import refused
 from winnow.algos.planning import fit_pass_rates
 from winnow.errors import ConfigError, DataError, RunFolderError
-from winnow_lab.profile.run_statistics import statistics_of
 
 
 @pytest.fixture(scope="module")

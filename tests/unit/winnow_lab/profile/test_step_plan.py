@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from typer.testing import CliRunner
+from winnow_lab.profile.plan import PlanRequest, prepare_plan
+from winnow_lab.profile.plan_text import opening_lines, plan_lines
+from winnow_lab.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
+from winnow_lab.profile.setting import Setting, rule_of, setting_of
 
 from golden_files import assert_golden
 from planned_run import CONFIG, SECONDS, SETS, N, write_planned_run
@@ -16,10 +20,6 @@ from winnow.commands import app
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, DataError
 from winnow_lab.costs import as_json
-from winnow_lab.profile.plan import PlanRequest, prepare_plan
-from winnow_lab.profile.plan_text import opening_lines, plan_lines
-from winnow_lab.profile.run_statistics import StepClock, calibrated, own_work, statistics_of, uncalibrated
-from winnow_lab.profile.setting import Setting, rule_of, setting_of
 
 COSTS = StepCosts(
     CostCurve(np.array([8.0, 32.0]), np.array([1.0, 1.6]), tokens_per_rollout=6.0),
