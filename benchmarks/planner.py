@@ -7,7 +7,7 @@ select.keep_per_prompt. Times are seconds of training to 95% of the plateau of -
 `winnow compare`. The planner reads the first --steps steps of the --pilot label (by default the baseline) of the same
 seed, and ranks the cells. Its regret is the time of the cell that it ranks first, divided by the best cell's time.
 
-`planner` is the default of `winnow profile --plan`; the other ways of planning change one thing each. `page` follows
+`planner` is the default of `winnow plan RUN --costs FILE`; the other way of planning changes one thing. `page` follows
 docs/choosing-n-and-m.md: n by its table for the mean pass rate of the pilot's steps, m = n / 4, the nearest cell.
 
 --costs reads curves from a file. For measured times, `winnow profile CONFIG --output FILE` on the same machine makes
@@ -27,19 +27,20 @@ from typing import Any
 import frame
 import numpy as np
 from planner_regret import by_the_page, nearest, over_seeds, regrets
-from winnow_lab.profile.plan import NOISE, SPREAD, PlanRequest, StepPlan
-from winnow_lab.profile.run_statistics import COUNTS, PHASES, statistics_of
-from winnow_lab.profile.setting import Setting, setting_of
 
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.algos.planning import Noise
+from winnow.algos.step_plan import NOISE, SPREAD, Prediction, Setting
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.metrics import is_step
 from winnow.state.logbook import read_metrics
-from winnow.training.setup.resolve import resolve_members
 from winnow_lab.compare.comparison import compare_inputs
 from winnow_lab.costs import read_costs
+from winnow_lab.plan.evidence import COUNTS, PHASES, evidence_of
+from winnow_lab.plan.from_log import LogPlan
+from winnow_lab.plan.memory import PlanRequest
+from winnow_lab.plan.setting import setting_of
 from winnow_lab.sweep_folder import SweepRun, read_sweep
 
 WITHIN = 0.15  # relative to the measured seconds of a step
@@ -72,22 +73,17 @@ def main() -> None:
         label: {str(one.seed): one.x["seconds"] if one.ending != "never" else np.inf for one in found.times[label]}
         for label in cells
     }
-    ways = {
-        "planner": {},
-        "planner, until the level": {"until": level},
-        "planner, tuned learning rate": {"law": "tuned"},
-        "planner, tuned learning rate, until the level": {"law": "tuned", "until": level},
-    }
+    ways: dict[str, dict[str, Any]] = {"planner": {}, "planner, one learning rate": {"law": "fixed"}}
     pilot = cells[options.pilot or options.baseline]
     choices: dict[str, dict[str, str]] = {name: {} for name in (*ways, "page")}
     orders, seconds, rates = {}, {}, {}
     for seed, run in pilot.runs.items():
         for name, changes in ways.items():
-            plan = _plan(pilot, run, options, **changes)
-            order = _order(plan, costs, cells)
+            plan = _plan(run, costs, options, **changes)
+            order = _order(plan, cells)
             choices[name][seed] = next(iter(order))
             if name == "planner":
-                orders[seed], rates[seed] = order, plan.run.rates.mean
+                orders[seed], rates[seed] = order, plan.statistics.mixture.mean
                 seconds[seed] = _seconds(plan, costs, cells, seed, options)
         settings = {label: cell.setting for label, cell in cells.items()}
         choices["page"][seed] = nearest(settings, *by_the_page(rates[seed]))
@@ -138,30 +134,32 @@ def _cells(sweeps: Sequence[str], labels: Sequence[str] | None) -> Iterator[tupl
         yield label, Cell(config, setting_of(config, label), {seed: of[seed] for seed in sorted(seeds)})
 
 
-def _plan(pilot: Cell, run: SweepRun, options: argparse.Namespace, **changes: Any) -> StepPlan:
+def _plan(run: SweepRun, costs: StepCosts, options: argparse.Namespace, **changes: Any) -> LogPlan:
     asked = PlanRequest(
-        prompts=pilot.setting.prompts,
         calibrate=not options.as_measured,
         noise=Noise(options.noise, options.between),
         spread=options.spread,
         **changes,
     )
-    statistics = statistics_of(run.path, window=options.steps, before=options.steps)
-    return StepPlan(resolve_members(pilot.config, run.settings.parent), statistics, asked)
+    return LogPlan(evidence_of(run.path, window=options.steps, before=options.steps), asked, costs, draws=0)
 
 
-def _order(plan: StepPlan, costs: StepCosts, cells: Mapping[str, Cell]) -> dict[str, float]:
+def _predicted(plan: LogPlan, cell: Cell) -> Prediction:
+    setting, clock = cell.setting, plan.clock(plan.statistics)
+    return plan.model.predict(setting, plan.statistics, clock, at_once=plan.at_once(setting))
+
+
+def _order(plan: LogPlan, cells: Mapping[str, Cell]) -> dict[str, float]:
     """Progress per second of each cell, in descending order."""
-    clock = plan.clock(costs)
-    rates = {label: plan.candidate(cell.setting, clock).rate for label, cell in cells.items()}
+    rates = {label: _predicted(plan, cell).rate for label, cell in cells.items()}
     return dict(sorted(rates.items(), key=lambda item: -item[1]))
 
 
 def _seconds(
-    plan: StepPlan, costs: StepCosts, cells: Mapping[str, Cell], seed: str, options: argparse.Namespace
+    plan: LogPlan, costs: StepCosts, cells: Mapping[str, Cell], seed: str, options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
     """(predicted, measured) seconds of a step of each cell, over the steps that the planner read of the pilot."""
-    clock, found = plan.clock(costs), {}
+    found = {}
     for label, cell in cells.items():
         run = cell.runs[seed]
         rows = [row for row in read_metrics(run.path) if is_step(row) and row["step"] < options.steps]
@@ -169,7 +167,7 @@ def _seconds(
             taken = [costs.seconds(_work(row, cell.config)) for row in rows]
         else:
             taken = [sum(row[f"seconds/{name}"] for name in PHASES) for row in rows if row["step"] > 0]
-        found[label] = (plan.candidate(cell.setting, clock).seconds.total, float(np.mean(taken)))
+        found[label] = (_predicted(plan, cell).seconds.total, float(np.mean(taken)))
     return found
 
 

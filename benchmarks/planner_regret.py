@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from winnow_lab.profile.setting import Setting
+
+from winnow.algos.step_plan import Setting
 
 Times = Mapping[str, Mapping[str, float]]  # label -> seed -> seconds to the level; infinity: never
 TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # (p, n) of docs/choosing-n-and-m.md: this n from this p on

@@ -121,6 +121,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "off_policy": {"seeds": 2, "updates": 4, "lags": [0, 1], "rates": [1.0]},
     "parity": {"prompts": 2, "rollouts": [1, 2]},
     "pilots": {"sweep": "claim_02_pilots", "folder": lambda: str(sweep(PILOTS))},
+    "planned_trl": {"folder": folder, "steps": 3, "rollouts": 4, "prompts": 4, "window": 3},
     "planner": {"sweeps": lambda: [str(sweep())], "baseline": "grpo_16", "costs": str(COSTS), "steps": 4},
     "played": {"sweep": "guess_number", "folder": sweep},
     "ppo": {"folder": folder, "seeds": 1, "variants": ["grpo"]},

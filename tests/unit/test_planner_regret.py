@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from planner_regret import by_the_page, median_regret, nearest, regrets
-from winnow_lab.profile.setting import Setting
+
+from winnow.algos.step_plan import Setting
 
 TIMES = {"a": {"0": 10.0, "1": 40.0}, "b": {"0": 20.0, "1": 20.0}, "c": {"0": 80.0, "1": math.inf}}
 

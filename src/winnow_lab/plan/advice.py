@@ -52,6 +52,8 @@ class Table:
     generated: FloatArray  # [D, C] tokens
     trained: FloatArray  # [D, C] tokens
     flat: FloatArray  # [D, C]
+    reward: FloatArray  # [D] the mean
+    mean_reward: float
 
     def place(self, setting: Setting) -> int:
         return self.settings.index(setting)
@@ -69,8 +71,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a step of a setting takes. The intervals are for the mean of a second run of as many groups."""
+    """What a step of a setting takes at equal progress. The intervals are for means of a second run, whose own groups
+    and steps scatter, too.
+    """
 
+    reward: Range
     flat: Range
     generated: Range
     trained: Range
@@ -126,6 +131,8 @@ def table(
         generated=column(lambda one: one.work.tokens_generated),
         trained=column(lambda one: one.work.tokens_trained),
         flat=column(lambda one: one.flat),
+        reward=np.array([of.mixture.mean for of in draws], dtype=np.float64),
+        mean_reward=statistics.mixture.mean,
     )
 
 
@@ -178,6 +185,7 @@ def expected(found: Table, place: int, *, groups: float) -> Expected:
     one = found.predicted[place]
     flat = ahead(one.flat, found.flat[:, place])
     return Expected(
+        reward=ahead(found.mean_reward, found.reward),
         flat=Range(flat.value, max(0.0, flat.low), min(1.0, flat.high)),
         generated=ahead(one.work.tokens_generated, found.generated[:, place]),
         trained=ahead(one.work.tokens_trained, found.trained[:, place]),

@@ -131,7 +131,11 @@ class LogPlan:
     def expected(self) -> Expected:
         """Of a step of the best setting. A second run is supposed to have as many steps."""
         place = self.settings.index(self.best.prediction.setting)
-        return expected(self.table, place, groups=self.model.current.prompts / self.settings[place].prompts)
+        return self.expected_of(place, groups=self.model.current.prompts / self.settings[place].prompts)
+
+    def expected_of(self, place: int, *, groups: float) -> Expected:
+        """Of a step of a setting; see `advice.expected`."""
+        return expected(self.table, place, groups=groups)
 
     @cached_property
     def saving(self) -> Saving:

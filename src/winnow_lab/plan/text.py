@@ -112,7 +112,7 @@ def _answers(plan: LogPlan) -> Iterator[str]:
 def _effects(plan: LogPlan) -> Iterator[str]:
     """What a step of the best setting takes, and what the steps of the log would have cost."""
     take, saved, has = plan.expected, plan.saving, plan.evidence.has_tokens
-    parts = [f"flat groups {_range(take.flat, _percent)}"]
+    parts = [f"mean reward {_range(take.reward)}, flat groups {_range(take.flat, _percent)}"]
     if has:
         parts.append(
             f"tokens generated {_range(take.generated, format_count)}, trained {_range(take.trained, format_count)}"
@@ -121,7 +121,7 @@ def _effects(plan: LogPlan) -> Iterator[str]:
         parts.append(f"seconds {_range(take.seconds, _short)}")
     yield _item(
         "a step then",
-        f"{described(plan.best.prediction.setting)}: {'; '.join(parts)} (of a second run as long as this)",
+        f"{described(plan.best.prediction.setting)}: {'; '.join(parts)} (means of a second run at the same progress)",
     )
     count = len(plan.evidence.steps)
     parts = [f"{_range(saved.steps, lambda value: f'{value:.0f}')} steps instead of {count}"]
