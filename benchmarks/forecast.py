@@ -23,7 +23,7 @@ from typing import Any
 import frame
 import numpy as np
 
-from winnow.algos.forecast import CHOSEN, LEAST_POINTS, LEVEL, Constants, Forecast, forecast
+from winnow.algos.forecast import CHOSEN, LEAST_POINTS, LEVEL, AccuracyForecast, ForecastConstants, forecast
 from winnow.errors import DataError
 from winnow.records import FloatArray
 from winnow.state.logbook import read_metrics
@@ -47,7 +47,7 @@ class Run:
     def came(self) -> float:
         return float(self.accuracies[-LAST:].mean())
 
-    def seen(self, cut: float, constants: Constants) -> Forecast | None:
+    def seen(self, cut: float, constants: ForecastConstants) -> AccuracyForecast | None:
         seen = self.steps <= cut * self.steps[-1]
         return forecast(self.steps[seen], self.accuracies[seen], constants)
 

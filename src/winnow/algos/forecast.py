@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -29,6 +28,7 @@ Shape = Literal["exponential", "power", "hill"]
 LEAST_POINTS = 5  # evaluations, below which there is no forecast
 REACHED = 0.95  # of the plateau
 LEVEL = 0.90  # of the intervals
+WIDTH = 0.0005  # of the grid of accuracies on which quantiles are read
 QUANTILES = ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)
 PLATEAUS = np.linspace(0.0, 1.0, 101)
 SCALES = np.geomspace(0.05, 20.0, 41)  # tau, in units of the last evaluated step
@@ -40,7 +40,7 @@ EXPONENTS = {
 
 
 @dataclass(frozen=True)
-class Constants:
+class ForecastConstants:
     """What was chosen on committed runs."""
 
     shape: Shape = "hill"
@@ -50,11 +50,11 @@ class Constants:
     temper: float = 1.5  # evaluations of one run that count as one, because their errors are alike
 
 
-CHOSEN = Constants()
+CHOSEN = ForecastConstants()
 
 
 @dataclass(frozen=True)
-class Interval:
+class Quantiles:
     """A median and the central interval of LEVEL; infinity for a step that is never reached."""
 
     middle: float
@@ -63,7 +63,7 @@ class Interval:
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
+class AccuracyForecast:
     """Weighted curves, [C] each."""
 
     last: float  # the last evaluated step
@@ -73,21 +73,21 @@ class Forecast:
     k: FloatArray
     weight: FloatArray  # sums to 1
     scatter: float  # of one evaluation
-    constants: Constants
+    constants: ForecastConstants
 
-    def at(self, step: float, *, evaluations: float = np.inf) -> Interval:
+    def at(self, step: float, *, evaluations: float = np.inf) -> Quantiles:
         """Accuracy after `step` steps; of the curve, or of the mean of so many evaluations there."""
         means = self.start + (self.plateau - self.start) * rise(self.constants.shape, step, self.tau, self.k)
         drift = self.constants.drift * np.sqrt(np.log(max(1.0, step / self.last)))
         return _normal_mixture(means, self.weight, float(np.hypot(drift, self.scatter / np.sqrt(evaluations))))
 
     @cached_property
-    def expected_plateau(self) -> Interval:
+    def expected_plateau(self) -> Quantiles:
         """The accuracy that the curves approach."""
         return _weighted(self.plateau, self.weight)
 
     @cached_property
-    def reached(self) -> Interval:
+    def reached(self) -> Quantiles:
         """The step after which a curve is at REACHED of its plateau."""
         height = self.plateau - self.start
         part = (REACHED * self.plateau - self.start) / np.where(height == 0, 1.0, height)
@@ -117,21 +117,19 @@ def inverse_rise(shape: Shape, part: FloatArray, tau: FloatArray, k: FloatArray)
 
 
 def forecast(
-    steps: Sequence[float] | FloatArray, accuracies: Sequence[float] | FloatArray, constants: Constants = CHOSEN
-) -> Forecast | None:
+    steps: Sequence[float] | FloatArray, accuracies: Sequence[float] | FloatArray, constants: ForecastConstants = CHOSEN
+) -> AccuracyForecast | None:
     """The forecast from [P] evaluations; None for fewer than LEAST_POINTS, or if all are at one step."""
     t, y = np.asarray(steps, dtype=np.float64), np.asarray(accuracies, dtype=np.float64)
     t, y = t[np.isfinite(y)], y[np.isfinite(y)]
     if len(t) < LEAST_POINTS or t.max() <= t.min():
         return None
     last = float(t.max())
-    plateau, tau, k = (
-        grid.ravel() for grid in np.meshgrid(PLATEAUS, SCALES * last, EXPONENTS[constants.shape], indexing="ij")
-    )
-    g = rise(constants.shape, t[None, :], tau[:, None], k[:, None])  # [C, P]
-    rest = 1 - g
-    start = np.clip((rest * (y - plateau[:, None] * g)).sum(axis=1) / (rest**2).sum(axis=1), 0.0, 1.0)
-    squares = ((y - start[:, None] * rest - plateau[:, None] * g) ** 2).sum(axis=1)
+    tau, k = (grid.ravel() for grid in np.meshgrid(SCALES * last, EXPONENTS[constants.shape], indexing="ij"))
+    g = rise(constants.shape, t, tau[:, None], k[:, None])  # [C, P]
+    start, squares = _least_squares(y, g, PLATEAUS[:, None])
+    plateau, tau, k = (np.broadcast_to(each, start.shape).ravel() for each in (PLATEAUS[:, None], tau, k))
+    start, squares = start.ravel(), squares.ravel()
     # Student's t: the scatter is integrated over its scaled inverse chi-squared prior
     freedom = len(t) / constants.temper + constants.trust
     total = squares / constants.temper + constants.trust * constants.scatter**2
@@ -141,23 +139,36 @@ def forecast(
     kept = weight > 1e-7
     weight = weight[kept] / weight[kept].sum()
     scatter = float(np.sqrt((weight @ total[kept]) / freedom))
-    return Forecast(last, start[kept], plateau[kept], tau[kept], k[kept], weight, scatter, constants)
+    return AccuracyForecast(last, start[kept], plateau[kept], tau[kept], k[kept], weight, scatter, constants)
 
 
-def _weighted(values: FloatArray, weight: FloatArray) -> Interval:
+def _least_squares(y: FloatArray, g: FloatArray, plateau: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """2 x [B, C] the best start from 0 to 1 for [B, 1] plateaus and [C, P] rises, and its sum of squared residuals.
+
+    The residual is y - start (1 - g) - plateau g, whose square is expanded into sums over the points.
+    """
+    rest = 1 - g
+    rest_y, g_y, rest_g = rest @ y, g @ y, (rest * g).sum(axis=1)
+    rest_rest, g_g = (rest**2).sum(axis=1), (g**2).sum(axis=1)
+    start = np.clip((rest_y - plateau * rest_g) / rest_rest, 0.0, 1.0)
+    of_start = start**2 * rest_rest - 2 * start * rest_y + 2 * start * plateau * rest_g
+    return start, np.maximum(0.0, y @ y + of_start + plateau**2 * g_g - 2 * plateau * g_y)
+
+
+def _weighted(values: FloatArray, weight: FloatArray) -> Quantiles:
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weight[order])
     places = np.minimum(np.searchsorted(below, QUANTILES), len(values) - 1)
     low, middle, high = (float(values[order[place]]) for place in places)
-    return Interval(middle, low, high)
+    return Quantiles(middle, low, high)
 
 
-def _normal_mixture(means: FloatArray, weight: FloatArray, deviation: float) -> Interval:
-    """Quantiles of normal distributions around `means`, by [17] quantiles of each."""
-    if deviation == 0:
-        return _weighted(means, weight)
-    values = (means[:, None] + deviation * NORMAL).ravel()
-    return _weighted(values, np.repeat(weight / len(NORMAL), len(NORMAL)))
-
-
-NORMAL = np.array([NormalDist().inv_cdf((place + 0.5) / 17) for place in range(17)])
+def _normal_mixture(means: FloatArray, weight: FloatArray, deviation: float) -> Quantiles:
+    """Quantiles of normal distributions of one deviation around `means`, on a grid of WIDTH."""
+    reach = int(4 * deviation / WIDTH)
+    places = np.round(means / WIDTH).astype(np.int64) + reach
+    mass = np.bincount(places, weights=weight, minlength=int(1 / WIDTH) + 2 * reach + 1)
+    bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) * WIDTH / max(deviation, WIDTH)) ** 2)
+    below = np.convolve(mass, bell / bell.sum(), mode="same").cumsum()
+    low, middle, high = (float(np.searchsorted(below, part) - reach) * WIDTH for part in QUANTILES)
+    return Quantiles(middle, low, high)

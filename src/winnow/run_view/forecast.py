@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from winnow.algos.forecast import REACHED, Forecast, forecast
+from winnow.algos.forecast import REACHED, AccuracyForecast, forecast
 from winnow.metrics import is_step
-from winnow.run_view.configuration import EVALUATIONS, Evaluations
+from winnow.run_view.configuration import EVALUATIONS, Evaluations, changes_in, evaluations
+from winnow.state.logbook import read_metrics
+from winnow.state.saved_runs import manifest_of
 from winnow.view.text import format_count, format_duration, format_percent
 
 Row = Mapping[str, float]
@@ -25,7 +28,7 @@ FARTHEST = 10.0  # times the steps done, beyond which a forecast has no number
 class RunForecast:
     """A forecast, and the costs by which its steps are converted."""
 
-    found: Forecast
+    found: AccuracyForecast
     done: int  # steps
     spent: Mapping[str, tuple[float, float]]  # metric -> its sum over the steps done, and its mean per further step
 
@@ -89,3 +92,10 @@ def forecast_of(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> Ru
             spent[name] = float(each.sum()), float(each[-max(1, len(each) // 4) :].mean())
     done = max([int(row["step"]) + 1 for row in steps], default=int(found.last))
     return RunForecast(found, done, spent)
+
+
+def forecast_lines(run: Path) -> list[str]:
+    """The forecast of a run's folder in words; none if there is no forecast. Raises DataError for a damaged log."""
+    manifest = manifest_of(run)
+    found = forecast_of(read_metrics(run), evaluations(manifest.config, changes_in(manifest.data)))
+    return [] if found is None else found.lines()

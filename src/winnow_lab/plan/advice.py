@@ -18,7 +18,7 @@ from winnow.algos.costs import StepClock
 from winnow.algos.planning import Noise
 from winnow.algos.step_plan import Prediction, Setting, StepModel, StepStatistics
 from winnow.records import FloatArray
-from winnow_lab.plan.evidence import Evidence
+from winnow_lab.plan.evidence import LoggedSteps
 
 TAILS = (0.025, 0.975)
 Clock = Callable[[StepStatistics], StepClock]
@@ -60,7 +60,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSetting:
     """A setting against the current one."""
 
     prediction: Prediction
@@ -70,7 +70,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedStep:
     """What a step of a setting takes at equal progress. The intervals are for means of a second run, whose own groups
     and steps scatter, too.
     """
@@ -83,7 +83,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Saving:
+class SameProgress:
     """What the steps of the evidence cost, and what the same progress would have cost in another setting."""
 
     steps: Range
@@ -92,7 +92,7 @@ class Saving:
     seconds: tuple[float, Range]
 
 
-def drawn(evidence: Evidence, draws: int, seed: int) -> Iterator[StepStatistics]:
+def drawn(evidence: LoggedSteps, draws: int, seed: int) -> Iterator[StepStatistics]:
     """Statistics of the evidence with prompts and steps drawn again."""
     rng = np.random.default_rng(seed)
     prompts, steps = int(evidence.prompt.max()) + 1, len(evidence.steps)
@@ -136,7 +136,7 @@ def table(
     )
 
 
-def compare(found: Table, current: Setting, among: Sequence[Setting]) -> Compared:
+def compare(found: Table, current: Setting, among: Sequence[Setting]) -> ComparedSetting:
     """The setting with the most progress per second among some, against the current one."""
     places = [found.place(setting) for setting in among]
     best = max(places, key=lambda place: (found.predicted[place].rate, -found.settings[place].sampled))
@@ -144,13 +144,13 @@ def compare(found: Table, current: Setting, among: Sequence[Setting]) -> Compare
     return against(found, current, best, float((winners == best).mean()))
 
 
-def against(found: Table, current: Setting, place: int, chosen: float = math.nan) -> Compared:
+def against(found: Table, current: Setting, place: int, chosen: float = math.nan) -> ComparedSetting:
     """One setting against the current one."""
     now, one = found.place(current), found.predicted[place]
     own = found.predicted[now]
     with np.errstate(divide="ignore", invalid="ignore"):
         steps, rates = (of[:, place] / of[:, now] for of in (found.progress, found.rate))
-    return Compared(
+    return ComparedSetting(
         prediction=one,
         per_step=Range.of(one.progress / own.progress if own.progress else math.nan, steps),
         per_second=Range.of(one.rate / own.rate if own.rate else math.nan, rates),
@@ -175,7 +175,7 @@ def questions(settings: Sequence[Setting], current: Setting, *, prompts: bool) -
     return {**found, "together": list(settings)}
 
 
-def expected(found: Table, place: int, *, groups: float) -> Expected:
+def expected(found: Table, place: int, *, groups: float) -> ExpectedStep:
     """`groups` is how many groups the evidence has for each group of the second run."""
 
     def ahead(value: float, draws: FloatArray) -> Range:
@@ -184,7 +184,7 @@ def expected(found: Table, place: int, *, groups: float) -> Expected:
 
     one = found.predicted[place]
     flat = ahead(one.flat, found.flat[:, place])
-    return Expected(
+    return ExpectedStep(
         reward=ahead(found.mean_reward, found.reward),
         flat=Range(flat.value, max(0.0, flat.low), min(1.0, flat.high)),
         generated=ahead(one.work.tokens_generated, found.generated[:, place]),
@@ -193,7 +193,7 @@ def expected(found: Table, place: int, *, groups: float) -> Expected:
     )
 
 
-def saving(found: Table, current: Setting, place: int, steps: int) -> Saving:
+def saving(found: Table, current: Setting, place: int, steps: int) -> SameProgress:
     """For the progress of so many steps of the current setting."""
     now = found.place(current)
     own, other = found.predicted[now], found.predicted[place]
@@ -203,7 +203,7 @@ def saving(found: Table, current: Setting, place: int, steps: int) -> Saving:
     def pair(value: Callable[[Prediction], float], draws: FloatArray) -> tuple[float, Range]:
         return steps * value(own), Range.of(steps * factor * value(other), steps * factors * draws[:, place])
 
-    return Saving(
+    return SameProgress(
         steps=Range.of(steps * factor, steps * factors),
         generated=pair(lambda one: one.work.tokens_generated, found.generated),
         trained=pair(lambda one: one.work.tokens_trained, found.trained),

@@ -16,10 +16,10 @@ from winnow.errors import DataError, WinnowError
 from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.training.setup.resolve import resolve_members
 from winnow_lab.plan.advice import (
-    Compared,
-    Expected,
+    ComparedSetting,
+    ExpectedStep,
     Range,
-    Saving,
+    SameProgress,
     Table,
     against,
     compare,
@@ -30,7 +30,7 @@ from winnow_lab.plan.advice import (
     saving,
     table,
 )
-from winnow_lab.plan.evidence import Evidence
+from winnow_lab.plan.evidence import LoggedSteps
 from winnow_lab.plan.memory import Fits, PlanRequest
 
 COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
@@ -41,7 +41,7 @@ OTHER_NOISE = (0.25, 4.0)  # times the supposed noise
 class LogPlan:
     """A plan for the last steps of a run. `draws` and `seed` are those of the bootstrap."""
 
-    evidence: Evidence
+    evidence: LoggedSteps
     request: PlanRequest
     costs: StepCosts | None = None
     draws: int = 200
@@ -104,13 +104,13 @@ class LogPlan:
         return table(self.model, self.settings, self.statistics, self.drawn, self.clock, self.at_once)
 
     @cached_property
-    def answers(self) -> dict[str, Compared]:
+    def answers(self) -> dict[str, ComparedSetting]:
         """question -> the setting with the most progress per second among those that answer it."""
         asked = questions(self.settings, self.model.current, prompts=self.varies_prompts)
         return {name: compare(self.table, self.model.current, among) for name, among in asked.items()}
 
     @property
-    def best(self) -> Compared:
+    def best(self) -> ComparedSetting:
         return self.answers["together"]
 
     @property
@@ -119,7 +119,7 @@ class LogPlan:
         return not self.best.per_second.low > 1
 
     @cached_property
-    def ranking(self) -> list[Compared]:
+    def ranking(self) -> list[ComparedSetting]:
         """All settings, the best first; of equal ones, the one that samples less."""
         order = sorted(
             range(len(self.settings)),
@@ -128,17 +128,17 @@ class LogPlan:
         return [against(self.table, self.model.current, place) for place in order]
 
     @cached_property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedStep:
         """Of a step of the best setting. A second run is supposed to have as many steps."""
         place = self.settings.index(self.best.prediction.setting)
         return self.expected_of(place, groups=self.model.current.prompts / self.settings[place].prompts)
 
-    def expected_of(self, place: int, *, groups: float) -> Expected:
+    def expected_of(self, place: int, *, groups: float) -> ExpectedStep:
         """Of a step of a setting; see `advice.expected`."""
         return expected(self.table, place, groups=groups)
 
     @cached_property
-    def saving(self) -> Saving:
+    def saving(self) -> SameProgress:
         place = self.settings.index(self.best.prediction.setting)
         return saving(self.table, self.model.current, place, len(self.evidence.steps))
 
@@ -211,7 +211,7 @@ class LogPlan:
         if self.costs is None:
             yield (
                 "the seconds of more or fewer rollouts per step",
-                "all steps of the log sample about as many, so the settings above do, too. --costs FILE adds the "
+                "all steps of the log sample about as many, so the settings above do, too. Cost curves add the "
                 "seconds of other numbers",
             )
         yield from self._about_noise()

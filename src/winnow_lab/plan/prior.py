@@ -33,7 +33,7 @@ class Prior:
     def __post_init__(self) -> None:
         if not 0 < self.pass_rate < 1:
             raise ConfigError(
-                f"--pass-rate is {self.pass_rate:g}",
+                f"a pass rate of {self.pass_rate:g} is supposed",
                 remedy="give a number between 0 and 1: winnow eval measures the accuracy of a model",
                 code="config.value",
             )

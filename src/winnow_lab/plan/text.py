@@ -17,7 +17,7 @@ from winnow.algos.step_plan import Setting
 from winnow.memory.plan import format_bytes
 from winnow.recipes import recipe_at
 from winnow.view.text import format_count, format_percent, one_line, wrap
-from winnow_lab.plan.advice import Compared, Range
+from winnow_lab.plan.advice import ComparedSetting, Range
 from winnow_lab.plan.from_config import CLOSE, FirstPlan
 from winnow_lab.plan.from_log import LogPlan, described
 from winnow_lab.plan.memory import Fits
@@ -241,7 +241,7 @@ def first_json(plan: FirstPlan) -> dict[str, Any]:
     }
 
 
-def _as_json(one: Compared, plan: LogPlan) -> dict[str, Any]:
+def _as_json(one: ComparedSetting, plan: LogPlan) -> dict[str, Any]:
     prediction = one.prediction
     fit = plan.fits.fit(prediction.setting) if isinstance(plan.fits, Fits) else None
     return {
@@ -263,7 +263,7 @@ def _sizes(setting: Setting) -> str:
     return f"{setting.rollouts:>5}{kept:>6}{setting.prompts:>9}"
 
 
-def _cells(one: Compared) -> str:
+def _cells(one: ComparedSetting) -> str:
     flat = f"{format_percent(one.prediction.flat)}{'+' * one.prediction.extrapolated}"
     return f"{flat:>8}  {_range(one.per_step):<23}{_range(one.per_second):<23}{one.chosen:>8.0%}"
 

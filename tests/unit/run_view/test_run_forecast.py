@@ -1,13 +1,20 @@
 """The forecast in a run's summary and progress: steps become tokens and seconds."""
 
+import json
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from planned_run import write_planned_run
+from winnow.commands import app
 from winnow.run_view.configuration import Evaluations
-from winnow.run_view.forecast import forecast_of
+from winnow.run_view.forecast import forecast_lines, forecast_of
 from winnow.run_view.progress import Standing, _message
 from winnow.run_view.summary import summary
+from winnow.state.logbook import read_metrics
 from winnow.training.progress import Evaluated, Started
+from winnow_lab.report.headline import headline
 
 ALL = {"budget/tokens_generated": 1000.0, "seconds/step": 2.0, "group/count": 1.0, "budget/rollouts": 4.0}
 
@@ -80,3 +87,44 @@ def test_progress_forecasts_from_the_fifth_evaluation_on(tmp_path):
         standing.follow(event)
     assert "plateau" in standing._fields()
     assert _message(event, standing).startswith("held-out, after 90 steps: sampled")
+
+
+@pytest.fixture
+def evaluated_run(tmp_path):
+    """A run's folder with 12 evaluations."""
+    run = write_planned_run(tmp_path / "run", steps=12)
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row |= {
+            "eval/accuracy_sampled": 0.8 * row["step"] / (row["step"] + 2),
+            "eval/seconds": 1.0,
+            "seconds/step": 2.0,
+        }
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_show_plot_and_report_have_the_forecast_of_a_folder(evaluated_run):
+    (line, *advice) = forecast_lines(evaluated_run)
+    shown = CliRunner().invoke(app, ["show", str(evaluated_run)])
+    plotted = CliRunner().invoke(app, ["plot", "--summary-only", str(evaluated_run)])
+    for result in (shown, plotted):
+        assert result.exit_code == 0, result.output
+        assert line in " ".join(result.output.split())
+    chosen = CliRunner().invoke(app, ["show", str(evaluated_run), "--step", "3"])
+    assert "plateau" not in chosen.output
+    headlines = {one["label"]: one for one in headline(read_metrics(evaluated_run))}
+    assert headlines["expected plateau"]["detail"] == ". ".join([line, *advice])
+
+
+def test_a_resume_goes_on_from_the_evaluations_in_the_folder(evaluated_run):
+    standing = Standing()
+    standing.follow(Started(evaluated_run, 11, 20))
+    standing.follow(Evaluated(11, {"eval/accuracy_sampled": 0.68}))
+    assert standing.forecast is not None
+    assert standing.forecast.found.last == 11
+    fresh = Standing()
+    fresh.follow(Started(evaluated_run / "nothing", 11, 20))
+    fresh.follow(Evaluated(11, {"eval/accuracy_sampled": 0.68}))
+    assert fresh.forecast is None
