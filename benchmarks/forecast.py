@@ -100,7 +100,7 @@ def _distinct(runs: Sequence[Run]) -> Iterator[Run]:
     """Without repetitions of a run, and without runs that are too short to hide a half of."""
     known: set[tuple[float, ...]] = set()
     for run in runs:
-        key = tuple(np.round(run.accuracies, 4).tolist())
+        key = tuple(np.round(run.accuracies, 3).tolist())  # results have five digits
         if key not in known and (run.steps <= MAIN * run.steps[-1]).sum() >= LEAST_POINTS:
             known.add(key)
             yield run
