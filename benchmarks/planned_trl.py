@@ -21,7 +21,7 @@ from winnow.algos.step_plan import Setting
 from winnow.models.folder import BUNDLED
 from winnow.tasks.arithmetic import arithmetic
 from winnow_lab.plan.advice import Range
-from winnow_lab.plan.evidence import LoggedSteps, evidence_of
+from winnow_lab.plan.evidence import LogWindow, evidence_of
 from winnow_lab.plan.from_log import LogPlan
 from winnow_lab.plan.memory import PlanRequest
 
@@ -107,7 +107,7 @@ def _second(plan: LogPlan, place: int, folder: Path, window: int, before: int) -
     }
 
 
-def _measured(evidence: LoggedSteps) -> dict[str, float]:
+def _measured(evidence: LogWindow) -> dict[str, float]:
     work = evidence.statistics().work
     return {
         "flat": float(evidence.flat.mean()),

@@ -18,7 +18,7 @@ from winnow.algos.costs import StepClock
 from winnow.algos.planning import Noise
 from winnow.algos.step_plan import Prediction, Setting, StepModel, StepStatistics
 from winnow.records import FloatArray
-from winnow_lab.plan.evidence import LoggedSteps
+from winnow_lab.plan.evidence import LogWindow
 
 TAILS = (0.025, 0.975)
 Clock = Callable[[StepStatistics], StepClock]
@@ -92,7 +92,7 @@ class SameProgress:
     seconds: tuple[float, Range]
 
 
-def drawn(evidence: LoggedSteps, draws: int, seed: int) -> Iterator[StepStatistics]:
+def drawn(evidence: LogWindow, draws: int, seed: int) -> Iterator[StepStatistics]:
     """Statistics of the evidence with prompts and steps drawn again."""
     rng = np.random.default_rng(seed)
     prompts, steps = int(evidence.prompt.max()) + 1, len(evidence.steps)

@@ -32,7 +32,7 @@ WHOLE, SAVING = "seconds/step", "seconds/save"
 
 
 @dataclass(frozen=True, eq=False)
-class LoggedSteps:
+class LogWindow:
     """The last steps of a run whose rollouts are logged."""
 
     run: Path
@@ -111,7 +111,7 @@ class LoggedSteps:
 
 def evidence_of(
     run: Path, *, window: int = 20, before: int | None = None, credit: CreditName | None = None
-) -> LoggedSteps:
+) -> LogWindow:
     """The last `window` finished steps with logged rollouts; only steps before `before`, if given.
 
     `credit` is the advantage of a run of another trainer, whose log does not contain it; "grpo" by default. Raises
@@ -147,7 +147,7 @@ def evidence_of(
     atoms = atoms_of(levels.values, base_of(counts) if len(levels.values) > 2 else None)
     prompts = {name: place for place, name in enumerate(dict.fromkeys(names))}
     columns = {name: _column(rows, name) for name in (*COUNTS, *(f"seconds/{name}" for name in PHASES), WHOLE, SAVING)}
-    return LoggedSteps(
+    return LogWindow(
         run=run,
         program=program,
         config=config,

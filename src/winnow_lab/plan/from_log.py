@@ -30,7 +30,7 @@ from winnow_lab.plan.advice import (
     saving,
     table,
 )
-from winnow_lab.plan.evidence import LoggedSteps
+from winnow_lab.plan.evidence import LogWindow
 from winnow_lab.plan.memory import Fits, PlanRequest
 
 COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
@@ -41,7 +41,7 @@ OTHER_NOISE = (0.25, 4.0)  # times the supposed noise
 class LogPlan:
     """A plan for the last steps of a run. `draws` and `seed` are those of the bootstrap."""
 
-    evidence: LoggedSteps
+    evidence: LogWindow
     request: PlanRequest
     costs: StepCosts | None = None
     draws: int = 200
