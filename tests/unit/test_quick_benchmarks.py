@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 BENCHMARKS = REPOSITORY / "benchmarks"
 
 SUITE = {"allocation_speed", "equal_groups", "log_size", "off_policy", "sandbox"}  # each needs about 2 s of a core
-NEEDS = {"trl_pods": "trl", "trl_step": "trl"}  # packages of another environment
+NEEDS = {"planned_trl": "trl", "trl_pods": "trl", "trl_step": "trl"}  # packages of another environment
 DATA = {"math_equivalence", "math_wrong_verdicts"}  # they read real problem sets
 WEIGHTS = {"published"}  # it reads the published model
 NO_SCRIPT = {"decisions", "frame", "math_pairs", "quick"}  # modules that benchmarks import
