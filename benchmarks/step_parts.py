@@ -131,7 +131,7 @@ class Measured:
         from winnow.models.load import load as load_model
         from winnow.recipes import recipe_paths
         from winnow.records import Prompt
-        from winnow.training.setup.resolve import resolve_members
+        from winnow.training.resolve import resolve_members
 
         keys = (
             f"model.path={options.model}",

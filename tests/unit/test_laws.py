@@ -305,7 +305,8 @@ SPEAKS_OF_FLAGS = {
     "run_view/summary.py",
     "training/gold_check.py",
     "verify/sandbox/bwrap.py",
-    "winnow_lab/profile/plan_text.py",
+    "winnow_lab/plan/from_log.py",
+    "winnow_lab/plan/text.py",
     "winnow_lab/sweep/process.py",
 }
 

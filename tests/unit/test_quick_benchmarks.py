@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 BENCHMARKS = REPOSITORY / "benchmarks"
 
 SUITE = {"slow_turns"}  # it needs a few seconds of a core
-NEEDS = {"trl_step": "trl"}  # packages of another environment
+NEEDS = {"planned_trl": "trl", "trl_step": "trl"}  # packages of another environment
 WEIGHTS = {"published"}  # it reads the published model
 NO_SCRIPT = {"decisions", "frame", "quick"}  # modules that benchmarks import
 

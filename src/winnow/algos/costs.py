@@ -1,11 +1,13 @@
-"""The cost of a step from two measured curves: seconds of sampling and of the update by their numbers of rollouts.
+"""The cost of a step from two curves: seconds of sampling and of the update by their numbers of rollouts.
 
-The planner reads them (docs/planner.md). So does `winnow compare --costs`, which gives runs the seconds that they would
-have cost on the machine of the curves. docs/profile.md documents the file and the published curves.
+The planner reads them, and scales them to the phases of a run (docs/planner.md). `winnow compare --costs` reads them,
+too, and gives runs the seconds that they would have cost on the machine of the curves. docs/profile.md documents the
+file and the published curves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,17 +40,21 @@ class CostCurve:
         """
         if rollouts <= 0:
             return 0.0
+        return float(self._each(np.array([rollouts]))[0]) * self._longer(tokens / rollouts)
+
+    def _each(self, rollouts: FloatArray) -> FloatArray:
+        """Seconds of calls at the measured length, for [K] numbers of rollouts above 0."""
         x, y = self.rollouts, self.seconds
         if len(x) == 1:
-            seconds = float(y[0]) * rollouts / float(x[0])
-        elif rollouts < x[0]:
-            seconds = float(y[0] - (x[0] - rollouts) * (y[1] - y[0]) / (x[1] - x[0]))
-        elif rollouts > x[-1]:
-            seconds = float(y[-1] + (rollouts - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
-        else:
-            seconds = float(np.interp(rollouts, x, y))
-        length = 1.0 if self.tokens_per_rollout is None else tokens / rollouts / self.tokens_per_rollout
-        return max(0.0, seconds) * length
+            return np.asarray(y[0] * rollouts / x[0], dtype=np.float64)
+        inside = np.interp(rollouts, x, y)
+        below = y[0] - (x[0] - rollouts) * (y[1] - y[0]) / (x[1] - x[0])
+        beyond = y[-1] + (rollouts - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2])
+        return np.maximum(0.0, np.where(rollouts < x[0], below, np.where(rollouts > x[-1], beyond, inside)))
+
+    def _longer(self, length: float) -> float:
+        """How many times as long as the measured ones rollouts of `length` tokens are."""
+        return 1.0 if self.tokens_per_rollout is None else length / self.tokens_per_rollout
 
     def of_lengths(self, rollouts: float, lasting: FloatArray, *, at_once: float = np.inf) -> float:
         """Seconds to sample rollouts that end at different lengths, at most `at_once` in parallel.
@@ -69,8 +75,9 @@ class CostCurve:
         if self.mixed_lengths:
             return (turns + 1) * full
         under_way = 1 - (1 - lasting) ** side_by_side  # the chance that any rollout is
-        each = [self.at(max(1.0, side_by_side * share), max(1.0, side_by_side * share)) for share in lasting]
-        return turns * full + float(under_way @ np.array(each))
+        unfinished = np.maximum(1.0, side_by_side * lasting)
+        each = self._each(unfinished) * self._longer(1.0)
+        return turns * full + float(under_way @ each)
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,96 @@ class StepCosts:
             + self.seconds_per_rollout * work.rollouts / parts
             + self.seconds_per_step
         )
+
+
+@dataclass(frozen=True)
+class PredictedSeconds:
+    """Predicted seconds of a step."""
+
+    sampling: float
+    update: float  # including old log-probs
+    rest: float  # verification, selection, weight sync
+
+    @property
+    def total(self) -> float:
+        return self.sampling + self.update + self.rest
+
+
+@dataclass(frozen=True, eq=False)
+class StepClock:
+    """The curves of `costs`, each times a factor, and the seconds of the rest of a step."""
+
+    costs: StepCosts
+    lasting: FloatArray  # [T] the share of rollouts longer than t tokens
+    sampling_factor: float = 1.0
+    update_factor: float = 1.0
+    per_rollout: float = 0.0  # seconds of verification and selection per sampled rollout
+    per_step: float = 0.0  # other seconds
+
+    def seconds(self, work: StepWork, *, at_once: float) -> PredictedSeconds:
+        """Seconds of a step whose engine samples at most `at_once` rollouts concurrently."""
+        sampling, update = self._read(work, at_once)
+        return PredictedSeconds(
+            sampling=self.sampling_factor * sampling,
+            update=self.update_factor * update,
+            rest=self.per_rollout * work.rollouts / self._parts(work) + self.per_step,
+        )
+
+    def extrapolates(self, work: StepWork, *, at_once: float) -> bool:
+        """Whether the work is beyond the last point of a curve. A curve of one point is a proportion, with no end."""
+        parts = self._parts(work)
+        ends = (
+            (min(work.rollouts / parts, at_once), self.costs.sampling),
+            (work.trained / parts, self.costs.update),
+        )
+        return any(len(curve.rollouts) > 1 and of > curve.rollouts[-1] for of, curve in ends)
+
+    def scaled(self, work: StepWork, seconds: Mapping[str, float], *, at_once: float) -> StepClock | None:
+        """This clock with factors such that this work takes the measured seconds of its phases; None if a curve is 0
+        there, so that no factor exists.
+        """
+        sampling, update = self._read(work, at_once)
+        if sampling <= 0 or update <= 0:
+            return None
+        spent = {name: seconds.get(name, 0.0) for name in (*SAMPLED, *TRAINED, *JUDGED, *ONCE)}
+        return StepClock(
+            self.costs,
+            self.lasting,
+            sampling_factor=sum(spent[name] for name in SAMPLED) / sampling,
+            update_factor=sum(spent[name] for name in TRAINED) / update,
+            per_rollout=sum(spent[name] for name in JUDGED) / (work.rollouts / self._parts(work)),
+            per_step=sum(spent[name] for name in ONCE),
+        )
+
+    def _read(self, work: StepWork, at_once: float) -> tuple[float, float]:
+        """Unscaled seconds of sampling, and of the update."""
+        parts = self._parts(work)
+        return (
+            self.costs.sampling.of_lengths(work.rollouts / parts, self.lasting, at_once=at_once),
+            self.costs.update.at(work.trained / parts, work.tokens_trained / parts),
+        )
+
+    def _parts(self, work: StepWork) -> int:
+        """Number of machines that share a step: one per prompt if the curves count rollouts per prompt, else 1."""
+        return 1 if self.costs.per == "step" else max(1, work.prompts)
+
+
+# The phases of a step by what they grow with: sampled rollouts, trained ones, verdicts, and none of them
+SAMPLED, TRAINED, JUDGED, ONCE = ("generate",), ("logprobs", "update"), ("verify", "select"), ("sync", "other")
+
+
+def proportional(work: StepWork, seconds: Mapping[str, float]) -> StepCosts:
+    """Costs in proportion to the rollouts, at the measured seconds of the phases of a step with this work."""
+    trained = max(work.trained, 1e-9)
+
+    def line(rollouts: float, tokens: float, phases: tuple[str, ...]) -> CostCurve:
+        spent = sum(seconds.get(name, 0.0) for name in phases)
+        return CostCurve(np.array([rollouts]), np.array([spent]), tokens / rollouts or None, mixed_lengths=True)
+
+    return StepCosts(
+        line(work.rollouts, work.tokens_generated, SAMPLED),
+        line(trained, work.tokens_trained, TRAINED),
+        seconds_per_step=sum(seconds.get(name, 0.0) for name in ONCE),
+        seconds_per_rollout=sum(seconds.get(name, 0.0) for name in JUDGED) / work.rollouts,
+        source="in proportion to the tokens",
+    )

@@ -31,6 +31,7 @@ def init(
     project = write_project(folder, recipe)
     print_text(f"written    {project.config}, {project.reward}")
     print_text(f"train it:  {project.command}")
+    print_text(f"its sizes: {shlex.join(['winnow', 'plan', str(project.config)])}")
 
 
 DEFAULT = "arithmetic"

@@ -18,8 +18,9 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
+from winnow.run_view.forecast import forecast_lines
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
-from winnow.state.logbook import log_notes
+from winnow.state.logbook import is_logged, log_notes
 from winnow.state.rollout_files import StepFile, files_of
 from winnow.view.text import format_decimal, one_line, quote, wrap
 
@@ -47,6 +48,9 @@ def show(
     )
     for block in format_rollouts(run, choice):
         print_text(block, paint=paint_turns)
+    if choice == Choice() and run.is_dir() and is_logged(run):
+        for line in forecast_lines(run):
+            print_text(wrap(f"forecast: {line}"))
 
 
 QUESTION = 400

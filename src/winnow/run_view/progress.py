@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, get_args
@@ -17,10 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from winnow.core.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, WinnowError
 from winnow.metrics import per_prompt_metric
 from winnow.records import Alarm, StepReport
+from winnow.run_view.configuration import changes_in, evaluations
+from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.state.log import plain
+from winnow.state.logbook import read_metrics
+from winnow.state.saved_runs import describe
 from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.view.text import (
     WIDTH,
@@ -34,7 +38,8 @@ from winnow.view.text import (
     wrap,
 )
 
-LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # fields that a line omits, in this order, until it fits
+# Fields that a line omits, in this order, until it fits
+LEAST_FIRST = ("speed", "plateau", "EV", "accuracy", "eval", "reward")
 BETWEEN = ("load", "evaluate", "checkpoint")  # phases outside of steps
 
 
@@ -52,7 +57,9 @@ class Standing:
     sampled: tuple[int, int] | None = None  # rollouts finished and requested, during sampling
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
     evaluation: dict[str, float] = field(default_factory=dict)  # the newest evaluation
+    forecast: RunForecast | None = None  # from the evaluations of this process and those in the folder before it
     alarm: Alarm | None = None  # the newest alarm
+    _rows: list[Mapping[str, float]] = field(default_factory=list)  # that the forecast is made from
     max_hours: float = 0.0
     seconds_left: float | None = None  # at the average pace since the first step, including evaluations between steps
     _since: float = 0.0  # when the first step of this process began
@@ -62,6 +69,7 @@ class Standing:
         match event:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
+                self._rows = earlier_rows(event)
                 self.max_hours = event.max_hours
             case PhaseBegan():
                 self.phase, self.step, self.sampled = event.phase, event.step, None
@@ -73,6 +81,8 @@ class Standing:
                 self.alarm = event.alarm
             case Evaluated():
                 self.evaluation = event.metrics
+                self._rows.append({"step": event.step, **event.metrics})
+                self.forecast = forecast_of(self._rows)
             case _:
                 pass
         if isinstance(event, StepReport | Evaluated | Ended):
@@ -83,6 +93,7 @@ class Standing:
         if self.done == self.first:
             self._since = now - event.metrics["seconds/step"]
         self.done, self.metrics = event.step + 1, event.metrics
+        self._rows.append({"step": event.step, **event.metrics})
         pace = (now - self._since) / (self.done - self.first)
         self.seconds_left = pace * (self.last - self.done)
         if self.max_hours:
@@ -107,6 +118,8 @@ class Standing:
             fields["EV"] = f"EV {format_decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
             fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
+        if self.forecast is not None:
+            fields["plateau"] = self.forecast.short()
         if m:
             fields["speed"] = f"{format_count(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
         if self.seconds_left is not None and self.done < self.last:  # an evaluation after the last step has no estimate
@@ -124,6 +137,18 @@ class Standing:
     def alarmed(self) -> str:
         """ "newest alarm: all_flat (step 3)"; empty where none was raised."""
         return "" if self.alarm is None else one_line(f"newest alarm: {self.alarm.name} (step {self.alarm.step})")
+
+
+def earlier_rows(event: Started) -> list[Mapping[str, float]]:
+    """The rows of the steps before a resume, since its evaluations can be compared; none if they cannot be read."""
+    if event.first_step == 0:
+        return []
+    try:
+        manifest = describe(event.folder)
+        compared = evaluations(manifest.config, changes_in(manifest.data))
+        return [row for row in compared.rows(read_metrics(event.folder)) if row["step"] < event.first_step]
+    except WinnowError:
+        return []
 
 
 def event_json(event: Event, standing: Standing) -> str:
@@ -244,7 +269,7 @@ def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Itera
     picture = Live(console=console, auto_refresh=False)  # no thread: verify workers are forked from this process
 
     def show(event: Event, standing: Standing) -> None:
-        _print(console, _message(event))
+        _print(console, _message(event, standing))
         if not _too_quick(event, standing):
             picture.update(_picture(standing, console.width), refresh=True)
 
@@ -268,7 +293,7 @@ class _Lines:
         self._last = clock()  # when the newest line was printed
 
     def __call__(self, event: Event, standing: Standing) -> None:
-        text = _message(event) or _line(event, standing) or self._doing(event, standing)
+        text = _message(event, standing) or _line(event, standing) or self._doing(event, standing)
         if text is not None:
             self._last = self._clock()
             _print(self._console, text)
@@ -288,7 +313,7 @@ def _print(console: Console, text: str | None) -> None:
         console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def _message(event: Event) -> str | None:
+def _message(event: Event, standing: Standing) -> str | None:
     """The message of an event, which stays on the screen; None for events that only update the display."""
     match event:
         case Started():
@@ -296,7 +321,9 @@ def _message(event: Event) -> str | None:
                 [*map(sanitize, event.devices), f"{_steps(event)}, written to {sanitize(str(event.folder))}"]
             )
         case Evaluated():
-            return f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
+            advice = standing.forecast.advice() if standing.forecast else None
+            line = f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
+            return f"{line}\n{wrap(f'forecast: {advice}')}" if advice else line
         case AlarmRaised():
             return wrap(f"alarm: {event.alarm.text}")
         case Notice():

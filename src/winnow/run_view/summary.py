@@ -12,6 +12,7 @@ from winnow.errors import DataError
 from winnow.metrics import is_step, per_prompt_metric
 from winnow.records import Alarm
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
+from winnow.run_view.forecast import forecast_of
 from winnow.state.logbook import totals
 from winnow.view.text import format_accuracies, format_count, format_decimal, format_duration, format_percent, wrap
 
@@ -59,7 +60,8 @@ def summary(
         )
     alarms = alarms_of_run(rows, config, evaluated_since=evaluated.since)
     symptoms = (*hints(steps, {alarm.name for alarm in alarms}), *_alarm_lines(alarms))
-    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrap, symptoms)])
+    parts = (*_improvement(steps), *_evaluations(rows, evaluated), *_forecast(rows, evaluated), *_cost(rows))
+    return "\n".join([*parts, *map(wrap, symptoms)])
 
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
@@ -138,6 +140,12 @@ def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
                 f"{format_accuracies({k: best[k] for k in best if k.startswith(name)})}"
                 f"{evaluated.since_when}"
             )
+
+
+def _forecast(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
+    found = forecast_of(rows, evaluated)
+    if found is not None:
+        yield from (wrap(f"{'forecast':9} {line}") for line in found.lines())
 
 
 def _cost(rows: Sequence[Row]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
+from winnow.run_view.forecast import forecast_of
 from winnow.run_view.summary import LARGEST, Row, costs, mean, phase_shares, training_rows
 from winnow.view.text import format_accuracies, format_count, format_duration, format_percent
 
@@ -80,7 +81,7 @@ NONE = "–"  # for a number that was not measured
 def headline(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Line]:
     """Lines of label, value and detail; the accuracy is of the comparable evaluations."""
     accuracy = [*_evaluated(evaluated.rows(rows), evaluated)] or [*_in_training(rows, evaluated)]
-    return [*accuracy, *_tokens(rows), *_time(rows)] if training_rows(rows) else accuracy
+    return [*accuracy, *_forecast(rows, evaluated), *_tokens(rows), *_time(rows)] if training_rows(rows) else accuracy
 
 
 def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
@@ -99,6 +100,14 @@ def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
         else:
             detail = f"{kind}, after {_after(seen)} steps: no verdict, every verifier failed"
         yield {**line, "detail": detail + evaluated.since_when}
+
+
+def _forecast(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
+    found = forecast_of(rows, evaluated)
+    if found is not None:
+        plateau = found.found.expected_plateau
+        value = f"{format_percent(plateau.middle)} ({format_percent(plateau.low)} to {format_percent(plateau.high)})"
+        yield {"label": "expected plateau", "value": value, "detail": ". ".join(found.lines())}
 
 
 def _measured(row: Row, name: str) -> str:

@@ -1,10 +1,9 @@
-"""The setting that a plan chooses, and the configurations that it supports."""
+"""The configurations that a plan supports, and the keys of a setting."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from winnow.algos.planning import Rule
+from winnow.algos.step_plan import Setting
 from winnow.budget.selection import kept_size
 from winnow.config import Config, Member
 from winnow.errors import ConfigError
@@ -16,31 +15,17 @@ SELECTORS = ("max_variance", "all")
 REMEDY = "change it in the configuration, or choose n and m manually (docs/choosing-n-and-m.md)"
 
 
-@dataclass(frozen=True, order=True)
-class Setting:
-    """n, m and P of a step."""
-
-    rollouts: int  # n, sampled per prompt
-    kept: int  # m, trained on per prompt; n: all
-    prompts: int  # P, prompts per step
-
-    @property
-    def sampled(self) -> int:
-        """Rollouts sampled per step."""
-        return self.rollouts * self.prompts
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The configuration keys with their values, in the syntax of `--set`."""
-        if self.kept >= self.rollouts:
-            select = 'select="all"'
-        else:
-            select = f'select={{use="max_variance", keep_per_prompt={self.kept}}}'
-        return (
-            f"rollout.prompts_per_step={self.prompts}",
-            f"rollout.rollouts_per_prompt={self.rollouts}",
-            select,
-        )
+def options_of(setting: Setting) -> tuple[str, ...]:
+    """The configuration keys with their values, in the syntax of `--set`."""
+    if setting.kept >= setting.rollouts:
+        select = 'select="all"'
+    else:
+        select = f'select={{use="max_variance", keep_per_prompt={setting.kept}}}'
+    return (
+        f"rollout.prompts_per_step={setting.prompts}",
+        f"rollout.rollouts_per_prompt={setting.rollouts}",
+        select,
+    )
 
 
 def setting_of(config: Config, where: str) -> Setting:
@@ -67,11 +52,6 @@ def rule_of(config: Config) -> Rule:
     """The advantage of a supported configuration, with the defaults of options that are not set."""
     advantage = config.advantage
     return Rule.of(advantage.use, {**resolve(ADVANTAGE, advantage.use).defaults, **advantage.options})  # type: ignore[arg-type]
-
-
-def updates_of(config: Config) -> int:
-    """Optimizer updates per step."""
-    return config.update.epochs * config.update.updates_per_step
 
 
 def _option(selector: Member, name: str) -> int | float:

@@ -1,0 +1,165 @@
+"""The sizes of a step and what they give: progress, seconds and tokens, from the statistics of a window of steps.
+
+`winnow plan` calls this for a log, and for a configuration with supposed statistics. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from winnow.algos.costs import PredictedSeconds, StepClock, StepWork
+from winnow.algos.planning import (
+    AtomSignals,
+    GroupSignal,
+    Law,
+    Noise,
+    Rule,
+    UpdateBounds,
+    atom_signals,
+    critical_prompts,
+    progress,
+    second_moment,
+)
+from winnow.algos.reward_mixture import RewardAtoms, RewardMixture
+from winnow.records import FloatArray
+
+NOISE = Noise(rollout=6.3, between=4.3)  # measured on the bundled policy: docs/planner.md
+SPREAD = 0.1  # share of the trained weights that AdamW's eps acts on, measured on the bundled policy
+SAMPLED = (2, 4, 8, 16, 32, 64, 128, 256)  # n
+KEPT = (2, 4, 8, 16, 32, 64)  # m
+FACTOR = 4  # n and P are at most so many times larger or smaller than they were
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """n, m and P of a step."""
+
+    rollouts: int  # n, sampled per prompt
+    kept: int  # m, trained on per prompt; n: all
+    prompts: int  # P, prompts per step
+
+    @property
+    def sampled(self) -> int:
+        """Rollouts sampled per step."""
+        return self.rollouts * self.prompts
+
+
+@dataclass(frozen=True, eq=False)
+class StepStatistics:
+    """Means over a window of steps."""
+
+    mixture: RewardMixture
+    work: StepWork
+    seconds: Mapping[str, float]  # of each phase; empty if unknown
+    lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
+    grad_norm: float | None = None  # root mean square before clipping, with 0 for a step without an update
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a sampled rollout."""
+        return self.work.tokens_generated / self.work.rollouts
+
+    @property
+    def trained_length(self) -> float:
+        """Mean tokens of a trained rollout; those of a sampled one if none was trained."""
+        return self.work.tokens_trained / self.work.trained if self.work.trained else self.length
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a setting gives per step."""
+
+    setting: Setting
+    progress: float
+    seconds: PredictedSeconds
+    work: StepWork
+    flat: float  # share of groups
+    extrapolated: bool  # whether a cost curve has no point at so many rollouts
+
+    @property
+    def rate(self) -> float:
+        """Progress per second."""
+        return self.progress / self.seconds.total if self.seconds.total > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class StepModel:
+    """The part of a plan that does not depend on the window: advantage, noise and optimizer."""
+
+    current: Setting
+    rule: Rule
+    noise: Noise = NOISE
+    law: Law = "fixed"
+    epochs: int = 1
+    updates: int = 1  # per epoch
+    trains_all: bool = False  # whether a loss term trains on flat groups, too
+    eps: float = 0.0  # AdamW's, times the root of the number of weights that share the gradient
+    clip: float = np.inf  # of the gradient's norm
+    _signals: dict[tuple[RewardAtoms, int, int], AtomSignals] = field(default_factory=dict)
+
+    def signal(self, mixture: RewardMixture, setting: Setting) -> GroupSignal:
+        """The contribution of a group."""
+        key = mixture.atoms, setting.rollouts, min(setting.kept, setting.rollouts)
+        if key not in self._signals:
+            self._signals[key] = atom_signals(mixture.atoms, setting.rollouts, setting.kept, self.rule)
+        return self._signals[key].over(mixture.weights)
+
+    def bounds(self, statistics: StepStatistics) -> UpdateBounds:
+        """AdamW's bounds, in units of |mean delta|, which follows from the run's gradient norm; none without one."""
+        group = self.signal(statistics.mixture, self.current)
+        moment = second_moment(group, self.current.prompts / self.updates, self.noise)
+        if statistics.grad_norm is None or moment <= 0:
+            return UpdateBounds()
+        unit = statistics.grad_norm / moment**0.5
+        return UpdateBounds(eps=self.eps / unit, clip=self.clip / unit)
+
+    def work(self, setting: Setting, statistics: StepStatistics) -> StepWork:
+        """The work of a step, at the window's lengths. Flat groups are trained on only if a term needs it."""
+        learning = 1.0 if self.trains_all else self.signal(statistics.mixture, setting).learning
+        trained = setting.prompts * min(setting.kept, setting.rollouts) * learning * self.epochs
+        return StepWork(
+            prompts=setting.prompts,
+            rollouts=setting.sampled,
+            tokens_generated=setting.sampled * statistics.length,
+            trained=trained,
+            tokens_trained=trained * statistics.trained_length,
+        )
+
+    def predict(
+        self, setting: Setting, statistics: StepStatistics, clock: StepClock, *, at_once: float = np.inf
+    ) -> Prediction:
+        """Progress, seconds and work of a step."""
+        group, work = self.signal(statistics.mixture, setting), self.work(setting, statistics)
+        bounds, of_update = self.bounds(statistics), setting.prompts / self.updates
+        gain = progress(group, of_update, self.noise, law=self.law, optimizer=bounds)
+        return Prediction(
+            setting=setting,
+            progress=self.epochs * self.updates * gain,
+            seconds=clock.seconds(work, at_once=at_once),
+            work=work,
+            flat=statistics.mixture.flat_share(setting.rollouts),
+            extrapolated=clock.extrapolates(work, at_once=at_once),
+        )
+
+    def critical_prompts(self, mixture: RewardMixture, setting: Setting) -> float:
+        """The prompts per update at which signal and noise are equal; see `planning.critical_prompts`."""
+        return critical_prompts(self.signal(mixture, setting), self.noise)
+
+
+def candidates(current: Setting, *, prompts: bool, divisor: int = 1, most: float = np.inf) -> Iterator[Setting]:
+    """The settings to compare with the current one, which is one of them, by n, m and P.
+
+    With `prompts`, P is varied with n. Without it, a step samples as many rollouts as now, as nearly as whole prompts
+    allow, so that n trades against P. P is at least `divisor` (updates per step), and at most `most`.
+    """
+    found = {current}
+    low, high = current.rollouts / FACTOR, current.rollouts * FACTOR
+    for n in sorted({current.rollouts, *(n for n in SAMPLED if low <= n <= high)}):
+        equal = max(1, round(current.sampled / n))
+        numbers = [round(current.prompts * 2.0**k) for k in (-2, -1, 0, 1, 2)] if prompts else [equal]
+        for p in {p for p in numbers if max(1, divisor) <= p <= most}:
+            found |= {Setting(n, m, p) for m in {*KEPT, current.kept, n} if 2 <= m <= n}
+    yield from sorted(found)

@@ -1,0 +1,250 @@
+"""The plan from a run's log: which costs it is made with, its answers, and what the log cannot answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from winnow.algos.costs import StepClock, StepCosts, proportional
+from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
+from winnow.errors import DataError, WinnowError
+from winnow.run_view.forecast import RunForecast, forecast_of
+from winnow.training.resolve import resolve_members
+from winnow_lab.plan.advice import (
+    ComparedSetting,
+    ExpectedStep,
+    Range,
+    SameProgress,
+    Table,
+    against,
+    compare,
+    drawn,
+    expected,
+    other_noise,
+    questions,
+    saving,
+    table,
+)
+from winnow_lab.plan.evidence import LogWindow
+from winnow_lab.plan.memory import Fits, PlanRequest
+
+COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
+OTHER_NOISE = (0.25, 4.0)  # times the supposed noise
+
+
+@dataclass(frozen=True, eq=False)
+class LogPlan:
+    """A plan for the last steps of a run. `draws` and `seed` are those of the bootstrap."""
+
+    evidence: LogWindow
+    request: PlanRequest
+    costs: StepCosts | None = None
+    draws: int = 200
+    seed: int = 0
+
+    @cached_property
+    def fits(self) -> Fits | WinnowError | None:
+        """The memory of a run of winnow, or why it is not known; None for a run of another trainer."""
+        if self.evidence.config is None:
+            return None
+        try:
+            return Fits(resolve_members(self.evidence.config, Path.cwd()), self.request.memory)
+        except WinnowError as error:  # its model, data or reward is elsewhere now
+            return error
+
+    @cached_property
+    def model(self) -> StepModel:
+        if isinstance(self.fits, Fits):
+            return self.fits.model(self.request)
+        evidence, request = self.evidence, self.request
+        return StepModel(
+            evidence.setting,
+            evidence.rule,
+            request.noise,
+            request.law,
+            evidence.epochs,
+            trains_all=evidence.config is None,
+        )
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """The current setting and the candidates that fit."""
+        fits = self.fits
+        most = fits.problems if isinstance(fits, Fits) else math.inf
+        found = candidates(self.model.current, prompts=self.varies_prompts, divisor=self.model.updates, most=most)
+        every = list(found)
+        return fits.fitting(every) if isinstance(fits, Fits) else every
+
+    @property
+    def varies_prompts(self) -> bool:
+        """Whether the seconds of more or fewer rollouts per step are known."""
+        return self.costs is not None
+
+    @property
+    def in_seconds(self) -> bool:
+        """Whether costs are seconds. Otherwise they are operations per weight."""
+        return self.costs is not None or self.evidence.has_phases
+
+    @cached_property
+    def statistics(self) -> StepStatistics:
+        return self.evidence.statistics()
+
+    @cached_property
+    def drawn(self) -> list[StepStatistics]:
+        """The statistics of every draw."""
+        return list(drawn(self.evidence, self.draws, self.seed))
+
+    @cached_property
+    def table(self) -> Table:
+        return table(self.model, self.settings, self.statistics, self.drawn, self.clock, self.at_once)
+
+    @cached_property
+    def answers(self) -> dict[str, ComparedSetting]:
+        """question -> the setting with the most progress per second among those that answer it."""
+        asked = questions(self.settings, self.model.current, prompts=self.varies_prompts)
+        return {name: compare(self.table, self.model.current, among) for name, among in asked.items()}
+
+    @property
+    def best(self) -> ComparedSetting:
+        return self.answers["together"]
+
+    @property
+    def keep(self) -> bool:
+        """Whether the log shows no setting that is better than the current one."""
+        return not self.best.per_second.low > 1
+
+    @cached_property
+    def ranking(self) -> list[ComparedSetting]:
+        """All settings, the best first; of equal ones, the one that samples less."""
+        order = sorted(
+            range(len(self.settings)),
+            key=lambda place: (-self.table.predicted[place].rate, self.settings[place].sampled),
+        )
+        return [against(self.table, self.model.current, place) for place in order]
+
+    @cached_property
+    def expected(self) -> ExpectedStep:
+        """Of a step of the best setting. A second run is supposed to have as many steps."""
+        place = self.settings.index(self.best.prediction.setting)
+        return self.expected_of(place, groups=self.model.current.prompts / self.settings[place].prompts)
+
+    def expected_of(self, place: int, *, groups: float) -> ExpectedStep:
+        """Of a step of a setting; see `advice.expected`."""
+        return expected(self.table, place, groups=groups)
+
+    @cached_property
+    def saving(self) -> SameProgress:
+        place = self.settings.index(self.best.prediction.setting)
+        return saving(self.table, self.model.current, place, len(self.evidence.steps))
+
+    @cached_property
+    def critical_prompts(self) -> Range:
+        """The prompts at which signal and noise of an update are equal, in the current setting."""
+        now = self.model.current
+        each = [self.model.critical_prompts(one.mixture, now) for one in self.drawn]
+        return Range.of(self.model.critical_prompts(self.statistics.mixture, now), np.array(each))
+
+    @cached_property
+    def forecast(self) -> RunForecast | None:
+        return forecast_of(self.evidence.every)
+
+    def at_once(self, setting: Setting) -> float:
+        """The most rollouts that are sampled at a time."""
+        fit = self.fits.fit(setting) if isinstance(self.fits, Fits) else None
+        return math.inf if fit is None else fit.at_once
+
+    def clock(self, statistics: StepStatistics) -> StepClock:
+        """Costs, scaled to the seconds of these statistics as far as they are known."""
+        work, seconds = statistics.work, statistics.seconds
+        if self.costs is None:
+            return self._proportional(statistics)
+        clock = StepClock(
+            self.costs,
+            statistics.lasting,
+            per_rollout=self.costs.seconds_per_rollout,
+            per_step=self.costs.seconds_per_step,
+        )
+        if not self.request.calibrate or not self.evidence.has_phases:
+            return clock
+        config = self.evidence.config
+        scaled = clock.scaled(work, seconds, at_once=config.rollout.max_rollouts_at_once if config else math.inf)
+        if scaled is None:
+            raise DataError(
+                f"{self.costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of "
+                f"{self.evidence.run} samples, or the {work.trained:.0f} that it trains on, a curve is 0",
+                remedy="measure points near these numbers",
+                code="data.incomplete",
+            )
+        return scaled
+
+    def _proportional(self, statistics: StepStatistics) -> StepClock:
+        work, seconds = statistics.work, statistics.seconds
+        if not self.in_seconds:
+            seconds = {"generate": COMPUTE["generate"] * work.tokens_generated}
+            seconds["update"] = COMPUTE["update"] * work.tokens_trained
+        costs = proportional(work, seconds)
+        return StepClock(
+            costs, statistics.lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step
+        )
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """(what cannot be known from this log, why; with what is supposed instead)."""
+        evidence = self.evidence
+        if not evidence.has_tokens:
+            yield "tokens", "the log has no lengths of rollouts, so every rollout counts as one token"
+        if not evidence.has_phases:
+            logged = "only the seconds of whole steps" if evidence.has_seconds else "no seconds"
+            yield (
+                "seconds of another setting",
+                f"the log has {logged}, and neither those of sampling nor those of the update. "
+                + (
+                    "The given costs are used unscaled"
+                    if self.costs is not None
+                    else "Costs are counted in operations: 2 per weight for a sampled token, 6 for a trained one"
+                ),
+            )
+        if self.costs is None:
+            yield (
+                "the seconds of more or fewer rollouts per step",
+                "all steps of the log sample about as many, so the settings above do, too. Cost curves add the "
+                "seconds of other numbers",
+            )
+        yield from self._about_noise()
+        if evidence.config is None:
+            yield (
+                "the advantage and the memory",
+                f"the log has no configuration. The advantage is supposed to be {evidence.rule.credit} (--advantage)",
+            )
+        elif isinstance(self.fits, WinnowError):
+            yield "the memory of another setting", f"the configuration cannot be resolved here: {self.fits}"
+        if self.forecast is None:
+            yield "when the accuracy stops rising", "the log has fewer than 5 evaluations of held-out accuracy"
+        yield (
+            "what the policy would have become",
+            "after another update every later rollout differs. Only a second run shows it",
+        )
+
+    def _about_noise(self) -> Iterator[tuple[str, str]]:
+        noise = self.request.noise
+        less, more = (
+            other_noise(self.model, self.settings, self.statistics, self.clock, factor) for factor in OTHER_NOISE
+        )
+        best = self.best.prediction.setting
+        same = less == more == best
+        answer = "the answer stays" if same else f"the best would be {described(less)}, and {described(more)}"
+        yield (
+            "the noise of the gradient",
+            f"supposed to be {noise.rollout:g} for a rollout and {noise.between:g} between prompts, as for the bundled "
+            f"policy (--noise, --between). With a quarter and four times of it, {answer}",
+        )
+
+
+def described(setting: Setting) -> str:
+    """ "n = 16, m = 4, 8 prompts"."""
+    kept = "all" if setting.kept >= setting.rollouts else f"{setting.kept}"
+    return f"n = {setting.rollouts}, m = {kept}, {setting.prompts} prompts"

@@ -1,0 +1,91 @@
+"""A plan before any run: worlds of the prior, memory and costs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from planned_run import CONFIG, SETS
+from refusals import refused
+from winnow.algos.step_plan import Setting
+from winnow.commands import app
+from winnow.config_file import load
+from winnow.errors import ConfigError
+from winnow.training.resolve import resolve_file
+from winnow_lab.costs import read_costs
+from winnow_lab.plan.from_config import FirstPlan
+from winnow_lab.plan.memory import Fits, PlanRequest
+from winnow_lab.plan.prior import Prior
+
+COSTS = Path(__file__).parents[4] / "configs" / "costs" / "two_cpu_cores.json"
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return Fits(resolve_file(CONFIG, SETS), 2**31)
+
+
+def first(fits, pass_rate=0.3, costs=None, draws=40):
+    return FirstPlan(fits, PlanRequest(), Prior(pass_rate, 8.0), costs, draws)
+
+
+def test_worlds_are_around_the_supposed_pass_rate_and_differ():
+    means = [np.mean([one.mixture.mean for one in Prior(rate, 8.0).worlds(200, 0)]) for rate in (0.1, 0.5, 0.9)]
+    assert means == sorted(means)
+    assert means[1] == pytest.approx(0.45, abs=0.08)  # 1/6 are never solved and 1/10 always
+    worlds = list(Prior(0.5, 8.0).worlds(50, 0))
+    assert np.std([one.mixture.flat_share(8) for one in worlds]) > 0.05
+    assert all(one.mixture.weights.sum() == pytest.approx(1.0) for one in worlds)
+    assert [one.mixture.mean for one in Prior(0.5, 8.0).worlds(3, 7)] == [
+        one.mixture.mean for one in Prior(0.5, 8.0).worlds(3, 7)
+    ]
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -1.0])
+def test_a_certain_pass_rate_is_refused(rate):
+    with refused(ConfigError, code="config.value"):
+        Prior(rate, 8.0)
+
+
+def test_the_first_setting_loses_least(fits):
+    plan = first(fits)
+    means = [plan.regret(setting)[0] for setting in plan.settings]
+    assert plan.regret(plan.best)[0] == pytest.approx(max(means))
+    assert plan.relative.max(axis=1) == pytest.approx(np.ones(40))
+    assert all(one.sampled == plan.model.current.sampled for one in plan.settings)  # without cost curves
+    assert plan.neighbour(rollouts=plan.best.rollouts) is None
+
+
+def test_hard_prompts_need_more_rollouts_than_even_ones(fits):
+    """A prompt that is solved once in 50 rollouts is flat in nearly every group of 2."""
+    even, hard = first(fits, 0.5), first(fits, 0.02)
+    few, many = Setting(2, 2, 16), Setting(32, 4, 1)
+    ratios = [plan.regret(many)[0] / plan.regret(few)[0] for plan in (even, hard)]
+    assert ratios[0] < ratios[1]
+
+
+def test_with_costs_prompts_are_chosen_too_and_seconds_are_those_of_the_curves(fits):
+    costs = read_costs(COSTS)
+    plan = first(fits, costs=costs)
+    assert len({one.prompts for one in plan.settings}) > 3
+    now = plan.model.current
+    clock = plan.clock(next(plan.prior.worlds(1, 0)))
+    work = plan.model.work(now, next(plan.prior.worlds(1, 0)))
+    assert plan.table.predicted[plan.settings.index(now)].seconds.sampling == pytest.approx(
+        clock.seconds(work, at_once=plan.at_once(now)).sampling
+    )
+
+
+def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):
+    words = [str(CONFIG), *(x for s in SETS for x in ("--set", s)), "--costs", str(COSTS), "--draws", "20"]
+    result = CliRunner().invoke(app, ["plan", *words, "--memory", "2GiB", "-o", str(tmp_path / "plan.json")])
+    assert result.exit_code == 0, result.output
+    assert len(result.output.splitlines()) <= 40
+    data = json.loads((tmp_path / "plan.json").read_text())
+    best = data["settings"][0]
+    made = load(CONFIG, [*SETS, *best["set"]])
+    assert (made.rollout.rollouts_per_prompt, made.rollout.prompts_per_step) == (best["rollouts"], best["prompts"])
+    assert "winnow train arithmetic" in result.output.replace("\n", " ")
+    assert 0 < best["progress"] <= 1
