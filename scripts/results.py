@@ -190,11 +190,11 @@ def rows_of(sweep: str, claims: Sequence[Claim], found: Found) -> list[Row]:
 
 
 def items(sweep: str, claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """A list item per contrast of a claim that was run, with its words on every axis within the costs' points."""
+    """A list item per contrast of a claim that was run, with its word on the first axis within the costs' points."""
     rows = [row for row in rows_of(sweep, claims, found) if not row.beyond]
     for first, second in dict.fromkeys((row.baseline, row.group) for row in rows):
-        said = "; ".join(phrase(row) for row in rows if (row.baseline, row.group) == (first, second))
-        yield f"- **{name(second)}, instead of {name(first)}**: {said}."
+        row = next(row for row in rows if (row.baseline, row.group) == (first, second))
+        yield f"- **{name(second)}, instead of {name(first)}**: {phrase(row)}."
 
 
 def _wrapped(line: str) -> str:
