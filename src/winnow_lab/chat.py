@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,6 @@ import typer
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError, format_with_code
 from winnow.records import Message, Problem
-from winnow.view.text import sanitize
 
 if TYPE_CHECKING:
     from winnow.models.load import Loaded
@@ -55,7 +55,7 @@ def chat(
     asking = sys.stdin.isatty() and messages is None
     for text in lines(prompted=asking) if messages is None else messages:
         try:
-            talk.reply(text, write)
+            talk.reply(text, partial(print_text, newline=False))
         except DataError as error:
             if not asking:
                 raise
@@ -83,11 +83,6 @@ def lines(*, prompted: bool) -> Iterator[str]:
             return
         if text.strip():
             yield text
-
-
-def write(text: str) -> None:
-    """Print a part of a reply at once, escaped for a terminal."""
-    print(sanitize(text), end="", flush=True)
 
 
 @dataclass

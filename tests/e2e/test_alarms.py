@@ -14,9 +14,9 @@ from winnow.alarms.rules import ALARMS
 from winnow.alarms.watch import PREFIX, alarms_of_run
 from winnow.config import dump
 from winnow.config_file import validate
+from winnow.core import loop
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
-from winnow.training import fit
 
 
 def train(config, **options):
@@ -183,7 +183,7 @@ def test_the_evaluation_after_the_last_step_can_raise_an_alarm(smallest, monkeyp
         error = (chance * (1 - chance) / 1000) ** 0.5
         return {"eval/accuracy_sampled": chance, "eval/accuracy_sampled_sem": error, "eval/seconds": 0.0}
 
-    monkeypatch.setattr(fit, "_evaluation_metrics", evaluation)
+    monkeypatch.setattr(loop, "_evaluation_metrics", evaluation)
     rows, alarms = train(smallest(steps=1))
     assert [(alarm.name, alarm.step) for alarm in alarms] == [("sudden_drop", 1)]
     assert [(alarm.name, alarm.step) for alarm in alarms_of_run(rows)] == [("sudden_drop", 1)]

@@ -117,8 +117,11 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         "report",
         "train",
         "eval",
+        "chat",
+        "push",
         "score",
         "replay",
+        "plan",
         "export",
         "audit",
     ]

@@ -156,7 +156,7 @@ def test_many_rollouts_of_several_levels_agree_with_a_simulation(n, m):
     for q in atoms.probabilities[prompts]:
         for _ in range(400):
             rewards = rng.choice(values, size=n, p=q)
-            keep = budget.max_variance(rewards, rng.permutation(n) / n, keep=m)
+            keep = budget.max_variance(rewards, rng.permutation(n) / n, keep_per_prompt=m)
             kept = rewards[keep]
             spread = kept.std(ddof=1)
             credit = (kept - kept.mean()) / (spread + rule.eps) if spread else np.zeros(len(kept))

@@ -54,15 +54,19 @@ def code_of(error: BaseException) -> int:
     return BAD_INPUT if isinstance(error, WinnowError) and not failed else FAILED
 
 
-def print_text(text: str, *, err: bool = False, paint: Callable[[str], str] = lambda text: text) -> None:
-    """Print on standard output, or with `err` on standard error. Text of models, files and users is escaped here, once
-    for all commands, so that a terminal never interprets it. `paint` may add colours to the escaped text; they are
-    removed where the output is not a terminal, and with the variable NO_COLOR.
+def print_text(
+    text: str, *, err: bool = False, paint: Callable[[str], str] = lambda text: text, newline: bool = True
+) -> None:
+    """Print a line on standard output, or with `err` on standard error; without `newline`, a part of a line.
+
+    Text of models, files and users is escaped here, once for all commands, so that a terminal never interprets it.
+    `paint` may add colours to the escaped text; they are removed where the output is not a terminal, and with the
+    variable NO_COLOR.
 
     Raises DataError where the text cannot be written, for example on a full disk.
     """
     try:
-        typer.echo(paint(sanitize(text)), err=err, color=False if "NO_COLOR" in os.environ else None)
+        typer.echo(paint(sanitize(text)), err=err, nl=newline, color=False if "NO_COLOR" in os.environ else None)
     except BrokenPipeError:  # the reader closed the pipe: the command exits without a message
         raise
     except OSError as error:

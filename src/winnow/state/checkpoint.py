@@ -126,12 +126,14 @@ def save(
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += clear_leftovers(folder)
-        while not _is_saved(final, folder, hashed=known != final):
+        saved = _is_saved(final, folder, hashed=known != final)
+        while not saved:
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
                 _check_room(folder)
                 _write(draft, step, write_model, tensors, read, state, logs)
                 notices += _publish(draft, final)
+                saved = True
             except OSError as error:
                 if not is_full(error) or not (removed := make_room(folder, step)):
                     raise

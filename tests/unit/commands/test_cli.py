@@ -456,7 +456,7 @@ def test_an_unreadable_input_is_bad_input(tmp_path, monkeypatch, arguments, code
 
 @pytest.mark.parametrize(
     "arguments",
-    [("plot",), ("export", "--history"), ("report",), ("profile", "arithmetic", "--plan", "--prompts", "8", "--run")],
+    [("plot",), ("export", "--history"), ("report",), ("plan",)],
 )
 def test_a_run_that_finished_no_step_is_called_empty(tmp_path, arguments):
     (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))

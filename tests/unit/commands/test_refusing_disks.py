@@ -77,7 +77,9 @@ WRITING: dict[str, list[Writing]] = {
     ],
     "profile": [
         Writing(lambda here, place: ["profile", CONFIG, *SETS, *_FEWEST, "--output", place / "profile"]),
-        Writing(lambda here, place: ["profile", CONFIG, *SETS, *_planned(here), "--output", place / "plan"]),
+    ],
+    "plan": [
+        Writing(lambda here, place: ["plan", here / "planned", *_planned(), "--output", place / "plan.json"]),
     ],
     "plot": [
         Writing(lambda here, place: ["plot", here / "run", "--output", place / "plot.png"]),
@@ -103,9 +105,9 @@ WRITING: dict[str, list[Writing]] = {
 _FEWEST = ["--rollouts", "4", "--kept", "4", "--repeats", "1"]
 
 
-def _planned(here: Path) -> list[Any]:
+def _planned() -> list[Any]:
     costs = Path(__file__).parents[3] / "configs" / "costs" / "pods_a.json"
-    return ["--plan", "--run", here / "planned", "--costs", costs, "--prompts", "8"]
+    return ["--costs", costs, "--draws", "20"]
 
 
 _REWARD = ["--reward", "length", "--workers", "0"]
@@ -130,9 +132,9 @@ _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 # Paths among the parameters of commands: READ, or WRITTEN by a call above.
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
 READ |= {"push.model"}
-READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file", "replay.run"}
+READ |= {"plan.costs", "compare.costs", "report.runs", "export.run", "score.file", "replay.run"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
-WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder", "init.folder"}
+WRITTEN |= {"plan.output", "sweep.output", "eval.metrics", "fetch.folder", "init.folder"}
 
 COMMANDS = {name: command.callback for name, command in typer.main.get_command(app).commands.items()}
 

@@ -215,6 +215,7 @@ def a_machine_with_unknown_free_memory(monkeypatch):
     for module in ("winnow.commands.check.dry_run", "winnow.memory.plan"):
         monkeypatch.setattr(f"{module}.free_on_device", lambda device: None)
     monkeypatch.setattr("winnow.commands.check.dry_run.check_installed", lambda members: None)  # nor must its packages
+    monkeypatch.setattr("winnow.commands.check.dry_run.is_installed", lambda package: True)
 
 
 def check(path, folder, *more):

@@ -102,8 +102,8 @@ def _critic_folder(path: str) -> Path | None:
     return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
 
 
-def _about_data(hub_id: str | None) -> list[str]:
-    return [f"{hub_id} is not on this machine, so no problem was checked"] if hub_id else []
+def _about_data(data: tuple[str, str] | None) -> list[str]:
+    return [f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked"] if data else []
 
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:
@@ -148,15 +148,15 @@ def _check_problems(members: Members) -> None:
         task("test")
 
 
-def _hub_data(members: Members) -> str | None:
-    """The first of the task's paths, given or default, that is a hub id; as TOML. None without one."""
-    paths = {name: members.task.options.get(name) for name in ("path", "test_path")}
-    hub_paths = (
-        f"task.{name} = {path!r}"
-        for name, path in paths.items()
+def _hub_data(members: Members) -> tuple[str, str] | None:
+    """The first of the task's keys, given or default, whose path is a hub id, and the id. None without one."""
+    paths = {f"task.{name}": members.task.options.get(name) for name in ("path", "test_path")}
+    on_hub = (
+        (key, path)
+        for key, path in paths.items()
         if isinstance(path, str) and not path.endswith(FORMS) and _on_hub(path)
     )
-    return next(hub_paths, None)
+    return next(on_hub, None)
 
 
 def _on_hub(path: str) -> bool:
@@ -392,4 +392,4 @@ def _lacking(members: Members) -> WinnowError | None:
     except ConfigError as error:
         return error
     data = _hub_data(members)
-    return no_hub_library(data) if data is not None and not is_installed("datasets") else None
+    return no_hub_library(data[1]) if data is not None and not is_installed("datasets") else None
