@@ -33,6 +33,12 @@ def push(
 ) -> None:
     """Publish a model on the hub with a card. A run's card states its task, its accuracy and its budget."""
     check_is_model(str(model))
+    if not (model / "config.json").is_file():
+        raise DataError(
+            f"there is no model in the folder {model}",
+            remedy="give a model folder, such as a checkpoint",
+            code="data.missing",
+        )
     own = model / CARD
     card = own.read_text(encoding="utf-8") if own.is_file() else card_of(model, repo)
     if card_only:
@@ -55,11 +61,7 @@ def card_of(model: Path, repo: str) -> str:
     parts = [
         "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
         f"# {repo.rpartition('/')[2]}",
-        *(
-            _training(run, manifest, int(model.resolve().name.rpartition("-")[2]))
-            if run is not None and manifest is not None
-            else ()
-        ),
+        *(_training(run, manifest, step_of(model)) if run is not None and manifest is not None else ()),
         f"```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f'model = AutoModelForCausalLM.from_pretrained("{repo}")\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{repo}")\n```',
@@ -85,7 +87,7 @@ def step_of(checkpoint: Path) -> int:
 def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
     """What a run was in its first `done` steps, as paragraphs. Paths of this machine are not among it."""
     config, rows = manifest.config, rows_until(read_metrics(run), done)
-    named = {**config, "model": {"path": Path(str(at(config, "model", "path"))).name}}
+    named = {**config, "model": {**config.get("model", {}), "path": Path(str(at(config, "model", "path"))).name}}
     yield f"Trained with winnow {__version__} by reinforcement learning with verifiable rewards: {heading(named)}."
     keys = {
         "task": at(config, "task", "use"),

@@ -28,7 +28,7 @@ from winnow.core.saving import Boundary, begin_save, reached, rescued, save_or_w
 from winnow.core.step import train_step
 from winnow.core.stop_signals import Stop, stop_signals
 from winnow.engines.base import evaluating
-from winnow.errors import RankError, RunFolderError, StoppedBySignal, UpdateError
+from winnow.errors import RankError, RunFolderError, StoppedBySignal, UpdateError, format_error
 from winnow.records import Group, StepReport
 
 MOST_FAILED_SAVES = 3  # in a row, after which the next save ends or waits for room, and no step is taken before it
@@ -176,10 +176,11 @@ def _evaluation_metrics(run: Run, phases: Phases) -> dict[str, float]:
 
 
 def _save_between_steps(run: Run, progress: Progress, step: int, watch: Watch, stop: Stop) -> None:
-    if progress.failed_saves < MOST_FAILED_SAVES:
-        _try_to_save(run, progress, step, watch)
-    else:  # further steps would cost time for weights that may never be kept
+    # Only the writer's saves may have failed
+    if ranks.any_rank(progress.failed_saves >= MOST_FAILED_SAVES):  # further steps would be lost as well
         _save(run, progress, Boundary.of(run, progress, step), watch, stop)
+    else:
+        _try_to_save(run, progress, step, watch)
 
 
 def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
@@ -201,7 +202,7 @@ def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
     try:
         yield
     except (RunFolderError, RankError) as error:
-        watch(Notice(f"step {step}: {error}; training goes on"))
+        watch(Notice(f"step {step}: {format_error(error)}; training goes on"))
 
 
 def _save(run: Run, progress: Progress, at: Boundary, watch: Watch, stop: Stop) -> Path:

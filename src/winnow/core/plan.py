@@ -1,4 +1,5 @@
-"""The plan: the next prompts, and how many rollouts each gets. `fit` makes it between steps, and a step only reads it.
+"""The plan: the next prompts, and how many rollouts each gets. The loop makes it before a step, or with
+`rollout.ahead = 1` the step before does, and a step only reads it.
 
 The sampler draws the prompts first (draw.py), once for all steps of a plan. An allocator declares the source of its
 pass rates. With "none" and "history" it plans one step at a time, from the results of training. With "probe" it plans a

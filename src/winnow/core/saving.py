@@ -22,7 +22,7 @@ from typing import Any, Self
 from winnow import ranks
 from winnow.core.protocols import SavedCheckpoint
 from winnow.core.run import Progress, Run
-from winnow.errors import RankError, RunFolderError
+from winnow.errors import RankError, RunFolderError, format_error
 from winnow.state import checkpoint
 from winnow.state.folder import path_of, paths
 from winnow.state.history import History
@@ -105,7 +105,8 @@ def save_or_wait(
             if ranks.any_rank(stopped() or time.monotonic() >= until):
                 raise
             if attempt == 0:
-                tell(f"{error}; the run waits for room, up to {run.config.checkpoint.wait_minutes:g} minutes")
+                minutes = run.config.checkpoint.wait_minutes
+                tell(f"{format_error(error)}; the run waits for room, up to {minutes:g} minutes")
             time.sleep(SECONDS_BETWEEN)
     raise AssertionError("unreachable")
 
@@ -126,7 +127,12 @@ def begin_save(
             progress.saved, progress.failed_saves = outcome.result(), 0
         done(outcome.result)
 
-    progress.saving.begin(_prepared(run, progress, at), finish)
+    try:
+        write = _prepared(run, progress, at)
+    except (RunFolderError, RankError):
+        progress.failed_saves += 1
+        raise
+    progress.saving.begin(write, finish)
     if not run.config.checkpoint.background:
         progress.saving.wait()
 

@@ -50,7 +50,7 @@ def attention(
 
     `mask` [R or 1, 1, L, C] is added to the scores, or True for a visible one. Without it attention is causal.
     """
-    if _is_short(query, key, mask, options) and getattr(module, "is_causal", True):
+    if _is_short(query, key, value, mask, options) and getattr(module, "is_causal", True):
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         output: Tensor = _Short.apply(query, key, value, _added(mask, query), scale)  # type: ignore[no-untyped-call]
         return output, None
@@ -62,11 +62,13 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _is_short(query: Tensor, key: Tensor, mask: Tensor | None, options: dict[str, Any]) -> bool:
+def _is_short(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]) -> bool:
     length, keys = query.shape[2], key.shape[2]
     plain = not options.get("dropout") and all(options.get(name) is None for name in (*MORE, "position_bias"))
     known = mask.dim() == 4 and mask.shape[2:] == (length, keys) if mask is not None else length in (1, keys)
-    return query.device.type == "cpu" and query.dtype.itemsize == 2 and 0 < keys <= SHORT and plain and known
+    one_width = value.shape[-1] == query.shape[-1]  # not so in multi-head latent attention
+    on_cpu = query.device.type == "cpu" and query.dtype.itemsize == 2
+    return on_cpu and one_width and 0 < keys <= SHORT and plain and known
 
 
 def _added(mask: Tensor | None, query: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -121,7 +121,10 @@ def save(
         return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
     problem = f"cannot save checkpoint {final}, and the newest one before it is untouched"
-    with errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"):
+    with (
+        _noted(notices),
+        errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"),
+    ):
         check_kind(home, "a folder")
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
@@ -141,6 +144,17 @@ def save(
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
     return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
+
+
+@contextmanager
+def _noted(notices: list[str]) -> Iterator[None]:
+    """An error inside gets the notices, such as those of removed checkpoints, as its notes."""
+    try:
+        yield
+    except RunFolderError as error:
+        for text in notices:
+            error.add_note(text)
+        raise
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -263,9 +277,12 @@ def is_full(error: BaseException | None) -> bool:
 def make_room(run: Path, step: int) -> list[str]:
     """Remove the oldest checkpoint before `step` if a whole, newer one is before it. Returns notices; [] otherwise."""
     older = [path for of, path in find(run) if of < step and kind(path) in REMOVABLE]
-    if not any(not any(damages(path, hashed=False)) for path in older[1:]):
+    if all(any(damages(path, hashed=False)) for path in older[1:]):
         return []
-    return [f"the disk is full: {older[0]} was removed to make room for {path_of(run, step).name}", *_discard(older[0])]
+    failures = list(_discard(older[0]))
+    if kind(older[0]) is not None:
+        return []
+    return [f"the disk is full: {older[0]} was removed to make room for {path_of(run, step).name}", *failures]
 
 
 def _refusals(folder: Path) -> AbstractContextManager[None]:

@@ -186,6 +186,13 @@ def test_on_a_full_disk_the_oldest_checkpoints_make_room(tmp_path):
         assert checkpoint.newest(run).step == 6  # never removed for a checkpoint that is not written yet
 
 
+def test_a_checkpoint_that_cannot_be_removed_makes_no_room(tmp_path, monkeypatch):
+    for step in (1, 2):
+        save(tmp_path, step)
+    monkeypatch.setattr(checkpoint, "_discard", lambda path: iter(["it could not be removed"]))
+    assert checkpoint.make_room(tmp_path, 3) == []
+
+
 def test_a_damaged_checkpoint_does_not_replace_an_older_one(tmp_path):
     for step in (1, 2):
         save(tmp_path, step)

@@ -128,3 +128,15 @@ def test_a_model_without_a_run_has_a_card_that_says_how_to_load_it(tmp_path: Pat
     assert 'from_pretrained("me/plain")' in card
     assert "Trained with" not in card
     assert files_of(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(DataError, "runs/typo", code="data.missing"):
+        push(Path("runs/typo"), "me/adder")
+    assert hub.repos == {}
+
+
+def test_the_card_names_the_adapter_s_rank(tmp_path: Path) -> None:
+    card = card_of(checkpoint(tmp_path / "run", model={"path": "bundled", "lora": {"rank": 8}}), "me/adder")
+    assert "LoRA 8" in card
