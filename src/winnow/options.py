@@ -10,13 +10,13 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
 
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.families import FAMILIES, Traits
@@ -33,6 +33,7 @@ _ALWAYS = {"password", "passwords", "passwd", "passphrase", "secret", "secrets",
 _AT_THE_END = {"key", "keys", "apikey", "token"}  # `api_key` and `hf_token`, not `key_value_mb` or `max_new_tokens`
 
 _NUMBERS = (bool, int, float)
+_NO_ARRAY = ("is_instance_of", "list_type", "tuple_type")  # pydantic's errors about a value that is no array of TOML
 _OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -116,9 +117,19 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         found = adapter.validate_python(value)
         both_plain = type(found) in _NUMBERS and type(value) in (str, *_NUMBERS)
+        if isinstance(value, (list, tuple)) and isinstance(found, (list, tuple)) and _changed(found, value):
+            raise PydanticCustomError("array", "Input should be a list of plain numbers, as the option's type has them")
         return adapter.validate_python(value, strict=True) if both_plain else found
 
     return read
+
+
+def _changed(found: Sequence[Any], value: Sequence[Any]) -> bool:
+    """Whether a number of an array was read from a text, a truth value, or as another number than an integer's."""
+    pairs = [(number, given) for number, given in zip(found, value, strict=True) if type(number) in _NUMBERS]
+    return any(
+        type(number) is not type(given) and (type(number), type(given)) != (float, int) for number, given in pairs
+    )
 
 
 def _mistake(entry: Entry[Any], error: Any, options: Mapping[str, Any], key: str) -> ConfigError:
@@ -134,7 +145,7 @@ def _mistake(entry: Entry[Any], error: Any, options: Mapping[str, Any], key: str
         case _:
             shown = HIDDEN if is_secret(name, options[name]) else repr(options[name])
             problem, code = f"{key}.{name} is {shown} (an option of {member})", "config.value"
-            remedy = accepted_value(error["msg"])
+            remedy = "set it to a list, [...]" if error["type"] in _NO_ARRAY else accepted_value(error["msg"])
     return ConfigError(problem, remedy=remedy, key=f"{key}.{name}", code=code)
 
 

@@ -231,6 +231,19 @@ def test_a_value_of_toml_is_no_value_of_another_type(
             bind(entry, {"option": value}, key="advantage")
 
 
+@pytest.mark.parametrize("value", [["1", 2], [1, True], [1.0, 2], 3])
+@pytest.mark.parametrize("annotation", [tuple[int, ...], list[int], Sequence[int]])
+def test_an_array_has_numbers_of_its_type_alone(annotation: Any, value: Any) -> None:
+    def given(groups: object, *, option: object) -> object:
+        return option
+
+    given.__annotations__["option"] = annotation
+    with pytest.raises(ConfigError) as caught:
+        bind(resolve("advantage", given), {"option": value}, key="advantage")
+    assert "list" in caught.value.remedy
+    assert "Sequence" not in caught.value.remedy
+
+
 def test_an_array_becomes_what_the_annotation_names() -> None:
     def given(groups: object, *, many: tuple[int, ...], some: list[float], any_: Sequence[str]) -> object:
         return many, some, any_
