@@ -7,12 +7,20 @@ import contextlib
 import inspect
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from winnow.environments.tool_calls import Call, Malformed
 from winnow.environments.verifiers_tools import Tools
+
+
+def run(coroutine: Any) -> Any:
+    """`asyncio.run` in a thread of its own: another test's browser may keep a loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 class State:
@@ -99,7 +107,7 @@ def test_calls_are_answered_in_order_with_the_state_of_the_trace():
             assert log == ["setup", "data", "setup", "data"]
             return await tools.answers(calls)
 
-    answers = asyncio.run(played())
+    answers = run(played())
     assert log[4:] == ["closed", "closed"]
     assert [answer.text for answer in answers[:2]] == ["3\nmore", "6\nmore"]
     assert trace.state.total == 6
@@ -117,7 +125,7 @@ def test_calls_are_answered_in_order_with_the_state_of_the_trace():
 
 
 def test_the_schemas_are_those_of_the_servers():
-    (schema,) = asyncio.run(Tools([Server("count", [])]).schemas())
+    (schema,) = run(Tools([Server("count", [])]).schemas())
     assert schema == {
         "type": "function",
         "function": {"name": "count_add", "description": "", "parameters": {"names": ["number"]}},

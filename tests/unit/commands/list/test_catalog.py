@@ -25,7 +25,9 @@ def test_every_member_is_listed_by_name_with_a_description():
     for family in FAMILIES:
         blocks = list(catalog(family))
         assert [block.partition("(")[0] for block in blocks] == list(members(family)), family
-        assert not [block for block in blocks if len(block.splitlines()) < 2 or not block.splitlines()[-1].strip()]
+        own = [block for block, entry in zip(blocks, members(family).values(), strict=True) if entry.origin == "winnow"]
+        # Other tests of this process may have registered members of their own
+        assert not [block for block in own if len(block.splitlines()) < 2 or not block.splitlines()[-1].strip()]
 
 
 def test_options_defaults_and_aliases_are_shown():
