@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from winnow.records import FloatArray
+from winnow.records import BoolArray, FloatArray
 
 Shape = Literal["exponential", "power", "hill"]
 LEAST_POINTS = 5  # evaluations, below which there is no forecast
@@ -86,14 +86,25 @@ class AccuracyForecast:
         """The accuracy that the curves approach."""
         return _weighted(self.plateau, self.weight)
 
+    @property
+    def rising(self) -> float:
+        """The weight of the curves that rise by more than the scatter of one evaluation."""
+        return float(self.weight[self._rises].sum())
+
+    @property
+    def _rises(self) -> BoolArray:
+        return np.asarray(self.plateau - self.start > self.scatter, dtype=np.bool_)
+
     @cached_property
     def reached(self) -> Quantiles:
-        """The step after which a curve is at REACHED of its plateau."""
-        height = self.plateau - self.start
-        part = (REACHED * self.plateau - self.start) / np.where(height == 0, 1.0, height)
-        rising = (part > 0) & (height > 0)
-        steps = np.where(rising, inverse_rise(self.constants.shape, np.clip(part, 0.0, 1.0), self.tau, self.k), 0.0)
-        return _weighted(steps, self.weight)
+        """The step after which a curve that rises is at REACHED of its plateau; NaN if none rises."""
+        rises = self._rises
+        if not rises.any():
+            return Quantiles(np.nan, np.nan, np.nan)
+        start, plateau, tau, k = (each[rises] for each in (self.start, self.plateau, self.tau, self.k))
+        part = (REACHED * plateau - start) / (plateau - start)
+        steps = np.where(part > 0, inverse_rise(self.constants.shape, np.clip(part, 0.0, 1.0), tau, k), 0.0)
+        return _weighted(steps, self.weight[rises] / self.weight[rises].sum())
 
 
 def rise(shape: Shape, t: float | FloatArray, tau: FloatArray, k: FloatArray) -> FloatArray:

@@ -149,6 +149,9 @@ class StepModel:
         return critical_prompts(self.signal(mixture, setting), self.noise)
 
 
+NEARLY = 0.25  # of the rollouts of a step, by which a setting may differ from it and sample about as many
+
+
 def candidates(current: Setting, *, prompts: bool, divisor: int = 1, most: float = np.inf) -> Iterator[Setting]:
     """The settings to compare with the current one, which is one of them, by n, m and P.
 
@@ -159,6 +162,8 @@ def candidates(current: Setting, *, prompts: bool, divisor: int = 1, most: float
     low, high = current.rollouts / FACTOR, current.rollouts * FACTOR
     for n in sorted({current.rollouts, *(n for n in SAMPLED if low <= n <= high)}):
         equal = max(1, round(current.sampled / n))
+        if not prompts and abs(n * equal - current.sampled) > NEARLY * current.sampled:
+            continue  # whole prompts cannot sample about as many rollouts
         numbers = [round(current.prompts * 2.0**k) for k in (-2, -1, 0, 1, 2)] if prompts else [equal]
         for p in {p for p in numbers if max(1, divisor) <= p <= most}:
             found |= {Setting(n, m, p) for m in {*KEPT, current.kept, n} if 2 <= m <= n}

@@ -21,6 +21,7 @@ from winnow.view.text import format_count, format_duration, format_percent
 
 Row = Mapping[str, float]
 MEASURE = "eval/accuracy_sampled"
+SURE = 0.9  # the weight of rising curves below which no plateau is forecast
 FARTHEST = 10.0  # times the steps done, beyond which a forecast has no number
 
 
@@ -32,10 +33,17 @@ class RunForecast:
     done: int  # steps
     spent: Mapping[str, tuple[float, float]]  # metric -> its sum over the steps done, and its mean per further step
 
+    @property
+    def rises(self) -> bool:
+        """Whether the accuracy rises. A plateau of a curve that falls, or stays, is no reason to stop or to go on."""
+        return self.found.rising >= SURE
+
     def line(self) -> str:
         """ "95% of the expected plateau (71.0%, 68.2% to 75.1%) at step 140 (110 to 200), 1.2M tokens (...)".
 
-        The last part is the seconds of training."""
+        The last part is the seconds of training. All intervals have 90%."""
+        if not self.rises:
+            return "the held-out accuracy does not rise, so no plateau is forecast"
         plateau = self.found.expected_plateau
         of = f"{format_percent(plateau.middle)}, {format_percent(plateau.low)} to {format_percent(plateau.high)}"
         parts = [f"{REACHED:.0%} of the expected plateau ({of}) at step {self._shown(lambda step: f'{step:,.0f}')}"]
@@ -43,17 +51,16 @@ class RunForecast:
             parts.append(self._shown(lambda step: format_count(self._cost(tokens, step)), " tokens"))
         if (seconds := self.spent.get("seconds/step")) is not None:
             parts.append(self._shown(lambda step: format_duration(self._cost(seconds, step)), " of training"))
-        return ", ".join(parts)
+        return f"{', '.join(parts)}; 90% intervals"
 
     def advice(self) -> str | None:
-        """Whether to stop, if the run is past the step; None if it is not."""
-        reached, twice = self.found.reached, self.found.at(2 * self.done)
-        if self.done < reached.middle:
+        """That the run is past its plateau; None unless the whole interval of the step is."""
+        if not self.rises or self.done < self.found.reached.high:
             return None
-        sure = "the run is" if self.done >= reached.high else "the run is probably"
+        twice = self.found.at(2 * self.done)
         return (
-            f"{sure} past {REACHED:.0%} of its plateau: consider stopping. Twice the steps are expected to end at "
-            f"{format_percent(twice.middle)} ({format_percent(twice.low)} to {format_percent(twice.high)})"
+            f"the run is past {REACHED:.0%} of its plateau: consider stopping. Twice the steps are expected to end at "
+            f"{format_percent(twice.middle)} ({format_percent(twice.low)} to {format_percent(min(1.0, twice.high))})"
         )
 
     def lines(self) -> list[str]:
@@ -62,8 +69,8 @@ class RunForecast:
         return [self.line(), *([advice] if advice else [])]
 
     def short(self) -> str:
-        """ "95% at 140 (110 to 200)", for a line of progress."""
-        return f"{REACHED:.0%} at {self._shown(lambda step: f'{step:,.0f}')}"
+        """ "plateau at 140 (110 to 200)", for a line of progress of a run whose accuracy rises."""
+        return f"plateau at {self._shown(lambda step: f'{step:,.0f}')}"
 
     def _cost(self, spent: tuple[float, float], step: float) -> float:
         total, pace = spent

@@ -118,7 +118,7 @@ class Standing:
             fields["EV"] = f"EV {format_decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
             fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
-        if self.forecast is not None:
+        if self.forecast is not None and self.forecast.rises:
             fields["plateau"] = self.forecast.short()
         if m:
             fields["speed"] = f"{format_count(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"

@@ -35,14 +35,17 @@ class FirstPlan:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """Candidates that fit. Without cost curves, a step samples as many rollouts as in the configuration."""
+        """The setting of the configuration, and candidates that fit.
+
+        Without cost curves, a step samples about as many rollouts as in the configuration.
+        """
         found = candidates(
             self.model.current,
             prompts=self.costs is not None,
             divisor=self.model.updates,
             most=self.fits.problems,
         )
-        return self.fits.fitting(list(found))
+        return sorted({*self.fits.fitting(list(found)), self.model.current})
 
     @cached_property
     def table(self) -> Table:
@@ -64,7 +67,8 @@ class FirstPlan:
 
     @property
     def best(self) -> Setting:
-        return self.settings[self.order[0]]
+        fits = (self.settings[place] for place in self.order if self.fits.fit(self.settings[place]) is not None)
+        return next(fits)
 
     def regret(self, setting: Setting) -> tuple[float, float]:
         """(geometric mean of the progress per second relative to the best, share of worlds with at least CLOSE)."""

@@ -73,12 +73,12 @@ class LogPlan:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """The current setting and the candidates that fit."""
+        """The current setting, which the log shows to fit, and the candidates that fit here."""
         fits = self.fits
         most = fits.problems if isinstance(fits, Fits) else math.inf
         found = candidates(self.model.current, prompts=self.varies_prompts, divisor=self.model.updates, most=most)
         every = list(found)
-        return fits.fitting(every) if isinstance(fits, Fits) else every
+        return sorted({*fits.fitting(every), self.model.current}) if isinstance(fits, Fits) else every
 
     @property
     def varies_prompts(self) -> bool:

@@ -38,6 +38,13 @@ class Prior:
                 code="config.value",
             )
 
+        if not (math.isfinite(self.length) and self.length >= 1):
+            raise ConfigError(
+                f"a length of {self.length:g} tokens is supposed",
+                remedy="give the mean tokens of a rollout, 1 or more",
+                code="config.value",
+            )
+
     def worlds(self, count: int, seed: int) -> Iterator[StepStatistics]:
         """Statistics of drawn worlds. Their work is that of one rollout, as the sizes of a step are not known yet."""
         rng, atoms = np.random.default_rng(seed), atoms_of(np.array([0.0, 1.0]))

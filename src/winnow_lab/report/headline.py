@@ -104,7 +104,7 @@ def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
 
 def _forecast(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     found = forecast_of(rows, evaluated)
-    if found is not None:
+    if found is not None and found.rises:
         plateau = found.found.expected_plateau
         value = f"{format_percent(plateau.middle)} ({format_percent(plateau.low)} to {format_percent(plateau.high)})"
         yield {"label": "expected plateau", "value": value, "detail": ". ".join(found.lines())}

@@ -54,10 +54,10 @@ def test_a_longer_run_has_a_narrower_forecast_that_widens_with_the_steps():
     assert width(long.expected_plateau) < width(short.expected_plateau)
 
 
-def test_a_flat_curve_is_at_its_plateau_already():
-    found = forecast(STEPS, np.full(len(STEPS), 0.5))
-    assert found.expected_plateau.middle == pytest.approx(0.5, abs=0.01)
-    assert found.reached.middle == 0.0
+@pytest.mark.parametrize("slope", [0.0, -0.002])
+def test_a_curve_that_stays_or_falls_is_not_rising(slope):
+    assert forecast(STEPS, 0.5 + slope * STEPS).rising < 0.5
+    assert forecast(STEPS, 0.2 + 0.5 * STEPS**2 / (STEPS**2 + 400)).rising > 0.99
 
 
 def test_a_line_has_no_plateau_in_sight():

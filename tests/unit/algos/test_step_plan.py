@@ -68,9 +68,14 @@ def test_without_a_gradient_norm_adamw_has_no_bound():
 
 def test_equal_rollouts_are_divided_among_more_or_fewer_prompts():
     found = set(candidates(Setting(8, 4, 6), prompts=False))
-    assert {(one.rollouts, one.prompts) for one in found} == {(2, 24), (4, 12), (8, 6), (16, 3), (32, 2)}
+    assert {(one.rollouts, one.prompts) for one in found} == {
+        (2, 24),
+        (4, 12),
+        (8, 6),
+        (16, 3),
+    }  # 2 of 32 are a third more
     assert {one.kept for one in found if one.rollouts == 8} == {2, 4, 8}
-    assert Setting(32, 64, 2) not in found
+    assert Setting(16, 32, 3) not in found
 
 
 def test_with_costs_prompts_are_varied_within_their_bounds():

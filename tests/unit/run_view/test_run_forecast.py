@@ -46,7 +46,7 @@ def test_the_line_has_the_plateau_and_the_step_with_intervals():
     for number in (plateau.middle, plateau.low, plateau.high):
         assert f"{number:.1%}" in found.line()
     assert f"at step {reached.middle:,.0f} ({reached.low:,.0f} to " in found.line()
-    assert found.short().startswith(f"95% at {reached.middle:,.0f} (")
+    assert found.short().startswith(f"plateau at {reached.middle:,.0f} (")
 
 
 def test_a_run_past_its_plateau_is_advised_to_stop_and_a_young_one_is_not():
@@ -54,6 +54,17 @@ def test_a_run_past_its_plateau_is_advised_to_stop_and_a_young_one_is_not():
     assert forecast_of(rows_of(200)).advice() is not None
     assert forecast_of(rows_of(26)).advice() is None
     assert len(forecast_of(rows_of(200)).lines()) == 2
+
+
+@pytest.mark.parametrize("curve", [lambda step: 0.6 - 0.002 * step, lambda step: 0.3, lambda step: 1.0])
+def test_a_curve_that_does_not_rise_has_no_plateau_and_no_advice(curve):
+    rows = rows_of(200)
+    for row in rows:
+        if "eval/accuracy_sampled" in row:
+            row["eval/accuracy_sampled"] = curve(row["step"])
+    found = forecast_of(rows)
+    assert (found.rises, found.advice(), len(found.lines())) == (False, None, 1)
+    assert "plateau" not in "".join(line["label"] for line in headline(rows))
 
 
 def test_a_number_far_beyond_the_run_is_not_printed():
