@@ -101,7 +101,7 @@ def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(settings, tmp_
         monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))
         keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}, "prompt": {}}
         rollout = {**keys["rollout"], "engine": {"use": "native", **options}}
-        evaluate = {"problems": 8, "rollouts_per_prompt": 4}
+        evaluate = {"problems": 24, "rollouts_per_prompt": 4}
         result = winnow.train(**{**keys, "rollout": rollout, "evaluate": evaluate})
         found[name] = [row for row in read_metrics(result.folder) if "eval/accuracy_sampled" in row]
     measured = ("eval/accuracy_sampled", "eval/length_mean", "eval/reward_mean", "eval/accuracy_greedy")

@@ -24,6 +24,7 @@ from winnow.engines.base import EngineContext, Tolerance
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
 from winnow.learner.learner import Learner, make_learner
+from winnow.models.device import as_on_gpu
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.testing import tiny
@@ -54,6 +55,13 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "equal": lambda t: torch.equal(t, t),
     "copied to the host": lambda t: torch.zeros(6).copy_(t),
 }
+
+
+@pytest.fixture(autouse=True)
+def as_gpu() -> Iterator[None]:
+    """Models are made and computed with as for a GPU."""
+    with as_on_gpu():
+        yield
 
 
 @pytest.mark.parametrize("name", READS)

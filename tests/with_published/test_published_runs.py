@@ -155,7 +155,7 @@ def test_a_checkpoint_is_the_base_with_the_adapter_and_loads_in_transformers(ada
     gap = np.abs(ours - plain(plainly, sequences))
     for name, figure in (("mean", float(gap.mean())), ("p999", percentile_999(gap))):
         record_property(name, figure)
-    assert gap.mean() <= 0.04  # the merged weights are rounded to bfloat16
+    assert gap.mean() <= 0.045  # the merged weights are rounded to bfloat16
     assert percentile_999(gap) <= 0.3
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from winnow import seeds
 from winnow.engines.base import PendingRollout
 from winnow.errors import EngineError
+from winnow.models.device import is_cpu
 from winnow.records import FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
@@ -33,7 +34,7 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
 
     On a CPU a few rows are chosen at a time. The numbers of all rows would pass through memory once per operation.
     """
-    if logits.device.type != "cpu":
+    if not is_cpu(logits.device):
         return _choose(logits, uniform, sampling)
     rows = max(1, CACHED // logits.shape[1])
     parts = zip(torch.split(logits, rows), torch.split(uniform, rows), strict=True)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks, seeds
-from winnow.learner.gradient_sums import HasGradient
+from winnow.learner.gradient_sums import HasGradient, add_rounded
 from winnow.learner.move import MOVED, START, Move, Sampler
 from winnow.learner.rounding import grid_bits, offset_in_cells, stochastically_rounded
 from winnow.learner.sharding import first_row, is_sharded, local_share, shard_like, share_of_rows
@@ -35,7 +35,6 @@ from winnow.seeds import SeedName
 Moments = Literal["float32", "8bit"]
 
 FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's state of a parameter
-CACHED = 2**17  # numbers of a gradient that are added at a time
 EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # bitsandbytes'; absmax: scales of blocks
 
 
@@ -379,22 +378,10 @@ def _sum_into(total: HasGradient, parameter: nn.Parameter) -> None:
         if total.grad is None:
             total.grad = parameter.grad.float()
         else:
-            _add(total.grad, parameter.grad)
+            add_rounded(total.grad, parameter.grad)
         parameter.grad = None
 
     parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
-
-
-def _add(total: Tensor, gradient: Tensor) -> None:
-    """Add a 16-bit gradient to a float32 sum. On a CPU, torch first makes a float32 copy of the gradient: of a piece at
-    a time, it stays in the cache.
-    """
-    if total.device.type != "cpu" or not (total.is_contiguous() and gradient.is_contiguous()):
-        total.add_(gradient)
-        return
-    parts = (torch.split(tensor.view(-1), CACHED) for tensor in (total, gradient))
-    for of_total, of_gradient in zip(*parts, strict=True):
-        of_total.add_(of_gradient)
 
 
 def _is_rounded(parameter: Tensor) -> bool:

@@ -10,8 +10,10 @@ import torch.distributed
 from torch import Tensor
 
 from winnow import ranks
+from winnow.models.device import is_cpu
 
 BUCKET = 2**25  # numbers that are summed at once; the gradients of several parameters are copied for it
+CACHED = 2**17  # numbers of a gradient that are added to a float32 sum at a time
 
 
 class HasGradient(Protocol):
@@ -59,3 +61,15 @@ def _sum(bucket: Sequence[Tensor]) -> None:
     if len(bucket) > 1:
         for gradient, total in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
             gradient.copy_(total.view_as(gradient))
+
+
+def add_rounded(total: Tensor, gradient: Tensor) -> None:
+    """Add a 16-bit gradient to a float32 sum. On a CPU, torch first makes a float32 copy of the gradient: of a piece at
+    a time, it stays in the cache.
+    """
+    if not is_cpu(total.device) or not (total.is_contiguous() and gradient.is_contiguous()):
+        total.add_(gradient)
+        return
+    parts = (torch.split(tensor.view(-1), CACHED) for tensor in (total, gradient))
+    for of_total, of_gradient in zip(*parts, strict=True):
+        of_total.add_(of_gradient)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-CACHED = 2**19  # logits of a piece
+from winnow.learner.gradient_sums import add_rounded
+from winnow.memory.footprint import PIECE as CACHED
+from winnow.models.device import is_cpu
 
 
 def computes(head: nn.Module, hidden: Tensor) -> bool:
@@ -23,10 +25,7 @@ def computes(head: nn.Module, hidden: Tensor) -> bool:
     Float32 keeps torch's log-softmax, and so its last bits.
     """
     return (
-        hidden.device.type == "cpu"
-        and hidden.dtype.itemsize == 2
-        and type(head) is nn.Linear
-        and "forward" not in vars(head)
+        is_cpu(hidden.device) and hidden.dtype.itemsize == 2 and type(head) is nn.Linear and "forward" not in vars(head)
     )
 
 
@@ -46,6 +45,8 @@ class _Logprobs(torch.autograd.Function):
     ) -> Tensor:
         exact = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, tops, sums = (torch.empty(len(hidden), dtype=exact) for _ in range(3))
+        ctx.head, ctx.temperature, ctx.chunk, ctx.logits = head, temperature, chunk, None
+        keeps = len(hidden) <= chunk and any(ctx.needs_input_grad)
         for part in _slices(len(hidden), chunk):
             logits = head.forward(hidden[part])  # without hooks: they cannot follow a module inside this function
             for rows in _slices(len(logits), max(1, CACHED // logits.shape[1])):
@@ -55,8 +56,8 @@ class _Logprobs(torch.autograd.Function):
                 place = slice(part.start + rows.start, part.start + rows.stop)
                 tops[place], sums[place] = top[:, 0], total
                 logprobs[place] = numbers.gather(1, targets[place, None]).sub_(top)[:, 0].sub_(total)
-        ctx.head, ctx.temperature, ctx.chunk = head, temperature, chunk
-        ctx.logits = logits if 0 < len(hidden) <= chunk and any(ctx.needs_input_grad) else None
+            ctx.logits = logits if keeps else None
+            del logits  # [chunk, V], before the next chunk's
         ctx.save_for_backward(hidden, targets, tops, sums)
         return logprobs
 
@@ -73,9 +74,11 @@ class _Logprobs(torch.autograd.Function):
             torch.mm(logits, head.weight, out=below[part])
             of_part = [logits.mT @ hidden[part] if p.dim() == 2 else logits.sum(0) for p in _trained(head)]
             del logits  # [chunk, V], before the next chunk's
-            if len(parts) > 1:  # summed over chunks in float32 or float64, and rounded once
-                of_part = [share.to(sums.dtype) for share in of_part]
-            shares = [total.add_(share) for total, share in zip(shares, of_part, strict=True)] if shares else of_part
+            for total, share in zip(shares, of_part, strict=bool(shares)):
+                add_rounded(total, share)
+            if not shares:  # summed over chunks in float32, and rounded once
+                shares = of_part if len(parts) == 1 else [share.to(sums.dtype) for share in of_part]
+            del of_part  # [V, H], as `logits`
         rounded = [share.to(weight.dtype) for share, weight in zip(shares, _trained(head), strict=True)]
         return None, None, None, below, None, *rounded
 

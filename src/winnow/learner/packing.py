@@ -22,7 +22,7 @@ from winnow.learner.packed_attention import Segment as Segment
 from winnow.models.adapter import plain_model
 from winnow.models.attention import attention
 from winnow.models.backbone import reads_in_pieces, register
-from winnow.models.device import to_device
+from winnow.models.device import is_cpu, to_device
 from winnow.models.meta import has_numbers
 from winnow.records import BoolArray, IntArray
 
@@ -52,7 +52,7 @@ class Packing:
         """
         if device.type == "cuda":
             return cls(segments, block_mask(segments, device))
-        return cls(segments, pieces=packed_attention.pieces(segments, heads) if device.type == "cpu" else None)
+        return cls(segments, pieces=packed_attention.pieces(segments, heads) if is_cpu(device) else None)
 
     def mask(self, length: int, prompt: int, like: Tensor) -> Tensor:
         """[1, 1, L, P + L], 0 where a completion's token attends: to its prompt, and to its completion up to itself."""
@@ -200,7 +200,7 @@ def can_join(model: nn.Module) -> bool:
     many as one over the prompts and one over the completions.
     """
     weight = next(model.parameters())
-    if weight.device.type != "cpu" or not has_numbers(weight) or plain_model(model).dtype.itemsize != 2:
+    if not is_cpu(weight.device) or not has_numbers(weight) or plain_model(model).dtype.itemsize != 2:
         return False
     try:
         attend_packed(model)

@@ -17,6 +17,7 @@ from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.attention import attend_short
 from winnow.models.backbone import BackboneAndHead, backbone_and_head
+from winnow.models.device import is_cpu
 from winnow.models.meta import has_numbers
 
 T = TypeVar("T")
@@ -145,7 +146,7 @@ def _adds_rows(embedding: nn.Module, head: nn.Module) -> bool:
     """
     weight = embedding.weight
     tied = weight is getattr(head, "weight", None)
-    return tied and isinstance(weight, Tensor) and weight.device.type == "cpu" and has_numbers(weight)
+    return tied and isinstance(weight, Tensor) and is_cpu(weight.device) and has_numbers(weight)
 
 
 def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:

@@ -34,6 +34,8 @@ SAMPLED = 64  # numbers of a row of which one is compared with its start (learne
 STEP_BYTES = 4  # AdamW counts updates per parameter, in float32
 LOGIT_COPIES = 3  # in a chunk's backward: log-probs, their gradient, and the logits' gradient
 ENTROPY_COPIES = 5  # as LOGIT_COPIES, with p and p log p
+PIECE = 2**19  # numbers of the logits that head_on_cpu.py computes with at a time, in 16 bits on a CPU
+PIECE_COPIES = 2  # in float32: as they are, and less the largest one
 FORWARD_COPIES = 2  # without backward: logits and log-probs
 AT_ONCE = 2  # copies of a layer's weights at a time: as gathered, and unpacked, in which form it computes
 
@@ -153,19 +155,26 @@ def head_gradient_bytes(model: nn.Module) -> int:
     return weight.numel() * max(weight.element_size(), EXACT_BYTES)
 
 
-def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
+def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool, cpu: bool = False) -> int:
     """Further bytes while the output layer turns the logits of `tokens` (one chunk) into gradients.
 
     Where that layer is trained, its gradient is summed over the chunks in float32 or float64. Then the larger of two
     moments counts: the logits' gradient is computed, or the chunk's gradient of the layer from it.
+
+    In 16 bits on a `cpu`, logits without entropy exist once, and their gradient replaces them (head_on_cpu.py).
     """
     weight = head(model)
-    at_logits = chunk_bytes(model, tokens, copies=ENTROPY_COPIES if entropy else LOGIT_COPIES)
+    replaced = cpu and not entropy and weight.element_size() < EXACT_BYTES
+    if replaced:
+        at_logits = forward_logits_bytes(model, tokens, cpu=True)
+    else:
+        at_logits = chunk_bytes(model, tokens, copies=ENTROPY_COPIES if entropy else LOGIT_COPIES)
     if not weight.requires_grad:
         return at_logits
     exact = max(weight.element_size(), EXACT_BYTES)
     rounded = tokens * weight.shape[0] * weight.element_size() if weight.element_size() < exact else 0
-    at_product = chunk_bytes(model, tokens, copies=1) + rounded + weight.numel() * weight.element_size()
+    exact_logits = 0 if replaced else chunk_bytes(model, tokens, copies=1)
+    at_product = exact_logits + rounded + weight.numel() * weight.element_size()
     return weight.numel() * exact + max(at_logits, at_product)
 
 
@@ -173,6 +182,15 @@ def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
     """Bytes of `copies` copies of the logits of `tokens`, in float32 or float64."""
     weight = head(model)
     return tokens * weight.shape[0] * max(weight.element_size(), EXACT_BYTES) * copies
+
+
+def forward_logits_bytes(model: nn.Module, tokens: int, *, cpu: bool) -> int:
+    """Further bytes while the output layer computes the log-probs of `tokens` (one chunk), without backward."""
+    weight = head(model)
+    if not cpu or weight.element_size() >= EXACT_BYTES:
+        return chunk_bytes(model, tokens, copies=FORWARD_COPIES)
+    numbers = tokens * weight.shape[0]
+    return numbers * weight.element_size() + PIECE_COPIES * EXACT_BYTES * min(numbers, PIECE)
 
 
 def key_value_bytes(model: nn.Module, tokens: int) -> int:

@@ -104,7 +104,7 @@ def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     rollouts = step_rollouts(demand.config, demand.ranks)
     tokens = micro_batch_tokens(demand, rollouts)
     chunk = _chunk(demand, tokens, rollouts)
-    logits = footprint.logits_bytes(demand.model, chunk, entropy="entropy" in needs)
+    logits = footprint.logits_bytes(demand.model, chunk, entropy="entropy" in needs, cpu=demand.device == "cpu")
     yield from _update(demand.policy, demand, tokens, logits=logits)
     if needs & {"old_logprobs", "ref_logprobs"}:
         yield from _logprobs(demand, tokens, chunk, copied="ref_logprobs" in needs and demand.config.model.lora is None)
@@ -181,7 +181,7 @@ def _logprobs(demand: Demand, tokens: int, chunk: int, *, copied: bool) -> Itera
     if demand.sharded and copied:
         root = footprint.gathered_root_bytes(demand.model, demand.ranks)
         yield MemoryPart("gathered weights of the reference", root, "logprobs", demand.device)
-    logits = footprint.chunk_bytes(demand.model, chunk, copies=footprint.FORWARD_COPIES)
+    logits = footprint.forward_logits_bytes(demand.model, chunk, cpu=demand.device == "cpu")
     yield from _forward("forward pass", demand.model, demand, tokens, "logprobs", logits=logits)
 
 

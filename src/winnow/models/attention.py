@@ -17,6 +17,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from winnow.models.device import is_cpu
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -67,8 +69,8 @@ def _is_short(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, op
     plain = not options.get("dropout") and all(options.get(name) is None for name in (*MORE, "position_bias"))
     known = mask.dim() == 4 and mask.shape[2:] == (length, keys) if mask is not None else length in (1, keys)
     one_width = value.shape[-1] == query.shape[-1]  # not so in multi-head latent attention
-    on_cpu = query.device.type == "cpu" and query.dtype.itemsize == 2
-    return on_cpu and one_width and 0 < keys <= SHORT and plain and known
+    here = is_cpu(query.device) and query.dtype.itemsize == 2 and one_width
+    return here and 0 < keys <= SHORT and plain and known
 
 
 def _added(mask: Tensor | None, query: Tensor) -> Tensor:

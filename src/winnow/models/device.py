@@ -8,6 +8,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -59,6 +60,26 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """
     tensor = torch.from_numpy(array)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+_AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Whether operations that are faster on a CPU are used. They may take other memory, and may read tensors of the
+    host, which on a GPU would be a fault or a wait.
+    """
+    return device.type == "cpu" and not _AS_ON_GPU.get()
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """A context in which a CPU's tensors are computed with as a GPU's are, for a model that a CPU stands in for."""
+    token = _AS_ON_GPU.set(True)
+    try:
+        yield
+    finally:
+        _AS_ON_GPU.reset(token)
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[object]:

@@ -1,14 +1,15 @@
 """A rehearsal: the learner of a run without its numbers, as rank 0 of any number of ranks.
 
-Its parameters are torch's fake tensors, and the other ranks do not exist (`ranks.simulated`). Policy, micro-batches,
-checkpointing, adapters, masters, value model and optimizer are the code that trains. A model that no machine here could
-hold makes its update in seconds, and torch's instruments count what it needs (proof.py).
+Its parameters are torch's fake tensors of the CPU, which computes as the planned device does. The other ranks do not
+exist (`ranks.simulated`). Policy, micro-batches, checkpointing, adapters, masters, value model and optimizer are the
+code that trains. A model that no machine here could hold makes its update in seconds, and torch's instruments count
+what it needs (proof.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from winnow.memory.demand import Demand
 from winnow.memory.trained_model import policy_shapes, value_model_shapes
 from winnow.models.adapter import add_value_adapter
 from winnow.models.backbone import attend_causally
-from winnow.models.device import keeps_masters, keeps_value_masters
+from winnow.models.device import as_on_gpu, keeps_masters, keeps_value_masters
 from winnow.models.load import Loaded
 from winnow.models.meta import without_numbers
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
@@ -59,7 +60,8 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
         lora = config.critic.lora or config.model.lora
         assert lora is not None, "check_combinations refuses a run without it"
         add_value_adapter(shapes, rank=lora.rank, alpha=lora.alpha, seed=config.seed)
-    with ranks.simulated(demand.ranks):
+    as_there = nullcontext() if demand.device == "cpu" else as_on_gpu()
+    with ranks.simulated(demand.ranks), as_there:
         with mode:
             loaded = _loaded(shapes, masters=keeps_masters(config) and not demand.sharded)
             learner = make_learner(config, loaded, needs=needs, resumed=False)
