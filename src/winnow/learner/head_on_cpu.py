@@ -74,11 +74,11 @@ class _Logprobs(torch.autograd.Function):
             torch.mm(logits, head.weight, out=below[part])
             of_part = [logits.mT @ hidden[part] if p.dim() == 2 else logits.sum(0) for p in _trained(head)]
             del logits  # [chunk, V], before the next chunk's
-            for total, share in zip(shares, of_part, strict=bool(shares)):
-                add_rounded(total, share)
             if not shares:  # summed over chunks in float32, and rounded once
                 shares = of_part if len(parts) == 1 else [share.to(sums.dtype) for share in of_part]
-            del of_part  # [V, H], as `logits`
+            else:
+                list(map(add_rounded, shares, of_part))
+            del of_part  # [V, H], before the next chunk's
         rounded = [share.to(weight.dtype) for share, weight in zip(shares, _trained(head), strict=True)]
         return None, None, None, below, None, *rounded
 
