@@ -16,6 +16,7 @@ Writes benchmarks/results/<date>_step_parts.json.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -131,8 +132,11 @@ class Measured:
         from winnow.models.load import load as load_model
         from winnow.recipes import recipe_paths
         from winnow.records import Prompt
-        from winnow.training.resolve import resolve_members
 
+        place = "winnow.training.resolve"
+        if importlib.util.find_spec(place) is None:  # a tree of before 2026-11-28
+            place = "winnow.training.setup.resolve"
+        resolve_members = importlib.import_module(place).resolve_members
         keys = (
             f"model.path={options.model}",
             f"model.dtype={options.serve}",
