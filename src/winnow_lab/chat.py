@@ -123,10 +123,10 @@ class Conversation:
                 streamer=Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
                 **sampled,
             )
-        said: str = tokenizer.decode(row[tokens.shape[1] :], skip_special_tokens=True)
+        reply: str = tokenizer.decode(row[tokens.shape[1] :], skip_special_tokens=True)
         if self.prompt["template"] == "chat":  # another template has one question and no history
-            self.turns += [Message("user", text), Message("assistant", said)]
-        return said
+            self.turns += [Message("user", text), Message("assistant", reply)]
+        return reply
 
     def _rendered(self, text: str) -> Sequence[int]:
         """The tokens of the prompt. The oldest exchanges are left out if the context is full."""

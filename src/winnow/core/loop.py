@@ -206,7 +206,7 @@ def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
 
 
 def _save(run: Run, progress: Progress, at: Boundary, watch: Watch, stop: Stop) -> Path:
-    """Save while training waits. On a full disk, a run that has not been asked to end waits for room."""
+    """Save while training waits. On a full disk the run waits for room, unless a signal has requested its end."""
     progress.phases.step = at.step
     progress.phases.begin("checkpoint")
     saved = save_or_wait(

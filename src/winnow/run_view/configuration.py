@@ -146,7 +146,7 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """A value that names files, or a function of one. Two are equal if their contents are, whatever the path."""
+    """A value that names files, or a function of one. Two are equal if the contents are equal, whatever the path."""
 
     text: str = field(compare=False)  # as the configuration has it
     contents: str  # a digest of all files and the function's name
