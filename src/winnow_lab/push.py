@@ -11,15 +11,14 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
-from winnow.models.folder import is_hub_id
+from winnow.models.folder import PUBLISHED_FILES, is_hub_id
 from winnow.run_view.configuration import at, changes_in, evaluations, heading
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import Manifest, check_is_model, manifest_of, run_of
 from winnow.version import __version__
 
-# Files of a model folder that are published; a checkpoint also has the state of its training.
-FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
+# Of the files of a model (`PUBLISHED_FILES`), those with which a checkpoint resumes its training.
 OF_TRAINING = ("trainer.safetensors", "trainer.json", "manifest.json", "adapter/*")
 CARD = "README.md"
 
@@ -145,5 +144,5 @@ def publish(model: Path, repo: str, card: str, *, private: bool, update: bool) -
 
 def files_of(model: Path) -> Sequence[Path]:
     """The files of a model folder that belong to the model, and not to the state of its training."""
-    found = {path for pattern in FILES for path in model.rglob(pattern) if path.is_file()}
+    found = {path for pattern in PUBLISHED_FILES for path in model.rglob(pattern) if path.is_file()}
     return sorted(p for p in found if not any(p.relative_to(model).match(pattern) for pattern in OF_TRAINING))

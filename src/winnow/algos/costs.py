@@ -143,6 +143,11 @@ class StepClock:
     per_rollout: float = 0.0  # seconds of verification and selection per sampled rollout
     per_step: float = 0.0  # other seconds
 
+    @classmethod
+    def of(cls, costs: StepCosts, lasting: FloatArray) -> StepClock:
+        """Curves and rest as `costs` has them."""
+        return cls(costs, lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
+
     def seconds(self, work: StepWork, *, at_once: float) -> PredictedSeconds:
         """Seconds of a step whose engine samples at most `at_once` rollouts concurrently."""
         sampling, update = self._read(work, at_once)

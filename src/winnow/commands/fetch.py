@@ -16,6 +16,7 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
+from winnow.models.folder import PUBLISHED_FILES
 from winnow.registry import members
 from winnow.state.disk import new_folder, replace_file
 from winnow.tasks.rows import Record
@@ -38,9 +39,6 @@ def fetch(
 
 Read = Callable[..., Sequence[Record]]
 Download = Callable[..., Any]
-
-# The files to download; neither pickles nor code.
-MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
 
 _SUBSETS = {"gsm8k": "main", "olympiad_bench": "OE_TO_maths_en_COMP"}
 _SPLITS: dict[str, tuple[str, ...]] = {  # names on the hub, where two sets of test problems are called "train"
@@ -96,7 +94,7 @@ def _download_model(source: str, draft: Path, download: Download | None) -> list
         get(
             hub_id,
             local_dir=str(draft),
-            allow_patterns=list(MODEL_FILES),
+            allow_patterns=list(PUBLISHED_FILES),
             **({"revision": revision} if revision else {}),
         )
     except Exception as error:  # errors of the hub, the network and the disk have no common base class

@@ -10,7 +10,6 @@ changes the rest earlier; that is small, and a `Boundary` has a copy of it.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -96,7 +95,8 @@ def save_or_wait(
     over. `tell` is called once, with what the run waits for.
     """
     until = time.monotonic() + 60 * run.config.checkpoint.wait_minutes
-    for attempt in itertools.count():
+    told = False
+    while True:
         try:
             return save(run, progress, at)
         except (RunFolderError, RankError) as error:
@@ -104,11 +104,11 @@ def save_or_wait(
                 raise
             if ranks.any_rank(stopped() or time.monotonic() >= until):
                 raise
-            if attempt == 0:
+            if not told:
                 minutes = run.config.checkpoint.wait_minutes
                 tell(f"{format_error(error)}; the run waits for room, up to {minutes:g} minutes")
+            told = True
             time.sleep(SECONDS_BETWEEN)
-    raise AssertionError("unreachable")
 
 
 def begin_save(

@@ -74,7 +74,7 @@ def is_cpu(device: torch.device) -> bool:
 
 @contextmanager
 def as_on_gpu() -> Iterator[None]:
-    """A context in which a CPU's tensors are computed with as a GPU's are, for a model that a CPU stands in for."""
+    """A context in which the choices for a CPU are not made, so that a CPU runs the operations of a GPU."""
     token = _AS_ON_GPU.set(True)
     try:
         yield

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from winnow.errors import ConfigError, DataError
 
+# The files of a model on the hub that are downloaded or published; neither pickles nor code.
+PUBLISHED_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
 BUNDLED = Path(__file__).parent / "bundled"
 IN_PACKAGE = {
     "bundled": BUNDLED,

@@ -98,9 +98,4 @@ class FirstPlan:
             length = self.prior.length
             spent = {"generate": COMPUTE["generate"] * length, "update": COMPUTE["update"] * length}
             return StepClock(proportional(statistics.work, spent), statistics.lasting)
-        return StepClock(
-            self.costs,
-            statistics.lasting,
-            per_rollout=self.costs.seconds_per_rollout,
-            per_step=self.costs.seconds_per_step,
-        )
+        return StepClock.of(self.costs, statistics.lasting)

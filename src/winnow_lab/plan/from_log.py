@@ -163,12 +163,7 @@ class LogPlan:
         work, seconds = statistics.work, statistics.seconds
         if self.costs is None:
             return self._proportional(statistics)
-        clock = StepClock(
-            self.costs,
-            statistics.lasting,
-            per_rollout=self.costs.seconds_per_rollout,
-            per_step=self.costs.seconds_per_step,
-        )
+        clock = StepClock.of(self.costs, statistics.lasting)
         if not self.request.calibrate or not self.evidence.has_phases:
             return clock
         config = self.evidence.config
@@ -187,10 +182,7 @@ class LogPlan:
         if not self.in_seconds:
             seconds = {"generate": COMPUTE["generate"] * work.tokens_generated}
             seconds["update"] = COMPUTE["update"] * work.tokens_trained
-        costs = proportional(work, seconds)
-        return StepClock(
-            costs, statistics.lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step
-        )
+        return StepClock.of(proportional(work, seconds), statistics.lasting)
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """(what cannot be known from this log, why; with what is supposed instead)."""
