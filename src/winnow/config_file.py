@@ -6,6 +6,7 @@ config = load(Path("mine.toml"), sets=["optimizer.learning_rate=1e-4"])
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
@@ -67,9 +68,13 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         if path.is_char_device() or path.is_block_device():  # reading /dev/zero would never end
             raise _unreadable(f"cannot read the configuration {path}: it is a device", "name a TOML file")
         text = path.read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK)
+    except FileNotFoundError as error:
+        raise _unreadable(f"there is no file {path}", _nearby(path)) from error
+    except IsADirectoryError as error:
+        raise _unreadable(f"{path} is a folder", f"name a TOML file, such as {str(path / 'config.toml')!r}") from error
     except OSError as error:
         raise _unreadable(
-            f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that exists and is readable"
+            f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that you may read"
         ) from error
     except UnicodeDecodeError as error:
         raise _unreadable(
@@ -83,6 +88,14 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 def _unreadable(problem: str, remedy: str) -> ConfigError:
     return ConfigError(problem, remedy=remedy, code="config.unreadable")
+
+
+def _nearby(path: Path) -> str:
+    """The remedy for a configuration that does not exist: a file with a similar name beside it, or its folder."""
+    beside = {file.name: file for file in path.parent.glob("*.toml")} if path.parent.is_dir() else {}
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    meant = f"did you mean {str(beside[near[0]])!r}?" if near else "correct the path"
+    return meant if path.is_absolute() or near else f"{meant}, which starts from {Path.cwd()}"
 
 
 def _correction(text: str, error: str) -> str:
@@ -231,7 +244,7 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
         return value
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(value)))
     is_member = ".py:" in value and name in ("use", *SHORTHANDS, "engine")
-    is_file = name == "template" and os.path.isfile(path)
+    is_file = name == "template" and ("." in value or os.sep in value or os.path.isfile(path))
     return path if is_member or is_file else value
 
 
