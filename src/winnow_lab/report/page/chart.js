@@ -32,6 +32,12 @@
     return [xs, ...columns];
   }
 
+  /** A number above 0 to one digit, an end of a logarithmic axis: uPlot writes it beside the axis. */
+  function oneDigit(x, round) {
+    const size = 10 ** Math.floor(Math.log10(x));
+    return Number((round(x / size - (round === Math.ceil ? 1e-9 : -1e-9)) * size).toPrecision(1));
+  }
+
   /** [low, high] of the lines shown on an axis, with their errors and bands, and a little room. */
   function extent(lines, axis, given, logarithmic = false) {
     if (given && !logarithmic) return given;
@@ -40,7 +46,10 @@
     if (!values.length) return logarithmic ? [0.1, 1] : [0, 1];
     let [low, high] = [Infinity, -Infinity];
     for (const x of values) { low = Math.min(low, x); high = Math.max(high, x); }
-    if (logarithmic) return [low / 1.15, high * 1.15];
+    if (logarithmic) {
+      const ends = [oneDigit(low, Math.floor), oneDigit(high, Math.ceil)];
+      return ends[0] < ends[1] ? ends : [low / 2, high * 2];
+    }
     const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
     return [low >= 0 && low - room < 0 ? Math.min(0, low) : low - room, high + room];
   }

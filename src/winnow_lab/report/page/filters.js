@@ -51,7 +51,7 @@
       search.setAttribute('aria-invalid', String(Boolean(wrong)));
       search.title = winnow.foreign.line(wrong, 200);
     }
-    return { box, element: h('label', { class: 'inline', title: 'the search is a regular expression, such as \\d+ apples' }, box, ' .*'), mark };
+    return { box, element: h('label', { class: 'inline', title: 'the search is a regular expression, such as \\d+ apples' }, box, ' regex'), mark };
   }
 
   const within = (x, low, high) =>

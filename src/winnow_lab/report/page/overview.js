@@ -216,7 +216,7 @@
   function make() {
     const drawn = curves.section();
     const runs = winnow.runs.section();
-    const element = h('div', { class: 'overview' }, h('div', { class: 'heads' }, model.runs.map(headline)), runs?.element, alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
+    const element = h('div', { class: 'overview' }, runs?.element, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
     return { element, update: (at) => { runs?.update(at); drawn.update(at); } };
   }
 
