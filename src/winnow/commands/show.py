@@ -31,8 +31,12 @@ def show(
     step: Annotated[
         int | None, typer.Option(min=0, help="Default: the last step; all steps with --failed or --prompt.")
     ] = None,
-    worst: Annotated[int | None, typer.Option(min=1, metavar="N", help="The N prompts with the lowest mean reward.")] = None,
-    best: Annotated[int | None, typer.Option(min=1, metavar="N", help="The N prompts with the highest mean reward.")] = None,
+    worst: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The N prompts with the lowest mean reward.")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The N prompts with the highest mean reward.")
+    ] = None,
     dropped: Annotated[bool, typer.Option("--dropped", help="Rollouts not trained on.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Rollouts whose verifier failed.")] = False,
     prompt: Annotated[str | None, typer.Option(metavar="ID", help="A prompt, by the beginning of its id.")] = None,

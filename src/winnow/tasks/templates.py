@@ -185,7 +185,7 @@ def _text(template: str, base: Path | None) -> str:
         raise ConfigError(
             f"prompt.template: no template is called {template!r}, and there is no file {file.absolute()}",
             remedy=f"{near_miss(template, [*PLAIN, 'chat'])}; or write the path of your file, which starts from the "
-            f"folder of the configuration, and in --set from the working directory",
+            f"folder of the configuration, and on the command line (--set) from the working directory",
             key="prompt.template",
             code="config.value",
         )

@@ -196,7 +196,10 @@ def _steps(curve: Curve, measure: str) -> set[float]:
 
 def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
     if never := [seed for seed in seeds if seed.ending == "never"]:
-        yield _subject(label, never, seeds), "never reached the level, so the speed-up has no interval, and at most a bound"
+        yield (
+            _subject(label, never, seeds),
+            "never reached the level, so the speed-up has no interval, and at most a bound",
+        )
     if early := [seed for seed in seeds if seed.ending == "at the first"]:
         yield (
             _subject(label, early, seeds),

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+import winnow_lab.push
 from refusals import refused
 from synthetic_run import write_run
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.state.manifest import FORMAT, MANIFEST
-import winnow_lab.push
 from winnow_lab.push import card_of, files_of, publish, push
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
