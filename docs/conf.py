@@ -24,6 +24,7 @@ smartquotes = False  # quotes and dashes are those of a configuration and a comm
 html_theme = "furo"  # its fonts are the reader's own: nothing is loaded from another host
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
+html_js_files = ["copy.js"]
 html_copy_source = False
 html_use_index = False
 html_show_sphinx = False

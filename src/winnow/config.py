@@ -539,7 +539,7 @@ class Config(Section):
     """Hours of training, without evaluations, after which the run stops before its last step; 0: off."""
     output: str = "runs/winnow"
     """The run folder."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device on which the policy is trained; "auto": CUDA where it exists."""
     threads: NonNegative = 0
     """CPU threads of a rank for torch; 0: all cores, within the limit of a control group, shared by the ranks of a

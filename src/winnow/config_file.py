@@ -6,6 +6,8 @@ config = load(Path("mine.toml"), sets=["optimizer.learning_rate=1e-4"])
 
 from __future__ import annotations
 
+import difflib
+import functools
 import os
 import re
 import tomllib
@@ -17,9 +19,9 @@ from typing import Any
 
 import pydantic
 
-from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, as_table, form_of, key_of, leaves, sections_in
-from winnow.config_keys import own_name
+from winnow.config import FORM, SHORTHANDS, Config, RefusedValue, as_table, dump, form_of, key_of, leaves, sections_in
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
+from winnow.other_names import own_name, remedy_for_key
 
 # Remedies for errors that pydantic describes in terms of Python, by the type of the error.
 EXPECTED = {
@@ -40,14 +42,22 @@ def load(
 
     Raises ConfigError.
     """
+    data, text = _changed(path, sets, unset, changes)
+    # After changes from Python, a line of the file may not be the one with the mistake, so that none is named.
+    return validate(data, source=str(path), text="" if changes else text, sets=sets)
+
+
+def _changed(
+    path: Path, sets: Sequence[str], unset: Sequence[str], changes: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """The nested data of a file after its changes, and its text."""
     data, text = read_toml(path)
     for key in unset:
         remove(data, key.strip())
     for assignment in sets:
         override(data, assignment)
     merge(data, changes)
-    # After changes from Python, a line of the file may not be the one with the mistake, so that none is named.
-    return validate(data, source=str(path), text="" if changes else text, sets=sets)
+    return data, text
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
@@ -58,9 +68,13 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         if path.is_char_device() or path.is_block_device():  # reading /dev/zero would never end
             raise _unreadable(f"cannot read the configuration {path}: it is a device", "name a TOML file")
         text = path.read_text(encoding="utf-8").removeprefix(BYTE_ORDER_MARK)
+    except FileNotFoundError as error:
+        raise _unreadable(f"there is no file {path}", _nearby(path)) from error
+    except IsADirectoryError as error:
+        raise _unreadable(f"{path} is a folder", f"name a TOML file, such as {str(path / 'config.toml')!r}") from error
     except OSError as error:
         raise _unreadable(
-            f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that exists and is readable"
+            f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that you may read"
         ) from error
     except UnicodeDecodeError as error:
         raise _unreadable(
@@ -74,6 +88,14 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
 
 def _unreadable(problem: str, remedy: str) -> ConfigError:
     return ConfigError(problem, remedy=remedy, code="config.unreadable")
+
+
+def _nearby(path: Path) -> str:
+    """The remedy for a configuration that does not exist: a file with a similar name beside it, or its folder."""
+    beside = {file.name: file for file in path.parent.glob("*.toml")} if path.parent.is_dir() else {}
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    meant = f"did you mean {str(beside[near[0]])!r}?" if near else "correct the path"
+    return meant if path.is_absolute() or near else f"{meant}, which starts from {Path.cwd()}"
 
 
 def _correction(text: str, error: str) -> str:
@@ -105,7 +127,7 @@ def validate(
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise combine_errors([_explain(e, source, text, sets, given) for e in error.errors()]) from error
+        raise combine_errors([_explain(e, source, text, sets, given, data) for e in error.errors()]) from error
 
 
 def located(
@@ -114,11 +136,13 @@ def located(
     """An error about a member of the configuration that `load` read, with the place of its key: the override that set
     it, or the line of the file. The remedy for an option of another program is winnow's key.
     """
-    text = "" if changes else read_toml(path)[1]
-    return combine_errors([_located(part, path, text, sets) for part in error.parts or (error,)])
+    data, text = _changed(path, sets, (), changes)
+    return combine_errors(
+        [_located(part, path, "" if changes else text, sets, data) for part in error.parts or (error,)]
+    )
 
 
-def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str]) -> ConfigError:
+def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str], data: Mapping[str, Any]) -> ConfigError:
     if error.key is None:
         return error
     keys = error.key.split(".")
@@ -126,7 +150,8 @@ def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str]) -> 
     if own is not None:
         table, _, option = own.rpartition(".")
         if table != ".".join(keys[:-1]) or option in error.remedy:  # the remedy names options that the member has
-            error = ConfigError(error.problem, remedy=f"use {own!r}", key=error.key, code=error.code)
+            remedy = remedy_for_key(error.key, _value_at(data, error.key), functools.partial(_setting, data))
+            error = ConfigError(error.problem, remedy=remedy or "", key=error.key, code=error.code)
     return error.within(_place(keys, keys[:-1], str(path), text, sets))
 
 
@@ -219,11 +244,13 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
         return value
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(value)))
     is_member = ".py:" in value and name in ("use", *SHORTHANDS, "engine")
-    is_file = name == "template" and os.path.isfile(path)
+    is_file = name == "template" and ("." in value or os.sep in value or os.path.isfile(path))
     return path if is_member or is_file else value
 
 
-def _explain(error: Any, source: str, text: str, sets: Sequence[str], given: Mapping[str, Any]) -> ConfigError:
+def _explain(
+    error: Any, source: str, text: str, sets: Sequence[str], given: Mapping[str, Any], data: Mapping[str, Any]
+) -> ConfigError:
     """One mistake from pydantic, as a ConfigError with its place and its remedy."""
     section, form = _keys_and_form(error["loc"])
     refused = error.get("ctx", {}).get("error")
@@ -234,7 +261,7 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str], given: Map
     where = "" if here else _place(path, section, source, text, sets)
     match error["type"]:
         case "extra_forbidden":
-            mistake = _of_another_form(path, form) or _unknown(path, error["input"])
+            mistake = _of_another_form(path, form) or _unknown(path, error["input"], data)
         case "missing":
             mistake = _missing(key)
         case "value_error" if isinstance(refused, RefusedValue):
@@ -268,11 +295,11 @@ def _missing(key: str) -> ConfigError:
     )
 
 
-def _unknown(path: Sequence[str], value: Any) -> ConfigError:
+def _unknown(path: Sequence[str], value: Any, data: Mapping[str, Any]) -> ConfigError:
     """The error about a key that does not exist. Its remedy is winnow's key for the name in another program, a key of
     the same name in another table, or a similar key.
     """
-    written, remedy = _suggestion(path, value)
+    written, remedy = _suggestion(path, value, data)
     return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
 
 
@@ -290,20 +317,39 @@ def _of_another_form(path: Sequence[str], form: str | None) -> ConfigError | Non
     )
 
 
-def _suggestion(path: Sequence[str], value: Any) -> tuple[str, str]:
+def _suggestion(path: Sequence[str], value: Any, data: Mapping[str, Any]) -> tuple[str, str]:
     """The unknown key as it is in the file, and the remedy."""
     key = ".".join(path)
-    below = [(key, value), *((key_of((key, *inner)), leaf) for inner, leaf in leaves(value) if inner)]
-    for written, setting in below:
-        own = own_name(written)
-        if own is not None:
-            return written, (_table_for(own, setting) if own == "model.lora" else "") or f"use {own!r}"
+    for written, setting in _keys_below(key, value):
+        remedy = remedy_for_key(written, setting, functools.partial(_setting, data))
+        if remedy is not None:
+            return written, remedy
     elsewhere = [known for known in _all_keys() if known.rpartition(".")[2] == path[-1]]
     fewest = min((known.count(".") for known in elsewhere), default=0)
     candidates = [known for known in elsewhere if known.count(".") == fewest]
     if candidates and path[-1] not in _fields_at(path[:-1]):
         return key, f"did you mean {' or '.join(map(repr, candidates))}?"
     return key, near_miss(path[-1], _fields_at(path[:-1])) or "remove it"
+
+
+def _keys_below(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A key and those of the tables in its value, with their values."""
+    yield key, value
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _keys_below(f"{key}.{name}", inner)
+
+
+def _setting(data: Mapping[str, Any], key: str) -> Any:
+    """The value of a key in a configuration as nested data, or its default."""
+    value = _value_at(data, key)
+    return _value_at(dump(Config.model_validate({})), key) if value is None else value
+
+
+def _value_at(data: Any, key: str) -> Any:
+    for name in key.split("."):
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return data
 
 
 def _table_for(key: str, value: Any) -> str:

@@ -37,7 +37,6 @@ def unfit(problem: str, *, remedy: str) -> ConfigError:
 class Traits:
     """Traits of members of all families."""
 
-    instead_of: Mapping[str, str] = field(default_factory=dict)  # another name -> a description of this member
     # Checks its options together, before a run; raises ConfigError with a key that is relative to their table
     check: Callable[[Mapping[str, Any]], None] | None = None
 

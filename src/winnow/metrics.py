@@ -38,6 +38,7 @@ METRICS: dict[str, str] = {
     "reward/accuracy": "share of verified rollouts that are correct",
     "reward/mean_of_prompts": "mean over prompts of the mean reward of a prompt's verified rollouts: each prompt has "
     "the same weight, whatever its number of rollouts",
+    "reward/mean_of_prompts_sem": "standard error of that mean over the prompts of the step; absent with one prompt",
     "reward/accuracy_of_prompts": "mean over prompts of the share of a prompt's verified rollouts that are correct",
     "reward/part/{part}": "mean of one named part of the reward, before its weight",
     "outcome/correct": "rollouts whose answer is correct",

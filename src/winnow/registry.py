@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar, overload
 from winnow.errors import INTERRUPTIONS, ConfigError, near_miss
 from winnow.families import FAMILIES, OPTION_TRAITS, Family, Traits, unfit
 from winnow.installed import entry_points, package_of
+from winnow.other_names import remedy_for_member
 from winnow.user_code import LOCK, being_imported, file_of, importing, load_function, with_named_errors, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -259,8 +260,8 @@ def _replaces(entry: Entry[Any], earlier: Entry[Any]) -> bool:
 
 
 def _instead(family: Family[Any], use: str) -> str:
-    """The remedy for an unknown name: the form of a function or a file of the user's, the member that declares it as
-    `instead_of`, or the nearest name.
+    """The remedy for an unknown name: the form of a function or a file of the user's, the member that papers or other
+    programs call so, or the nearest name.
     """
     known = _ENTRIES[family.name]
     if use.endswith(".py"):
@@ -269,10 +270,7 @@ def _instead(family: Family[Any], use: str) -> str:
     if reader is not None and "path" in reader.options:
         path = f"{family.key}.path"
         return f"use {reader.name!r} with {path} = {use!r} (on the command line --set {path}={use})"
-    for entry in known.values():
-        if use in entry.traits.instead_of:
-            return f"use {entry.name!r}: {entry.traits.instead_of[use]}"
-    return ", or ".join(filter(None, (_as_function(use), near_miss(use, known))))
+    return remedy_for_member(family.key, use) or ", or ".join(filter(None, (_as_function(use), near_miss(use, known))))
 
 
 def _as_function(use: str) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
-from winnow.models.folder import PUBLISHED_FILES, is_hub_id
+from winnow.models.folder import PUBLISHED_FILES, cached_folder
 from winnow.run_view.configuration import at, changes_in, evaluations, heading
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics
@@ -55,7 +55,7 @@ def card_of(model: Path, repo: str) -> str:
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["winnow", "reinforcement-learning", "rlvr"],
-        **({"base_model": base} if isinstance(base, str) and base.count("/") == 1 and is_hub_id(base) else {}),
+        **({"base_model": base} if isinstance(base, str) and _is_of_hub(base) else {}),
     }
     parts = [
         "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
@@ -66,6 +66,15 @@ def card_of(model: Path, repo: str) -> str:
         f'tokenizer = AutoTokenizer.from_pretrained("{repo}")\n```',
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _is_of_hub(base: str) -> bool:
+    """Whether the model that a run started from is one of the hub: its cache has it, and no folder is called so.
+
+    The form of a name does not tell: `a/b` may be a folder of the place where the run was started. A base that is not
+    certain is left out of the card.
+    """
+    return base.count("/") == 1 and not Path(base).exists() and cached_folder(base) is not None
 
 
 def rows_until(rows: Sequence[Mapping[str, float]], done: int) -> list[Mapping[str, float]]:

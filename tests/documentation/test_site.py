@@ -30,4 +30,6 @@ def test_it_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path
     index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     captions = re.findall(r'class="caption"[^>]*><span class="caption-text">([^<]+)<', index)
     assert captions == re.findall(r"(?m)^## (.*)$", PAGES["docs/index.md"])
+    assert 'action="search.html"' in index  # a box of the search is on every page
+    assert re.search(r'<script src="_static/copy\.js', index)
     assert '"whiten' in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ def test_the_page_lists_each_code_a_command_can_raise_and_no_other():
         (["train", "c.toml", "--set", 'loss={use="clip", low=0.3}'], "config.unknown_key"),
         (["train", "c.toml", "--set", "rollout.rollouts_per_prompt=2"], "config.combination"),
         (["train", "c.toml", "--set", "model.path=nowhere/at/all"], "data.missing"),
-        (["train", "c.toml", "--set", "device=mps"], "config.unsupported"),
+        (["train", "c.toml", "--set", "device=mps"], "config.value"),
         (["train", "c.toml", "--output", "full"], "run_folder.foreign"),
         (["train", "c.toml", "--resume"], "run_folder.missing"),
         (["fetch", "gsm8k", "full"], "data.exists"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -161,9 +162,39 @@ def test_broken_toml_names_the_place(tmp_path):
         load(write(tmp_path, "steps = = 3\n"))
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with refused(ConfigError, tmp_path / "nowhere.toml", code="config.unreadable"):
+def test_a_missing_file_is_called_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused(ConfigError, f"no file {tmp_path / 'nowhere.toml'}", code="config.unreadable"):
         load(tmp_path / "nowhere.toml")
+    with refused(ConfigError, "no file a/nowhere.toml", tmp_path, code="config.unreadable"):
+        load(Path("a/nowhere.toml"))
+
+
+def test_a_file_with_a_similar_name_is_meant(tmp_path):
+    own = write(tmp_path, "steps = 3\n")
+    with refused(ConfigError, code="config.unreadable") as caught:
+        load(own.with_name(f"{own.stem}s.toml"))
+    (meant,) = re.findall("'(.*)'", caught.value.remedy)
+    assert load(Path(meant)).steps == 3
+
+
+def test_a_folder_is_called_a_folder_and_the_remedy_works(tmp_path):
+    (tmp_path / "config.toml").write_text("steps = 3\n")
+    with refused(ConfigError, f"{tmp_path} is a folder", code="config.unreadable") as caught:
+        load(tmp_path)
+    (meant,) = re.findall("'(.*)'", caught.value.remedy)
+    assert load(Path(meant)).steps == 3
+
+
+def test_a_template_s_file_in_an_override_starts_from_the_working_directory_even_if_it_is_missing(
+    tmp_path, monkeypatch
+):
+    """The folder of the configuration, for a recipe one in the package, is not searched."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "run.toml").write_text("")
+    config = load(tmp_path / "run.toml", ["prompt.template=none.txt"])
+    assert config.prompt.template == f"{tmp_path}/here/none.txt"
 
 
 def test_set_overrides_the_file(tmp_path):
@@ -322,6 +353,20 @@ def test_a_member_named_by_one_override_gets_options_by_the_next(tmp_path):
     assert [(member.use, member.options) for member in config.select] == [("random", {"keep_per_prompt": 2})]
     with refused(ConfigError, "--set 'seed.a=1'", 3, key="seed.a", code="config.value"):
         load(tmp_path / "run.toml", ["seed=3", "seed.a=1"])
+
+
+def test_mistakes_of_all_members_are_reported_at_once(tmp_path):
+    text = 'loss = "clp"\nselect = "pods"\n[reward]\nparts = [{use = "r1_zer"}, {use = "boxd"}]\n'
+    text += '[advantage]\nuse = "grpo"\nepss = 1\n[allocate]\nuse = "gvm"\nalfa = 1\n'
+    text += '[task]\nuse = "arithmetic"\nsizes = 2\n'
+    with pytest.raises(ConfigError) as caught:
+        resolve_file(write(tmp_path, text), ["weighting=tokens"])
+    keys = [part.key for part in caught.value.parts]
+    assert keys == [
+        "task.sizes", "reward", "reward", "select", "advantage.epss", "allocate.alfa", "weighting", "loss"
+    ]  # fmt: skip
+    assert len(str(caught.value).splitlines()) == 8
+    assert [line for line in str(caught.value).splitlines() if "run.toml" not in line and "--set" not in line] == []
 
 
 @pytest.mark.parametrize(

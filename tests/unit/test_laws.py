@@ -39,6 +39,7 @@ WORDS = [
     "ranks",
     "families",
     "user_code",
+    "other_names",
     "registry",
     "options",
     "config",

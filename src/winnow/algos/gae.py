@@ -26,12 +26,7 @@ PerToken = tuple[FloatArray, ...]  # N x [L]
 TINY = 1e-8  # added to a standard deviation, against division by 0
 
 
-@register(
-    "advantage",
-    baseline="values",
-    needs=("values", "token_rewards"),
-    instead_of={"ppo": "PPO's, with a [critic], which is the value model (docs/ppo.md)"},
-)
+@register("advantage", baseline="values", needs=("values", "token_rewards"))
 def gae(
     groups: Sequence[Group],
     *,

@@ -19,14 +19,16 @@ def reward_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] |
     each = [of for of in rewards if len(of)]
     if not each:
         return {}
-    every = np.concatenate(each)
+    every, means = np.concatenate(each), np.array([of.sum() / len(of) for of in each])
     metrics = {
         "reward/mean": float(every.mean()),
         "reward/std": float(every.std()),
         "reward/min": float(every.min()),
         "reward/max": float(every.max()),
-        "reward/mean_of_prompts": float(np.mean([of.sum() / len(of) for of in each])),
+        "reward/mean_of_prompts": float(means.mean()),
     }
+    if len(means) > 1:  # the rollouts of a prompt are alike, so that prompts are the independent draws
+        metrics["reward/mean_of_prompts_sem"] = float(means.std(ddof=1) / np.sqrt(len(means)))
     if correct is not None:
         metrics["reward/accuracy"] = float(np.concatenate(correct).mean())
         metrics["reward/accuracy_of_prompts"] = float(np.mean([of.sum() / len(of) for of in correct if len(of)]))

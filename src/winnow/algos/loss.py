@@ -32,17 +32,7 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
     return -mb.advantages * out.logprobs, {}
 
 
-@register(
-    "loss",
-    policy_gradient=True,
-    aliases={"grpo_clip": {}},
-    instead_of={
-        "ppo": "PPO's clipped policy loss, with advantage = 'gae' and a [critic], which is the value model",
-        "grpo": "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`",
-        "dr_grpo": "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'",
-        "dapo": "DAPO's, with clip_high = 0.28 and weighting = 'token'",
-    },
-)
+@register("loss", policy_gradient=True, aliases={"grpo_clip": {}})
 def clip(
     out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 0.2, clip_high: Width = 0.2, dual: Dual | None = None
 ) -> Loss:

@@ -47,11 +47,7 @@ def keep_all(group: Group, rng: Rng) -> BoolArray:
     return np.ones(len(group.rollouts), dtype=np.bool_)
 
 
-@register(
-    "selector",
-    size="varies",
-    instead_of={"mask_truncated_completions": "TRL's option of this name; advantage.statistics = 'group' goes with it"},
-)
+@register("selector", size="varies")
 def finished(group: Group, rng: Rng) -> BoolArray:
     """Rollouts that ended by themselves, without those cut off at max_new_tokens; possibly none.
 

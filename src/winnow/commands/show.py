@@ -9,6 +9,7 @@ import heapq
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,12 @@ def show(
     step: Annotated[
         int | None, typer.Option(min=0, help="Default: the last step; all steps with --failed or --prompt.")
     ] = None,
-    worst: Annotated[int | None, typer.Option(min=1, help="The prompts with the lowest mean reward.")] = None,
-    best: Annotated[int | None, typer.Option(min=1, help="The prompts with the highest mean reward.")] = None,
+    worst: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The N prompts with the lowest mean reward.")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The N prompts with the highest mean reward.")
+    ] = None,
     dropped: Annotated[bool, typer.Option("--dropped", help="Rollouts not trained on.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Rollouts whose verifier failed.")] = False,
     prompt: Annotated[str | None, typer.Option(metavar="ID", help="A prompt, by the beginning of its id.")] = None,
@@ -109,8 +114,10 @@ def format_rollouts(path: Path, choice: Choice) -> Iterator[str]:
     written, unknown = written_by(path) if choice.tokens else (None, "")
     for note in (*log_notes(path), *[unknown] * bool(unknown)):
         yield wrap(f"note: {note}") + "\n"
-    empty = True
-    for group in _ranked(_chosen(files, choice), choice):
+    empty, (groups, ranking) = True, _ranked(_chosen(files, choice), choice)
+    for group in groups:
+        if empty and ranking:
+            yield f"{ranking}\n"
         empty = False
         yield _block(group, choice, written)
     if empty:
@@ -141,13 +148,27 @@ def _groups(file: StepFile) -> Iterator[_Group]:
         first += len(group.rows)
 
 
-def _ranked(groups: Iterable[_Group], choice: Choice) -> Iterable[_Group]:
-    """Only the worst or best groups where the choice limits them; a group without any verdict is neither."""
+def _ranked(groups: Iterable[_Group], choice: Choice) -> tuple[Iterable[_Group], str]:
+    """Only the worst or best groups where the choice limits them, and how many there were; a group without any verdict
+    is neither.
+    """
     if choice.worst is None and choice.best is None:
-        return groups
-    judged = (group for group in groups if not math.isnan(group.mean_reward))
+        return groups, ""
+    means = Counter[float]()
+
+    def judged() -> Iterator[_Group]:
+        for group in groups:
+            if not math.isnan(group.mean_reward):
+                means[group.mean_reward] += 1
+                yield group
+
     pick: Callable[..., list[_Group]] = heapq.nsmallest if choice.worst is not None else heapq.nlargest
-    return pick(choice.worst or choice.best or 0, judged, key=lambda group: group.mean_reward)
+    chosen = pick(choice.worst or choice.best or 0, judged(), key=lambda group: group.mean_reward)
+    last = chosen[-1].mean_reward if chosen else math.nan
+    equal = means[last] - sum(group.mean_reward == last for group in chosen)
+    also = f"; {equal} more have the mean of the last one" if equal else ""
+    word = "lowest" if choice.worst is not None else "highest"
+    return chosen, f"{len(chosen)} of {means.total()} prompts, with the {word} mean reward{also}"
 
 
 def _places(group: _Group, choice: Choice) -> list[int]:

@@ -152,8 +152,6 @@ def _metric_lines(measured: EvaluationResult) -> Iterator[str]:
             few = f", @{k} over the {counted:,} problems with {k} verdicts" if counted < len(measured.sampled) else ""
             numbers = ", ".join(f"@{size} {format_percent(share)}" for size, share in shares.items())
             yield f"{word:10} {numbers}{interval}{few}"
-    if not measured.maj_at and measured.pass_at:
-        yield "majority   not known: the reward returns no answers of wrong rollouts (`Outcome(answer=...)` would)"
     if measured.ties:
         yield f"ties       in {measured.ties:,} problems the right answer ties for the majority, and counts in part"
     yield f"length     {m['eval/length_mean']:.1f} tokens on average, {format_percent(m['eval/truncated'])} cut off"

@@ -22,17 +22,10 @@ from winnow.errors import ConfigError
 def resolve_device(name: str) -> torch.device:
     """The device named "cpu" or "cuda"; "auto" selects CUDA where it exists, else the CPU.
 
-    Raises ConfigError where the device does not exist, and for "mps": tokens are drawn from cumulative sums in float64,
+    Raises ConfigError where the device does not exist. "mps" is none: tokens are drawn from cumulative sums in float64,
     which it does not support.
     """
     present = {"cuda": torch.cuda.is_available(), "cpu": True}
-    if name == "mps":
-        raise ConfigError(
-            "device: 'mps' has no float64, in which winnow draws tokens",
-            remedy="use 'cpu' on this machine",
-            key="device",
-            code="config.unsupported",
-        )
     if name == "auto":
         return torch.device(next(kind for kind, exists in present.items() if exists))
     if not present.get(name, False):
@@ -47,10 +40,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def planned_device(name: str) -> torch.device:
-    """The device that a run would use. "cuda" is accepted where this machine has no GPU.
-
-    Raises ConfigError for "mps".
-    """
+    """The device that a run would use. "cuda" is accepted where this machine has no GPU."""
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
 
 

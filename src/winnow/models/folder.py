@@ -131,7 +131,9 @@ def is_hub_id(path: str) -> bool:
         return True
     hint = f" ({folder.parent} is here, and has no {folder.name})" if may_be_id else ""
     raise refused(
-        f"model.path: there is no folder {path!r}{hint}",
+        f"model.path: {path!r} is a file, and a model is a folder"
+        if os.path.isfile(folder)
+        else f"model.path: there is no folder {path!r}{hint}",
         'set it to "bundled", a model folder, or a hub id "owner/name" (`winnow fetch` downloads one into a folder)',
         "data.missing",
     )

@@ -93,7 +93,6 @@ def _check_pattern(options: Mapping[str, Any]) -> None:
     example=lambda gold: f"Answer: {gold}.",
     example_options={"pattern": r"Answer: .+\."},
     check=_check_pattern,
-    instead_of={"regex": "1 where a regular expression matches", "regexp": "1 where a regular expression matches"},
 )
 def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = False) -> Outcome:
     r"""1 where the regular expression `pattern` (Python's `re`) matches anywhere in the completion, else 0.
@@ -133,7 +132,6 @@ def length(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_
     example=lambda gold: str(gold),
     best=0.0,
     check=_check_limit,
-    instead_of={"soft_overlong_punishment": "DAPO's soft overlong punishment, with slope_tokens for its cache"},
 )
 def overlong(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_tokens: int = 256) -> Outcome:
     """0 up to limit - slope tokens, falling linearly to -1 at the limit, and -1 beyond.

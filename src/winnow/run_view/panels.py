@@ -131,18 +131,24 @@ def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations)
 
 
 def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
-    """The mean reward, with a band from the smallest to the largest reward of a step."""
+    """The mean reward. Its band is one standard error if rewards are 0 or 1, else from the smallest to the largest of a
+    step: between 0 and 1 that would be the whole panel.
+    """
     name = per_prompt_metric("reward/mean", steps)
     if not _has(steps, name):
         return []
-    band = tuple(_column(steps, "reward/min")), tuple(_column(steps, "reward/max"))
-    known = _has(steps, "reward/min") and _has(steps, "reward/max")
+    mean, low, high = (_column(steps, key) for key in (name, "reward/min", "reward/max"))
+    binary = {*low, *high} <= {0.0, 1.0}
+    if binary:
+        error = _column(steps, f"{name}_sem")
+        low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
+    known = any(not math.isnan(end) for end in low) and any(not math.isnan(end) for end in high)
     line = RunSeries(
         **_look(MEAN_REWARD),
         x=_x(steps),
-        y=tuple(_column(steps, name)),
-        band=band if known else None,
-        band_label="minimum to maximum" if known else None,
+        y=tuple(mean),
+        band=(tuple(low), tuple(high)) if known else None,
+        band_label=("± 1 s.e." if binary else "minimum to maximum") if known else None,
     )
     return [RunPanel(title="reward", y_label="reward", x_range=_steps_of(rows), series=(line,))]
 

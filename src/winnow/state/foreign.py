@@ -9,6 +9,7 @@ step 0, which other trainers call 1.
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 from winnow.errors import INTERRUPTIONS, DataError
@@ -35,6 +36,12 @@ def no_run(path: Path) -> DataError:
     """The error about a folder that is no run: what was found there, the formats that are read, and which readers could
     not be imported.
     """
+    if not os.path.lexists(path):
+        return DataError(
+            f"there is no folder {path}",
+            remedy="correct the path" if path.is_absolute() else f"correct the path, which starts from {Path.cwd()}",
+            code="data.missing",
+        )
     kinds, lost = readers()
     error = unknown(path, kinds, lambda inner: is_run(inner, kinds))
     for note in lost:

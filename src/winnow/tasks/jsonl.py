@@ -63,7 +63,7 @@ class _Fields:
         return None if self.meta is None else [*mapped, *self.meta]
 
 
-@register("task", instead_of={"parquet": "problems of your own file, which may be Parquet"})
+@register("task")
 def jsonl(
     split: str,
     *,

@@ -180,11 +180,12 @@ def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None)
 def _text(template: str, base: Path | None) -> str:
     if template in PLAIN:
         return PLAIN[template]
-    file = (base or Path()) / template
+    file = (base or Path()) / template  # of a recipe, `base` is a folder in the package: a path in --set is absolute
     if not file.is_file():
         raise ConfigError(
-            f"prompt.template: {template!r} is no template, and there is no file {file}",
-            remedy=near_miss(template, [*PLAIN, "chat"]),
+            f"prompt.template: no template is called {template!r}, and there is no file {file.absolute()}",
+            remedy=f"{near_miss(template, [*PLAIN, 'chat'])}; or write the path of your file, which starts from the "
+            f"folder of the configuration, and on the command line (--set) from the working directory",
             key="prompt.template",
             code="config.value",
         )

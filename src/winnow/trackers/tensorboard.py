@@ -50,7 +50,7 @@ class TensorBoardTracker(Tracker):
         self._writer.close()
 
 
-@register("tracker", "tensorboard", requires="tensorboard", instead_of={"tensorboardx": "the same files"})
+@register("tracker", "tensorboard", requires="tensorboard")
 def tensorboard(run: TrackedRun, *, folder: str | None = None) -> Tracker:
     """TensorBoard's event files in `folder`, by default `tensorboard` in the run folder."""
     from torch.utils.tensorboard import SummaryWriter

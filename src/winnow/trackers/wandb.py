@@ -52,7 +52,7 @@ class WandbTracker(Tracker):
         self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
-@register("tracker", "wandb", requires="wandb", instead_of={"weave": "W&B keeps rollouts as tables"})
+@register("tracker", "wandb", requires="wandb")
 def wandb(
     run: TrackedRun,
     *,

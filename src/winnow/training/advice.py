@@ -253,7 +253,7 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
             f"{longest}; remove it"
         )
     most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
-    if at_once >= 4 * most:
+    if "max_rollouts_at_once" in config.rollout.model_fields_set and at_once >= 4 * most:  # nobody chose the default
         yield (f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are sampled at once; {most} is enough")
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -21,7 +21,7 @@ from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load, located
 from winnow.core.members import Critic, Members
 from winnow.environments.judging import make_judge
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, combine_errors
 from winnow.families import (
     ADVANTAGE,
     ALLOCATOR,
@@ -57,6 +57,8 @@ from winnow.training.undeclared import check_needs
 from winnow.user_code import with_named_errors
 
 T = TypeVar("T", bound=Traits)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The engine of `auto` where a second CUDA device exists: vLLM, which uses that device alone.
 SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
@@ -79,39 +81,53 @@ def resolve_file(
 
 
 def resolve_members(config: Config, base: Path, *, recipe: str | None = None, critic: Critic | None = None) -> Members:
-    """Look up every name and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError.
+    """Look up every name and bind every option; `auto` becomes an engine, or a precision.
+
+    Raises ConfigError with the mistakes of all members, and for members that do not fit together.
 
     `recipe` is the name of the recipe that the configuration is from. `critic` is a function that returns values, in
     place of the value model of a table [critic].
     """
     config = with_engine(with_dtype(config))
-    advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
-    selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
-    loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
-    correction = _bound(CORRECTION, config.correction, base)
-    reward = reward_spec(config)
-    make_judge(reward, base=base)  # raises for a wrong reward here, and not first in a worker
+    attempt, reward = _Attempts(), reward_spec(config)
+    task = attempt(_bound, TASK, config.task, base)
+    further = tuple(attempt(_bound, TASK, each, base, "evaluate.tasks") for each in config.evaluate.tasks)
+    rewards = attempt(_rewards, config, reward, base)
+    environment = None if config.environment is None else attempt(_bound, ENVIRONMENT, config.environment, base)
+    sample, rounds = attempt(_bound, SAMPLER, config.sample, base), attempt(_bound, ROUND, config.rounds, base)
+    selectors = tuple(attempt(_bound, SELECTOR, each, base) for each in config.select)
+    advantage = attempt(_bound, ADVANTAGE, config.advantage, base)
+    allocate = attempt(_allocator, config, base, advantage)
+    cut, weighting = attempt(_bound, CUT, config.cut, base), attempt(_bound, WEIGHTING, config.weighting, base)
+    loss, terms = attempt(_bound, LOSS, config.loss, base), tuple(attempt(_bound, TERM, m, base) for m in config.terms)
+    correction = attempt(_bound, CORRECTION, config.correction, base)
+    engine = attempt(_bound, ENGINE, config.rollout.engine, base)
+    trackers = tuple(attempt(_bound, TRACKER, each, base) for each in config.track)
+    attempt.check()
+    selectors = tuple(
+        _in_chunks(bound, select_in_chunks, each.chunk) for bound, each in zip(selectors, config.select, strict=True)
+    )
     members = Members(
         config=config,
         base=base,
         recipe=recipe,
-        task=_bound(TASK, config.task, base),
-        further_tasks=tuple(_bound(TASK, task, base, key="evaluate.tasks") for task in config.evaluate.tasks),
+        task=task,
+        further_tasks=further,
         reward=reward,
-        rewards=() if config.reward is None else tuple(_reward(part, base) for part in reward.get("parts", [reward])),
-        environment=None if config.environment is None else _bound(ENVIRONMENT, config.environment, base),
-        sample=_bound(SAMPLER, config.sample, base),
-        allocate=_allocator(config, base, advantage),
-        rounds=_bound(ROUND, config.rounds, base),
-        cut=_bound(CUT, config.cut, base),
+        rewards=rewards,
+        environment=environment,
+        sample=sample,
+        allocate=allocate,
+        rounds=rounds,
+        cut=cut,
         selectors=selectors,
-        advantage=advantage,
-        weighting=_bound(WEIGHTING, config.weighting, base),
+        advantage=_in_chunks(advantage, credit_in_chunks, config.advantage.chunk),
+        weighting=weighting,
         loss=loss,
         correction=correction,
         terms=terms,
-        engine=_bound(ENGINE, config.rollout.engine, base),
-        trackers=tuple(_bound(TRACKER, tracker, base) for tracker in config.track),
+        engine=engine,
+        trackers=trackers,
         critic=None if critic is None else with_named_errors("the critic", critic, critic),
         select=chain(selectors),
         objective=_objective(config, loss, correction, terms),
@@ -259,21 +275,51 @@ def reward_spec(config: Config) -> dict[str, Any]:
     return {"parts": parts, "shaping": reward.shaping}
 
 
-def _bound(family: Family[T], member: Member, base: Path, *, key: str | None = None) -> Bound[T]:
+class _Attempts:
+    """Calls whose ConfigErrors are raised together, so that one look at a configuration finds every mistake."""
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigError] = []
+
+    def __call__(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """The result; after an error a value that nothing may read, as `check` raises before."""
+        try:
+            return call(*arguments, **named)
+        except ConfigError as error:
+            self.errors += error.parts or (error,)
+            return cast(R, None)
+
+    def check(self) -> None:
+        if self.errors:
+            raise combine_errors(self.errors)
+
+
+def _bound(family: Family[T], member: Member, base: Path, key: str | None = None) -> Bound[T]:
     key = key or family.key
     return bind(resolve_at(key, family, member.use, base=base), member.options, key=key)
+
+
+def _rewards(config: Config, reward: Mapping[str, Any], base: Path) -> tuple[Bound[RewardTraits], ...]:
+    """The parts of the reward; none for an environment. Raises for a wrong one here, and not first in a worker."""
+    parts = () if config.reward is None else reward.get("parts", [reward])
+    attempt = _Attempts()
+    bound = tuple(attempt(_reward, part, base) for part in parts)
+    attempt.check()
+    make_judge(reward, base=base)
+    return bound
 
 
 def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
     return bind(resolve_at(REWARD.key, REWARD, part["use"], base=base), part["options"], key=REWARD.key)
 
 
-def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
+def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits] | None) -> Bound[AllocatorTraits]:
     """The allocator. Under a group baseline its `minimum` is at least 2 by default, as a single rollout has the
-    advantage 0.
+    advantage 0. An advantage with a mistake is None.
     """
     entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
-    pairs = {"minimum": 2} if advantage.traits.baseline == "group" and entry.defaults.get("minimum", 2) < 2 else {}
+    group = advantage is not None and advantage.traits.baseline == "group"
+    pairs = {"minimum": 2} if group and entry.defaults.get("minimum", 2) < 2 else {}
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
 
 

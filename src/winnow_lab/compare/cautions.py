@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,22 @@ def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> I
         yield from _not_one_configuration(group)
     yield from _unlike_evaluations(groups)
     yield from _unlike_inputs(runs)
+    yield from merged(note for run in runs for note in _unfinished(run))
     for run in runs:
-        yield from _unfinished(run)
         yield from _changed(run)
     if seconds_measured:
         yield from _unlike_machines(groups)
+    yield from merged(note for group in groups for note in _one_seed(group))
     for group in groups:
-        yield from _one_seed(group)
         yield from _lacking(group)
+
+
+def merged(notes: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Notes of (subject, text) as sentences, one for each text, with all its subjects."""
+    subjects: dict[str, list[str]] = {}
+    for subject, text in notes:
+        subjects.setdefault(text, []).append(subject)
+    yield from (f"{', '.join(of)}: {text}" for text, of in subjects.items())
 
 
 def _not_one_configuration(group: SeedGroup) -> Iterator[str]:
@@ -65,10 +73,10 @@ def _unlike_inputs(runs: Sequence[ReadRun]) -> Iterator[str]:
                 yield f"{path[0]}: the contents of {path[-1]} differ between {run.path} and {first.path}"
 
 
-def _unfinished(run: ReadRun) -> Iterator[str]:
+def _unfinished(run: ReadRun) -> Iterator[tuple[str, str]]:
     steps = run.config.get("steps")
     if isinstance(steps, int) and run.done < steps and not run.config.get("max_hours"):
-        yield f"{run.path} has finished {run.done} of {steps} steps: it is still running, or was interrupted"
+        yield f"{run.path} ({run.done} of {steps} steps)", "unfinished, still running or interrupted"
 
 
 def _changed(run: ReadRun) -> Iterator[str]:
@@ -87,9 +95,9 @@ def _unlike_machines(groups: Sequence[SeedGroup]) -> Iterator[str]:
             yield f"seconds were measured on different machines: {_values(what, values)}"
 
 
-def _one_seed(group: SeedGroup) -> Iterator[str]:
+def _one_seed(group: SeedGroup) -> Iterator[tuple[str, str]]:
     if group.seeds == 1:
-        yield f"{group.label}: one seed, so the variation between seeds is not known"
+        yield group.label, "one seed, so the variation between seeds is not known"
 
 
 def _lacking(group: SeedGroup) -> Iterator[str]:
@@ -129,10 +137,8 @@ def time_cautions(
         return
     if plateau.level is None:
         yield f"{baseline}: its plateau is {plateau.value:.3g}, so there is no level above 0 and no speed-up"
-    for label, seeds in times.items():
-        yield from _unreached(label, seeds)
-        yield from _at_last(label, seeds)
-        yield from _soon(label, seeds)
+    for note in (_unreached, _at_last, _soon):
+        yield from merged(one for label, seeds in times.items() for one in note(label, seeds))
     if plateau.still_rising:
         yield _rising(baseline, plateau)
     if plateau.unstable:
@@ -149,9 +155,8 @@ def _rising(baseline: str, plateau: Plateau) -> str:
     scale, unit = (100.0, " points") if plateau.share else (1.0, "")
     gain, bound, most = (f"{scale * number:.3g}" for number in (plateau.gain, plateau.bound, plateau.most_gain))
     return (
-        f"{baseline}: still rising, as far as its runs show; over the last third of its evaluations it gains "
-        f"{gain}{unit}, with a 95% upper bound of {bound}, where {most} is the most for a plateau; train longer, or "
-        f"with more seeds"
+        f"{baseline}: still rising by {gain}{unit} over the last third of its evaluations (95% upper bound {bound}, "
+        f"and at most {most} at a plateau); train longer, or with more seeds"
     )
 
 
@@ -189,39 +194,38 @@ def _steps(curve: Curve, measure: str) -> set[float]:
     return set(curve.x["steps"][np.isfinite(curve.y[measure])].tolist())
 
 
-def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
-    never = [seed for seed in seeds if seed.ending == "never"]
-    if never:
+def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
+    if never := [seed for seed in seeds if seed.ending == "never"]:
         yield (
-            f"{label}: {len(never)} of {len(seeds)} seeds never reached the level{_named(never)}, so the speed-up has "
-            f"no interval, and at most a bound"
+            _subject(label, never, seeds),
+            "never reached the level, so the speed-up has no interval, and at most a bound",
         )
-    early = [seed for seed in seeds if seed.ending == "at the first"]
-    if early:
+    if early := [seed for seed in seeds if seed.ending == "at the first"]:
         yield (
-            f"{label}: {len(early)} of {len(seeds)} seeds are above the level at their first evaluation"
-            f"{_named(early)}, so their time to it is not known; evaluate before and early in training"
+            _subject(label, early, seeds),
+            "above the level at their first evaluation, so their time to it is not known; evaluate earlier",
         )
 
 
-def _at_last(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
-    late = [seed for seed in seeds if seed.at_last]
-    if late:
+def _at_last(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
+    if late := [seed for seed in seeds if seed.at_last]:
         yield (
-            f"{label}: {len(late)} of {len(seeds)} seeds first reach the level at their last evaluation{_named(late)}; "
-            f"no later one confirms it, and longer runs may give another speed-up"
+            _subject(label, late, seeds),
+            "first reach the level at their last evaluation; longer runs may give another speed-up",
         )
 
 
-def _soon(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
+def _soon(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
     places = [seed.evaluations for seed in seeds if seed.reached]
     if places and (mean := float(np.mean(places))) < FEW:
         yield (
-            f"{label}: reaches the level {mean:.1f} evaluations after its first one, on average; with fewer than {FEW} "
-            f"a speed-up is biased towards 1: evaluate more often"
+            f"{label} ({mean:.1f})",
+            f"evaluations up to the level, on average; with fewer than {FEW} a speed-up is biased towards 1",
         )
 
 
-def _named(seeds: Sequence[SeedTime]) -> str:
-    names = [seed.seed for seed in seeds if seed.seed is not None]
-    return f" ({', '.join(names[:5])}{', ...' * (len(names) > 5)})" if names else ""
+def _subject(label: str, some: Sequence[SeedTime], seeds: Sequence[SeedTime]) -> str:
+    """ "GRPO (2 of 3 seeds: 0, 1)"."""
+    names = [seed.seed for seed in some if seed.seed is not None]
+    named = f": {', '.join(names[:5])}{', ...' * (len(names) > 5)}" if names else ""
+    return f"{label} ({len(some)} of {len(seeds)} seeds{named})"

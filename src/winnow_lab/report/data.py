@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -130,6 +131,15 @@ class ReportedRun:
         rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
         rollouts = {"included": 0, "why": "" if steps else _none(self.path), "notes": self._notes(manifest)}
         return with_list(self._fields(rows, manifest, steps, rollouts, {}), "groups", [])
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Name, time and size of all that is directly in the folder: a step of a run in progress changes some of it."""
+        try:
+            with os.scandir(self.path) as entries:
+                found = [(entry.name, entry.stat()) for entry in entries]
+        except OSError:
+            return []
+        return sorted((name, about.st_mtime_ns, about.st_size) for name, about in found)
 
     def step(self, step: int) -> Iterator[str]:
         """The groups of a step as JSON, one by one. Raises DataError if the step is not logged."""

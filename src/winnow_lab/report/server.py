@@ -4,12 +4,13 @@ The server binds to the loopback address 127.0.0.1, which cannot be configured. 
 too, so every path begins with a random secret, new for each server and part of the printed URL. Pages of other sites
 do not have the secret. Also, a request is refused unless its Host is this server's (DNS rebinding gives another name)
 and its Origin and Sec-Fetch-Site, where present, are this page's. No part of a request is used as a file's path: a
-request is for the page, or for a step of a run by two numbers.
+request is for the page, for the data of the page alone, or for a step of a run by two numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import itertools
 import re
@@ -123,12 +124,20 @@ class ReportServer(ThreadingHTTPServer):
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)
 
-    def page(self) -> tuple[str, str]:
-        """The page and its content security policy. Raises WinnowError where a run cannot be read."""
+    def data(self) -> str:
+        """The page's data, without rollouts. Raises WinnowError where a run cannot be read."""
         with self.reading:
             runs = [run.served() for run in self.runs]
-        data = report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
-        page = assemble(data, title=title_of(self.runs), served=True)
+        return report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
+
+    def revision(self) -> str:
+        """An entity tag of the runs' files, which changes with them: no file is read for it."""
+        seen = [(str(run.path), run.files()) for run in self.runs]
+        return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:32]}"'
+
+    def page(self) -> tuple[str, str]:
+        """The page and its content security policy. Raises WinnowError where a run cannot be read."""
+        page = assemble(self.data(), title=title_of(self.runs), served=True)
         return page.text, f"{page.policy}; frame-ancestors 'none'"
 
     def step(self, run: int, step: int) -> Iterator[str]:
@@ -175,10 +184,15 @@ class _Request(BaseHTTPRequestHandler):
         if not hmac.compare_digest(root.encode("latin-1", "replace"), f"/{self.server.secret}".encode()):
             return self.send_error(HTTPStatus.NOT_FOUND)
         step = _STEP.fullmatch(path)
-        if path != "/" and not step:
+        if path not in ("/", "/data") and not step:
             return self.send_error(HTTPStatus.NOT_FOUND)
+        tag = self.server.revision() if path == "/data" else None
+        if tag is not None and self.headers.get("If-None-Match") == tag:
+            return self._answer("application/json", NOTHING, [], HTTPStatus.NOT_MODIFIED, tag)
         try:
-            if step:
+            if path == "/data":
+                kind, policy, parts = "application/json", NOTHING, iter([self.server.data()])
+            elif step:
                 parts = self.server.step(int(step[1]), int(step[2]))
                 first = next(parts)  # raises for an unknown step, before the answer's status is sent
                 kind, policy, parts = "application/json", NOTHING, itertools.chain([first], parts)
@@ -191,7 +205,7 @@ class _Request(BaseHTTPRequestHandler):
             self._answer_text(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(repr(error)))
             raise
         # Outside the try: after an error in a later part, a second answer would be inside the first one.
-        return self._answer(kind, policy, parts)
+        return self._answer(kind, policy, parts, tag=tag)
 
     do_HEAD = do_GET
 
@@ -215,10 +229,19 @@ class _Request(BaseHTTPRequestHandler):
     def _answer_text(self, status: HTTPStatus, text: str) -> None:
         self._answer("text/plain", NOTHING, [f"{text}\n"], status)
 
-    def _answer(self, kind: str, policy: str, parts: Iterable[str], status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _answer(
+        self,
+        kind: str,
+        policy: str,
+        parts: Iterable[str],
+        status: HTTPStatus = HTTPStatus.OK,
+        tag: str | None = None,
+    ) -> None:
         self.close_connection = True
         self.send_response_only(status)
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Security-Policy": policy, **HEADERS}
+        if tag is not None:
+            headers["ETag"] = tag
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = "GET, HEAD"
         for name, value in headers.items():

@@ -17,6 +17,7 @@ def test_rewards_are_averaged_over_rollouts_and_over_prompts_with_a_verdict():
     assert (found["reward/min"], found["reward/max"]) == (0.0, 2.0)
     assert found["reward/mean"] == pytest.approx(6 / 7)
     assert found["reward/std"] == pytest.approx((7.5 / 7 - (6 / 7) ** 2) ** 0.5)
+    assert found["reward/mean_of_prompts_sem"] == pytest.approx(1 / 6)  # the means 1, 1/2, 1: s = sqrt(1/12), / sqrt(3)
     assert found["reward/mean_of_prompts"] == pytest.approx((1.0 + 0.5 + 1.0) / 3)
     assert found["reward/accuracy"] == pytest.approx(4 / 7)
     assert found["reward/accuracy_of_prompts"] == pytest.approx((0.75 + 0.0 + 1.0) / 3)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import torch
 
 from refusals import refused
+from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.models.device import describe_gpu, driver_version, resolve_device
 
@@ -21,8 +24,14 @@ def test_a_missing_device_is_refused() -> None:
             resolve_device("cuda")
 
 
-def test_mps_is_refused_with_the_reason() -> None:
-    with refused(ConfigError, "'mps'", "float64", "'cpu'", key="device", code="config.unsupported"):
+def test_mps_is_not_offered_and_the_remedy_works() -> None:
+    """It has no float64, in which tokens are drawn."""
+    with refused(ConfigError, "'mps'", key="device", code="config.value") as caught:
+        validate({"device": "mps"})
+    for offered in re.findall(r"'(\w+)'", caught.value.remedy):
+        assert validate({"device": offered}).device == offered
+    assert "'cpu'" in caught.value.remedy
+    with refused(ConfigError, "'mps'", "'cpu'", key="device", code="config.unsupported"):
         resolve_device("mps")
 
 

@@ -75,6 +75,18 @@ def test_accuracy_comes_first_and_panels_without_data_are_omitted(rows, figure):
     assert len([axes for axes in draw(bare, title="toy").axes if axes.get_title()]) == 5
 
 
+def test_a_reward_of_0_and_1_has_a_band_of_one_standard_error():
+    ends = {"reward/min": 0.0, "reward/max": 1.0}
+    of_prompts = {"reward/mean_of_prompts": 0.5, "reward/mean_of_prompts_sem": 0.125, "reward/accuracy_of_prompts": 0.5}
+    rows = [{"step": i, **metrics(i, **ends, **of_prompts)} for i in range(2)]
+    (line,) = next(one for one in panels(rows) if one.title == "reward").series
+    assert (line.band, line.band_label) == (((0.375, 0.375), (0.625, 0.625)), "± 1 s.e.")
+    (older,) = next(
+        one for one in panels([{"step": i, **metrics(i, **ends)} for i in range(2)]) if one.title == "reward"
+    ).series
+    assert (older.band, older.band_label) == (None, None)  # a log that does not have it
+
+
 def test_the_reward_has_a_band_from_its_smallest_to_its_largest_value():
     rows = [{"step": i, **metrics(i, **{"reward/min": -1.0 - i, "reward/max": 2.0 + i})} for i in range(3)]
     (reward,) = (one for one in panels(rows) if one.title == "reward")

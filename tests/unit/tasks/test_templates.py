@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,13 @@ def test_a_file_needs_one_place_for_the_question(tmp_path: Path, text: str) -> N
         render(problems("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
 
 
-def test_a_template_that_does_not_exist() -> None:
-    with refused(ConfigError, "'r1_zer'", "'r1_zero'", key="prompt.template", code="config.value"):
-        render(problems("x"), qwen(), template="r1_zer", max_prompt_tokens=99)
+def test_a_template_that_does_not_exist(tmp_path: Path) -> None:
+    """Its name, the file that was sought, and a template that works."""
+    sought = tmp_path / "r1_zer"
+    with refused(ConfigError, "'r1_zer'", sought, key="prompt.template", code="config.value") as caught:
+        render(problems("x"), qwen(), template="r1_zer", max_prompt_tokens=99, base=tmp_path)
+    (meant,) = re.findall("'(.*?)'", caught.value.remedy)
+    assert render(problems("x"), qwen(), template=meant, max_prompt_tokens=999, base=tmp_path).prompts
 
 
 def test_chat_without_a_chat_template() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import winnow_lab.push
 from refusals import refused
 from synthetic_run import write_run
 from winnow.config import dump
@@ -72,6 +73,14 @@ def hub(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Hub:
     return stand_in
 
 
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the models in the hub's cache."""
+    ids: list[str] = []
+    monkeypatch.setattr(winnow_lab.push, "cached_folder", lambda name: Path(name) if name in ids else None)
+    return ids
+
+
 def test_the_model_and_its_card_are_published_without_the_state_of_training(tmp_path: Path, hub: Hub) -> None:
     push(checkpoint(tmp_path / "run"), "me/adder", private=True)
     assert set(hub.repos["me/adder"]) == {"README.md", "config.json", "model.safetensors"}
@@ -94,7 +103,8 @@ def test_what_the_hub_refuses_is_one_message(tmp_path: Path, hub: Hub) -> None:
         publish(checkpoint(tmp_path / "run"), "me/adder", "card", private=False, update=False)
 
 
-def test_the_card_states_task_accuracy_budget_and_no_path_of_the_machine(tmp_path: Path) -> None:
+def test_the_card_states_task_accuracy_budget_and_no_path_of_the_machine(tmp_path: Path, cache: list[str]) -> None:
+    cache.append("Qwen/Qwen2.5-0.5B")
     card = card_of(checkpoint(tmp_path / "run"), "me/adder")
     head = card.split("---\n")[1]
     assert 'base_model: "Qwen/Qwen2.5-0.5B"' in head
@@ -117,8 +127,16 @@ def test_the_card_of_an_earlier_checkpoint_has_nothing_of_later_steps(tmp_path: 
     assert re.search(r"budget +5 steps, 5 updates, 80 rollouts", card)
 
 
-def test_a_base_model_in_a_folder_is_not_named_as_one_of_the_hub(tmp_path: Path) -> None:
-    card = card_of(checkpoint(tmp_path / "run", model={"path": "bundled"}), "me/adder")
+@pytest.mark.parametrize("base", ["bundled", "a/b", "owner/name"])
+def test_a_base_model_in_a_folder_is_not_named_as_one_of_the_hub(
+    tmp_path: Path, cache: list[str], monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    """`a/b` was a folder where the run was started; `owner/name` is one here, and in the cache too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    (tmp_path / "a").mkdir()  # a folder that the first part names is no error
+    cache.append("owner/name")
+    card = card_of(checkpoint(tmp_path / "run", model={"path": base}), "me/adder")
     assert "base_model" not in card
 
 

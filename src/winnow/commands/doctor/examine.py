@@ -75,9 +75,12 @@ def _sandbox(report: _Sections) -> Remedies:
 
 
 def _room(report: _Sections) -> Remedies:
+    full: dict[Any, list[str]] = {}  # folders by their file system
     for name, place in report["disks"].items():
         if isinstance(place, Mapping) and place["free_bytes"] < LITTLE_ROOM and name != "temporary":
-            yield "store checkpoints and models of more than 1B parameters", f"free disk space in {place['path']}"
+            full.setdefault(place["file_system"], []).append(place["path"])
+    for folders in full.values():
+        yield "store checkpoints and models of more than 1B parameters", f"free disk space in {' and '.join(folders)}"
 
 
 def _network(report: _Sections) -> Remedies:

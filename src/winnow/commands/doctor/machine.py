@@ -103,9 +103,10 @@ def of_disks() -> dict[str, Any]:
 
 
 def free_space(path: Path) -> dict[str, Any]:
-    """Free bytes of the folder, or of the nearest existing folder above it."""
+    """Free bytes and the file system of the folder, or of the nearest existing folder above it."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    return {"path": str(path.absolute()), "free_bytes": shutil.disk_usage(existing).free}
+    free, system = shutil.disk_usage(existing).free, existing.stat().st_dev
+    return {"path": str(path.absolute()), "free_bytes": free, "file_system": system}
 
 
 def _output(command: list[str]) -> str:

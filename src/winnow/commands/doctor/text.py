@@ -74,8 +74,13 @@ def _cuda(c: Section) -> Iterator[str]:
 
 
 def _disks(d: Section) -> Iterator[str]:
+    """A line for each file system, with the folders on it."""
+    systems: dict[Any, list[str]] = {}
     for name, place in d.items():
-        yield f"{name.replace('_', ' ')} {place['path']}: {_size(place['free_bytes'])} free"
+        systems.setdefault(place["file_system"], []).append(f"{name.replace('_', ' ')} {place['path']}")
+    for system, folders in systems.items():
+        free = next(place["free_bytes"] for place in d.values() if place["file_system"] == system)
+        yield f"{_size(free)} free: {', '.join(folders)}"
 
 
 def _network(n: Section) -> Iterator[str]:

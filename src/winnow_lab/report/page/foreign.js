@@ -47,7 +47,7 @@
     const matches = [];
     if (!pattern) return matches;
     for (const match of text.matchAll(pattern)) {
-      if (!match[0]) break;
+      if (!match[0]) continue; // a regular expression may match nothing
       matches.push([match.index, match.index + match[0].length]);
       if (matches.length >= most) break;
     }

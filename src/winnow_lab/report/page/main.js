@@ -73,6 +73,17 @@
   show(document.getElementById('foot'), `winnow ${foreign.line(String(model.data.winnow ?? ''), 40)}${model.data.made ? ` · ${foreign.line(String(model.data.made), 40)}` : ''} · charts: uPlot (MIT)`);
   document.body.append(keys.help);
 
+  const status = h('span', { role: 'status' });
+  document.getElementById('foot').append(' ', status);
+
+  /** Make the views again from newer data; the rollouts list what it has by itself. */
+  function redraw() {
+    const from = window.scrollY;
+    for (const view of place.VIEWS) if (view !== 'rollouts') delete views[view];
+    update(place.get(), {}, true);
+    window.scrollTo(0, from);
+  }
+
   function update(at, before, again) {
     const made = at.view in views;
     views[at.view] ??= makers[at.view]();
@@ -88,4 +99,5 @@
   theme.start();
   place.listen(update);
   place.start();
+  winnow.main = { redraw, say: (text) => { status.textContent = text; } };
 })();

@@ -2,8 +2,9 @@
 /** Every metric of the log with its meaning; choosing one draws it, for all runs. The view opens with the mean reward. */
 (() => {
   const { h, svg, show } = winnow.dom;
-  const { short, known, count } = winnow.numbers;
-  const { model, place, chart, curves, foreign } = winnow;
+  const { short, count } = winnow.numbers;
+  const { model, place, chart, curves, axes, foreign } = winnow;
+  const { column } = axes;
 
   const FIRST = 'reward/mean'; // what is drawn until somebody chooses
   const NOTHING = '-'; // no metric is called that: every choice was taken back
@@ -12,14 +13,6 @@
     const all = new Set(model.runs.flatMap((run) => Object.keys(run.metrics?.columns ?? {})));
     return [...(all.delete(FIRST) ? [FIRST] : []), ...all];
   };
-
-  /** {x, y} of a metric in a run: the rows that have it. */
-  function column(run, name) {
-    const { steps = [], columns = {} } = run.metrics ?? {};
-    const { at = [], y = [] } = Object.hasOwn(columns, name) ? columns[name] : {};
-    const kept = y.map((value, i) => [steps[at ? at[i] : i], value]).filter(([, value]) => known(value));
-    return { x: kept.map(([step]) => step), y: kept.map(([, value]) => value) };
-  }
 
   function spark(all) {
     const [low, high] = chart.extent(all.map((c) => ({ ...c, axis: 1 })), 1);
@@ -37,18 +30,12 @@
 
   function spec(name, off) {
     const lines = model.runs.map((run, i) => ({ ...column(run, name), label: model.several ? curves.name(i) : name, colour: curves.hue(i), dash: 'solid', axis: 1, run: i })).filter((line) => !off.has(line.run) && line.x.length);
-    return { title: foreign.line(name, 120), note: meaning(name), x_label: curves.STEPS, link: curves.toRollouts, y_label: '', percent: false, lines };
-  }
-
-  function dot(run) {
-    const own = h('span', { class: 'dot', 'aria-hidden': 'true' });
-    own.style.background = `var(--${curves.hue(run)})`;
-    return own;
+    return { title: foreign.line(name, 120), note: meaning(name), x_label: axes.STEPS, link: curves.toRollouts, y_label: '', percent: false, lines };
   }
 
   function row(name) {
     const all = model.runs.map((run) => column(run, name));
-    const cell = (f) => h('td', {}, all.map((c, i) => h('div', {}, model.several ? dot(i) : null, c.y.length ? f(c.y) : '–', model.several ? h('span', { class: 'unseen' }, ` in ${curves.name(i)}`) : null)));
+    const cell = (f) => h('td', {}, all.map((c, i) => h('div', {}, model.several ? curves.dot(i) : null, c.y.length ? f(c.y) : '–', model.several ? h('span', { class: 'unseen' }, ` in ${curves.name(i)}`) : null)));
     const box = h('input', { type: 'checkbox', 'data-metric': name, 'aria-label': `draw ${foreign.line(name, 120)}`, on: { change: () => {
       const on = chosen(place.get());
       if (!on.delete(name)) on.add(name);
@@ -65,16 +52,19 @@
     const body = h('tbody');
     const counter = h('p', { class: 'note', role: 'status' });
     const find = h('input', { type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric by name or meaning', spellcheck: 'false', on: { input: () => sift() } });
-    const element = h('section', { 'aria-labelledby': 'title-metrics', class: 'metrics' }, h('h2', { id: 'title-metrics' }, 'Metrics'), curves.toggles(), grid, h('div', { class: 'tools' }, find, counter),
+    const regular = winnow.filters.expressions(find, () => sift());
+    const look = axes.controls();
+    const element = h('section', { 'aria-labelledby': 'title-metrics', class: 'metrics' }, h('h2', { id: 'title-metrics' }, 'Metrics'), curves.toggles(), look.element, grid, h('div', { class: 'tools' }, find, regular.element, counter),
       h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': 'metrics' }, h('table', {}, h('caption', { class: 'unseen' }, 'metrics of the log'),
         h('thead', {}, h('tr', {}, ['draw', 'metric', 'course', 'first', 'last', 'least', 'most'].map((head) => h('th', { scope: 'col' }, head)))), body)));
     let drawn = null;
 
     function sift() {
-      const sought = find.value.toLowerCase();
+      const sought = winnow.filters.pattern(find.value, regular.box.checked);
+      regular.mark(regular.box.checked);
       let seen = 0;
       for (const tr of body.children) {
-        tr.hidden = !tr.querySelector('th').textContent.toLowerCase().includes(sought);
+        tr.hidden = sought !== null && tr.querySelector('th').textContent.search(sought) < 0;
         seen += tr.hidden ? 0 : 1;
       }
       counter.textContent = count(seen, 'metric');
@@ -82,19 +72,21 @@
 
     function update(at) {
       if (!body.firstChild) { show(body, names().map(row)); sift(); }
-      if (`${at.metric} ${at.hide}` === drawn) return;
-      drawn = `${at.metric} ${at.hide}`;
+      look.update(at);
+      const now = [at.metric, at.hide, axes.key(at)].join(' ');
+      if (now === drawn) return;
+      drawn = now;
       const on = chosen(at);
       const off = curves.hidden(at);
       element.querySelectorAll('[data-run]').forEach((box) => box.setAttribute('aria-pressed', String(!off.has(Number(box.dataset.run)))));
       body.querySelectorAll('[data-metric]').forEach((box) => { box.checked = on.has(box.dataset.metric); });
-      show(grid, on.size ? [...on].map((name) => chart.make(spec(name, off))) : h('p', { class: 'nothing' }, 'Choose metrics below to draw them here.'));
+      show(grid, on.size ? [...on].map((name) => chart.make(axes.chosen(spec(name, off), at))) : h('p', { class: 'nothing' }, 'Choose metrics below to draw them here.'));
     }
 
     return { element, update };
   }
 
-  winnow.metrics = { make, column };
+  winnow.metrics = { make };
 })();
 
 /** The resolved configurations, one column a run; keys in which runs differ are marked. */

@@ -141,6 +141,19 @@
     return [...groups.values()];
   }
 
+  /** Take the newer data of the same runs, whose rollouts stay. Returns whether anything differs. */
+  function replace(fresh) {
+    let changed = false;
+    fresh.slice(0, runs.length).forEach((run, i) => {
+      const { groups, ...own } = run;
+      const { groups: kept, ...before } = runs[i];
+      if (JSON.stringify(own) === JSON.stringify(before)) return;
+      runs[i] = { ...own, groups: kept };
+      changed = true;
+    });
+    return changed;
+  }
+
   runs.forEach((run, i) => take(i, run.groups ?? []));
-  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, has, load, textOf, advantageOf, asText, frame, ownPrompt, elsewhere, several: runs.length > 1 };
+  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, has, load, replace, textOf, advantageOf, asText, frame, ownPrompt, elsewhere, several: runs.length > 1 };
 })();

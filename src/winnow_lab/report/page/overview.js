@@ -215,8 +215,9 @@
 
   function make() {
     const drawn = curves.section();
-    const element = h('div', { class: 'overview' }, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
-    return { element, update: (at) => drawn.update(at) };
+    const runs = winnow.runs.section();
+    const element = h('div', { class: 'overview' }, runs?.element, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
+    return { element, update: (at) => { runs?.update(at); drawn.update(at); } };
   }
 
   winnow.overview = { make };

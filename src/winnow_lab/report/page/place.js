@@ -6,7 +6,7 @@
 (() => {
   const VIEWS = ['overview', 'rollouts', 'metrics', 'configuration'];
   const KEYS = ['run', 'step', 'verdict', 'kept', 'trained', 'reason', 'end', 'rmin', 'rmax', 'lmin', 'lmax', 'q', 'sort',
-    'at', 'read', 'mode', 'other', 'shade', 'figures', 'metric', 'hide'];
+    're', 'at', 'read', 'mode', 'other', 'shade', 'figures', 'metric', 'hide', 'x', 'smooth', 'log', 'by'];
   const listeners = [];
   let later = null;
   let now = read();

@@ -36,9 +36,9 @@ WHOLE = {
         "cards": cards(CARDS),
     },
     "disks": {
-        "working_directory": {"path": "/work", "free_bytes": 2**30},
-        "huggingface_cache": {"path": "~/.cache/huggingface", "free_bytes": 900 * 2**30},
-        "temporary": {"path": "/tmp", "free_bytes": 2**30},
+        "working_directory": {"path": "/work", "free_bytes": 2**30, "file_system": 1},
+        "huggingface_cache": {"path": "~/.cache/huggingface", "free_bytes": 900 * 2**30, "file_system": 2},
+        "temporary": {"path": "/tmp", "free_bytes": 2**30, "file_system": 1},
     },
     "network": {"proxies": ["HTTPS_PROXY"], "offline": ["HF_HUB_OFFLINE"], "HF_ENDPOINT": True, "hub": None},
     "sandbox": {
@@ -91,7 +91,7 @@ BARE = WHOLE | {
         "nccl": None,
         "cards": [],
     },
-    "disks": {"temporary": {"path": "/tmp", "free_bytes": 2**30}},
+    "disks": {"temporary": {"path": "/tmp", "free_bytes": 2**30, "file_system": 1}},
     "network": {
         "proxies": [],
         "offline": [],

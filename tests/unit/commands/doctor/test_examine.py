@@ -285,7 +285,19 @@ def test_a_failed_section_lacks_nothing():
         (cuda(CARD, CARD, visible=1), ("--ranks N", "CUDA_VISIBLE_DEVICES")),
         (cuda(CARD, {"index": 1, "name": "T4", "bfloat16": False}), ("bfloat16", "card 1", "T4", "float32")),
         ({"sandbox": {"complaint": "no landlock"}}, ("no landlock",)),
-        ({"disks": {"working_directory": {"path": "/here", "free_bytes": 20 * 2**30 - 1}}}, ("/here",)),
+        (
+            {"disks": {"working_directory": {"path": "/here", "free_bytes": 20 * 2**30 - 1, "file_system": 1}}},
+            ("/here",),
+        ),
+        (  # two folders of one full disk are one thing to do
+            {
+                "disks": {
+                    name: {"path": f"/{name}", "free_bytes": 1, "file_system": 1}
+                    for name in ("working_directory", "huggingface_cache", "temporary")
+                }
+            },
+            ("/working_directory and /huggingface_cache",),
+        ),
         ({"network": {"offline": ["A", "B"]}}, ("unset A, B",)),
         ({"network": {"offline": [], "hub": "does not answer: timed out"}}, ("timed out",)),
         (

@@ -88,8 +88,23 @@ def test_the_page_and_its_steps_are_answered(server):
     assert [group["prompt_id"] for group in json.loads(body)["groups"]] == ["toy-easy", "toy-hard"]
 
 
+def test_the_data_alone_is_answered_with_a_tag_and_unchanged_runs_with_none(tmp_path):
+    run = write_run(tmp_path / "toy", steps=2)
+    with answering(ReportedRun(run, "toy")) as running:
+        status, headers, body = send(running, "/data")
+        assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+        data = json.loads(body)
+        assert (data["served"], [step["step"] for step in data["runs"][0]["steps"]]) == (True, [0, 1])
+        known = [f"If-None-Match: {headers['ETag']}"]
+        assert send(running, "/data", headers=known)[::2] == (304, b"")
+        with (run / "metrics.jsonl").open("a") as log:
+            log.write("{}\n")
+        status, later, _ = send(running, "/data", headers=known)
+        assert (status == 304, later["ETag"] == headers["ETag"]) == (False, False)
+
+
 def test_every_answer_has_restrictive_headers(server):
-    for path, status in (("/", 200), ("/runs/0/steps/0", 200), ("/runs/0/steps/9", 404), ("/x", 404)):
+    for path, status in (("/", 200), ("/data", 200), ("/runs/0/steps/0", 200), ("/runs/0/steps/9", 404), ("/x", 404)):
         answered, headers, _ = send(server, path)
         assert answered == status
         assert HEADERS.items() <= headers.items()

@@ -67,3 +67,43 @@ def test_an_error_of_the_server_is_shown_as_text(served):
     (error,) = opened.wrong
     assert "500" in error
     opened.wrong.clear()
+
+
+def test_the_page_follows_its_runs(watched):
+    """A newer step is drawn, the place and the rollouts stay, and what is unchanged costs no answer."""
+    made = list(pages.groups(steps=1))
+    own = pages.run(made=made) | {"groups": []}
+    later = json.loads(json.dumps(own))
+    later["metrics"]["columns"]["reward/mean"]["y"][-1] = 0.9
+    later["steps"].append({"step": 1, "groups": 1, "rollouts": 4, "included": 0})
+    opened, state, answers = watched(), {"data": own, "tag": '"a"'}, []
+
+    def answer(route):
+        path = route.request.url.removeprefix(URL)
+        if path == "data":
+            known = route.request.headers.get("if-none-match") == state["tag"]
+            answers.append(known)
+            text = json.dumps({"runs": [{**state["data"], "groups": []}]})
+            route.fulfill(status=304) if known else route.fulfill(
+                content_type="application/json", body=text, headers={"ETag": state["tag"]}
+            )
+        elif path.startswith("runs/"):
+            text = json.dumps({"groups": [pages.as_sent(g) for g in made]})
+            route.fulfill(content_type="application/json", body=text)
+        else:
+            route.fulfill(content_type="text/html", body=pages.assemble(pages.data(own, served=True), served=True))
+
+    opened.page.route("**/*", answer)
+    opened.page.goto(URL + "#rollouts?step=0")
+    opened.page.locator(".counter").filter(has_text="12 rollouts loaded").wait_for()
+    now = "winnow.refresh.now()"
+    assert [opened.page.evaluate(now) for _ in range(2)] == [False, False]
+    assert True in answers
+    state.update(data=later, tag='"b"')
+    assert opened.page.evaluate(now) is True
+    opened.page.locator(".counter").filter(has_text="12 rollouts loaded").wait_for()
+    assert "1" in opened.page.get_by_role("combobox", name="step").locator("option").evaluate_all(
+        "options => options.map((option) => option.value)"
+    )
+    opened.page.evaluate("winnow.place.go({view: 'metrics'})")
+    opened.page.get_by_role("img", name="reward/mean over training step. reward/mean: from 0.2 to 0.9.").wait_for()

@@ -21,8 +21,38 @@
   const mean = (list) => (list?.length ? list.reduce((a, b) => a + (b ?? 0), 0) / list.length : null);
   const number = (text) => (text.trim() === '' || Number.isNaN(Number(text)) ? null : Number(text));
 
-  /** The search as a pattern, or null. It ignores case, and no character is special. */
-  const pattern = (text) => (text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'), 'giu') : null);
+  /**
+   * The search as a pattern that ignores case, or null. No character is special, unless the text is a regular expression
+   * (`expression`): one that is invalid matches nothing.
+   */
+  function pattern(text, expression = false) {
+    if (!text) return null;
+    try {
+      return new RegExp(expression ? text : text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'), 'giu');
+    } catch {
+      return /(?!)/gu;
+    }
+  }
+
+  /** The search of a place. */
+  const sought = (at) => pattern(at.q, at.re === '1');
+
+  /** Why a text is no regular expression; '' where it is one. */
+  function fault(text) {
+    try { return RegExp(text, 'u') && ''; } catch (error) { return error.message; }
+  }
+
+  /** A box for regular expressions beside a search, and `mark`, which says on the search what is wrong with its text. */
+  function expressions(search, change) {
+    const box = h('input', { type: 'checkbox', 'aria-label': 'regular expression', on: { change: () => change(box.checked) } });
+    function mark(on) {
+      box.checked = on;
+      const wrong = on ? fault(search.value) : '';
+      search.setAttribute('aria-invalid', String(Boolean(wrong)));
+      search.title = winnow.foreign.line(wrong, 200);
+    }
+    return { box, element: h('label', { class: 'inline', title: 'the search is a regular expression, such as \\d+ apples' }, box, ' regex'), mark };
+  }
 
   const within = (x, low, high) =>
     (low === null || (x !== null && x >= low)) && (high === null || (x !== null && x <= high));
@@ -31,7 +61,7 @@
   function test(at, skip) {
     const verdicts = at.verdict ? new Set(at.verdict.split(',')) : null;
     const [rmin, rmax, lmin, lmax] = ['rmin', 'rmax', 'lmin', 'lmax'].map((key) => number(at[key]));
-    const searched = pattern(at.q);
+    const searched = sought(at);
     const matches = (text) => { searched.lastIndex = 0; return searched.test(text); };
     let group = null;
     let inGroup = false; // a prompt is searched once, not once for each rollout
@@ -110,6 +140,7 @@
   /** The form, and `update`, which sets it to the place and to what is loaded. */
   function form() {
     const search = h('input', { type: 'search', id: 'search', 'data-key': 'q', placeholder: 'search texts and prompts  ( / )', 'aria-label': 'search in texts and prompts', spellcheck: 'false', autocomplete: 'off' });
+    const regular = expressions(search, (on) => place.go({ re: on ? '1' : '' }));
     let timer;
     search.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(() => place.go({ q: search.value }), 120); });
     const step = pick('step', 'step', []);
@@ -124,7 +155,7 @@
         range('reward', 'rmin', 'rmax'), range('tokens', 'lmin', 'lmax'),
         pick('order', 'sort', Object.entries(ORDERS).map(([key, [text]]) => [key, text]))));
     const element = h('form', { class: 'filters', role: 'search', 'aria-label': 'filter rollouts', on: { submit: (e) => e.preventDefault() } },
-      search, h('div', { class: 'toggles', role: 'group', 'aria-label': 'verdict' }, VERDICTS.map(toggle)), step, more);
+      h('div', { class: 'search' }, search, regular.element), h('div', { class: 'toggles', role: 'group', 'aria-label': 'verdict' }, VERDICTS.map(toggle)), step, more);
 
     function update(at) {
       show(step.querySelector('select'), option('', model.served ? 'all loaded steps' : 'all steps'), steps().map(([value, text]) => option(value, text)));
@@ -132,6 +163,7 @@
       for (const input of element.querySelectorAll('[data-key]')) {
         if (input !== document.activeElement || input.type !== 'search') input.value = at[input.dataset.key];
       }
+      regular.mark(at.re === '1');
       for (const box of element.querySelectorAll('[data-verdict]')) box.setAttribute('aria-pressed', String(at.verdict.split(',').includes(box.dataset.verdict)));
       more.querySelector('summary').textContent = `more filters${hidden(at) ? ` (${hidden(at)} set)` : ''}`;
     }
@@ -139,7 +171,7 @@
     return { element, search, clear, update };
   }
 
-  winnow.filters = { test, chosen, pattern, active, form, VERDICTS, SIGNS, CLEAR };
+  winnow.filters = { test, chosen, pattern, sought, expressions, active, form, VERDICTS, SIGNS, CLEAR };
 })();
 
 /** The rewards of what is listed, as bars: a bar is a button that keeps only its rewards. */

@@ -148,7 +148,7 @@
     function set(items, current, at) {
       state.items = items;
       state.rows = rowsOf(items, Boolean(at.sort));
-      state.pattern = filters.pattern(at.q);
+      state.pattern = filters.sought(at);
       let top = 0;
       state.tops = state.rows.map((row) => { const own = top; top += HEIGHT[row.kind]; return own; });
       canvas.style.height = `${top}px`;

@@ -63,7 +63,7 @@
     return `Rollout ${wanted.index} of ${foreign.line(wanted.prompt, 80)} in step ${wanted.step} is not ${model.served ? 'loaded' : 'in this file'}.`;
   }
 
-  const FILTERS = [...Object.keys(filters.CLEAR), 'sort'];
+  const FILTERS = [...Object.keys(filters.CLEAR), 're', 'sort'];
   let listed = null;
   let linked = place.get().view === 'rollouts' && Boolean(place.get().at); // a link to a rollout opens it, on a phone too, until the reader goes back to the list
 
@@ -87,7 +87,7 @@
   }
 
   function read(at) {
-    const key = JSON.stringify([current && place.atOf(current), at.mode, at.other, at.shade, at.figures, at.q, model.items.length]);
+    const key = JSON.stringify([current && place.atOf(current), at.mode, at.other, at.shade, at.figures, at.q, at.re, model.items.length]);
     if (key === drawn && reading.firstChild) return;
     const same = drawn && current && JSON.parse(drawn)[0] === place.atOf(current);
     drawn = key;

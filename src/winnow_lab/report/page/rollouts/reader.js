@@ -49,7 +49,7 @@
     return at.shade === 'none' || can.includes(at.shade) ? at.shade : can[0] ?? 'none';
   }
 
-  const options = (item, at, onToken, label) => ({ kind: shadeOf(item, at), figures: at.figures === '1', pattern: filters.pattern(at.q), onToken, label });
+  const options = (item, at, onToken, label) => ({ kind: shadeOf(item, at), figures: at.figures === '1', pattern: filters.sought(at), onToken, label });
 
   /** A rollout with its numbers and text. `late`: the text is made when the column is first seen, as a group may have hundreds. */
   function column(item, at, onToken, current, late) {
@@ -62,8 +62,8 @@
         h('p', { class: 'note' }, `reward ${short(r.reward)} · advantage ${signed(model.advantageOf(r))} · ${count(r.length, 'token')}`)), holder);
   }
 
-  /** All rollouts of the group as columns, in a region that scrolls by itself. */
-  const wholeGroup = (item, at, onToken) => h('div', { class: 'columns', role: 'region', tabindex: 0, 'aria-label': `${item.group.rollouts.length} rollouts of the group, side by side` },
+  /** All rollouts of the group as columns, in as many rows as the window needs. */
+  const wholeGroup = (item, at, onToken) => h('div', { class: 'columns', role: 'group', 'aria-label': `${item.group.rollouts.length} rollouts of the group, side by side` },
     item.group.rollouts.map((rollout) => column({ ...item, rollout }, at, onToken, rollout === item.rollout, true)));
 
   /** This rollout beside another of its prompt: of this group, of another step, or of another run. */
@@ -97,7 +97,7 @@
       h('h3', { class: 'unseen' }, `rollout ${r.index}`),
       h('p', { class: 'badges' }, facts.badge(r), facts.fate(r), facts.cut(r)),
       facts.facts(item), facts.strip(item.group, r, (other) => place.go({ at: place.atOf({ ...item, rollout: other }) }), 'rollouts of this group'),
-      prompt(item, filters.pattern(at.q)), switches(item, at),
+      prompt(item, filters.sought(at)), switches(item, at),
       tokens.kinds(item.group).length ? line : null, view(item, at, onToken));
   }
 

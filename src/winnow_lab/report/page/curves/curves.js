@@ -5,19 +5,26 @@
  */
 (() => {
   const { h, svg, show } = winnow.dom;
-  const { model, place, chart, foreign } = winnow;
+  const { model, place, chart, axes, foreign } = winnow;
+  const { STEPS } = axes;
   const HUES = ['blue', 'orange', 'green', 'purple', 'pink', 'teal', 'brown', 'grey'];
-  const STEPS = 'training step'; // what a panel calls its x axis where it counts them
 
   const hue = (run) => HUES[run % HUES.length];
   const name = (run) => foreign.line(model.runs[run].name, 60);
+  /** The colour of a run, beside its numbers. */
+  function dot(run) {
+    const own = h('span', { class: 'dot', 'aria-hidden': 'true' });
+    own.style.background = `var(--${hue(run)})`;
+    return own;
+  }
+
   const hidden = (at) => new Set(at.hide.split(',').filter(Boolean).map(Number));
 
   /** A line of a chart. `run` is null where the chart shows one run alone, whose quantities have colours of their own. */
   function line(series, run) {
     const { label, note, x, y, style, color, axis, marker, error, band, band_label: around } = series;
     const dash = style in chart.DASHES ? style : 'solid';
-    const own = { x, y, axis: axis ?? 1, marker, error, band, around, dash };
+    const own = { x, y, axis: axis ?? 1, marker, error, band, around, dash, run: run ?? 0 };
     if (run === null) return { ...own, label, colour: HUES.includes(color) ? color : 'blue' };
     return { ...own, axis: 1, label: `${name(run)}${note ?? ''}`, colour: hue(run) };
   }
@@ -97,17 +104,20 @@
   function section() {
     const grid = h('div', { class: 'charts' });
     const runs = toggles();
+    const look = axes.controls();
     let drawn = null;
     function update(at) {
-      if (at.hide === drawn) return;
-      drawn = at.hide;
+      look.update(at);
+      const now = [at.hide, axes.key(at)].join(' ');
+      if (now === drawn) return;
+      drawn = now;
       const off = hidden(at);
       runs?.querySelectorAll('[data-run]').forEach((box) => box.setAttribute('aria-pressed', String(!off.has(Number(box.dataset.run)))));
-      const made = specs(off).map(chart.make);
+      const made = specs(off).map((spec) => chart.make(axes.chosen(spec, at)));
       show(grid, made.length ? made : h('p', { class: 'nothing' }, 'No step is finished yet: there is nothing to draw.'));
     }
-    return { element: h('section', { 'aria-labelledby': 'title-curves' }, h('h2', { id: 'title-curves' }, 'Curves'), runs, grid), update };
+    return { element: h('section', { 'aria-labelledby': 'title-curves' }, h('h2', { id: 'title-curves' }, 'Curves'), runs, look.element, grid), update };
   }
 
-  winnow.curves = { section, hue, name, hidden, toggles, specs, toRollouts, STEPS };
+  winnow.curves = { section, hue, dot, name, hidden, toggles, specs, toRollouts };
 })();
