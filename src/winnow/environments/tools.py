@@ -30,6 +30,14 @@ Tool = Callable[..., Any]
 
 LONGEST = 200  # characters of a calculator's expression
 BITS = 4096  # of a calculator's numerator and denominator
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.Mod: operator.mod,
+}
 
 
 def answer_calls(
@@ -143,16 +151,6 @@ def calculator(expression: str) -> str:
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
-    ast.Mod: operator.mod,
-}
 
 
 def _value(node: ast.expr) -> Fraction:

@@ -16,7 +16,7 @@ Only attention costs more than linear time in the number of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -46,10 +46,12 @@ def gradient_norms(
     Raises ConfigError where the embedding does more than look up a row.
     """
 
+    squared = embedding_norms if of == "embedding" else output_head_norms
+
     def compute(part: Sequence[AnySequence]) -> list[float]:
         rollouts = Rollouts(part, model, temperature, chunk)
         # Rounding can make the square of a tiny norm negative.
-        return NORMS[of](model.module, rollouts).clamp(min=0).sqrt().tolist()
+        return squared(model.module, rollouts).clamp(min=0).sqrt().tolist()
 
     every = deal_parts(sequences, partial(cut, tokens=model.tokens_per_micro_batch))
     local = dict[int, float]()
@@ -161,12 +163,6 @@ def _through_head(head: nn.Module, hidden: Tensor, rollouts: Rollouts, *, tied: 
         results += [] if role is None else [role.result()]
     yield torch.cat(above)
     yield from map(torch.stack, zip(*results, strict=True))
-
-
-NORMS: dict[Matrix, Callable[[PolicyModule, Rollouts], Tensor]] = {
-    "embedding": embedding_norms,
-    "output_head": output_head_norms,
-}
 
 
 def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:

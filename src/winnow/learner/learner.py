@@ -29,6 +29,9 @@ from winnow.models.save import write_model_folder
 from winnow.models.saved_weights import SavedWeights
 from winnow.records import Batch, FloatArray, Matrix, MicroBatch, PerSequence, PolicyOutput, TrainingSequence
 
+PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
+REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
+
 
 def compute_logprobs(
     policy: Policy, batches: Sequence[Batch], needs: Collection[str], *, reference: Reference | None = None
@@ -74,10 +77,6 @@ def _fill(policy: Policy, batches: Sequence[Batch], name: str, module: PolicyMod
         dataclasses.replace(batch, sequences=tuple(s.fill(**{name: logprobs_of[key][s.key]}) for s in batch.sequences))
         for key, batch in zip(keys, batches, strict=True)
     ]
-
-
-PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
-REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
 
 
 class Learner(Trained[Policy]):

@@ -34,6 +34,11 @@ from winnow.models.adapter import plain_model, plain_names
 from winnow.models.saved_weights import SavedWeights
 from winnow.models.tensor_file import WeightsOnRead
 
+T = TypeVar("T")
+
+PIECE_BYTES = 2**24  # of a rank's share in one exchange with the writer
+DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
+
 
 def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = False) -> None:
     """Keep only this rank's share of the module's parameters, in place. With `masters`, the shares are in float32, and
@@ -179,12 +184,6 @@ def _layers(module: PolicyModule) -> list[nn.Module]:
     """The layers of a transformers model: modules of the classes that it lists as indivisible."""
     names = set(getattr(plain_model(module.model), "_no_split_modules", None) or ())
     return [part for part in module.modules() if type(part).__name__ in names]
-
-
-T = TypeVar("T")
-
-PIECE_BYTES = 2**24  # of a rank's share in one exchange with the writer
-DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
 
 
 class SharesToWriter:

@@ -17,6 +17,7 @@ from winnow.control_groups import control_groups
 
 MIB = 2**20
 UNLIMITED = 2**60  # bytes; a control group without a limit reports more
+_MEMORY = re.compile(rb"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -97,9 +98,6 @@ def used_on_devices() -> dict[str, float]:
         free, total = torch.cuda.mem_get_info(number)
         used[f"cuda{number}/used"] = (total - free) / MIB
     return used
-
-
-_MEMORY = re.compile(rb"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 def process_memory() -> dict[str, int]:

@@ -22,13 +22,11 @@ from winnow.models.device import is_cpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+NAME = "winnow_short"
 SHORT = 128  # most keys of a text; torch's attention catches up with twice as many
 CACHED = 2**19  # scores at a time, which stay in the cache
 MORE = ("sliding_window", "softcap", "s_aux")  # options of models with more than full attention
 LEAST = torch.finfo(torch.float32).min  # of a hidden score: with -inf, a token that attends to none would get NaN
-
-
-NAME = "winnow_short"
 
 
 def attend_short(model: PreTrainedModel) -> None:

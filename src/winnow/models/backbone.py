@@ -20,6 +20,8 @@ from winnow.models.adapter import plain_model
 from winnow.models.attention import MORE, attention
 from winnow.models.meta import has_numbers
 
+CAUSAL = "winnow_causal"
+
 
 def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
     """Register the attention `name` with transformers.
@@ -47,9 +49,6 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
 
     AttentionInterface.register(name, forward)
     AttentionMaskInterface.register(name, sdpa_mask)
-
-
-CAUSAL = "winnow_causal"
 
 
 def attend_causally(model: nn.Module) -> None:

@@ -18,6 +18,10 @@ from torch import Tensor
 from winnow.config import Config, TrainedCritic
 from winnow.errors import ConfigError
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
+FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
+_AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
+
 
 def resolve_device(name: str) -> torch.device:
     """The device named "cpu" or "cuda"; "auto" selects CUDA where it exists, else the CPU.
@@ -60,9 +64,6 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """
     tensor = torch.from_numpy(array)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-
-_AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
 
 
 def is_cpu(device: torch.device) -> bool:
@@ -124,10 +125,6 @@ def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
     if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
         return None
     return text.value.decode()
-
-
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
-FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
 
 
 def keeps_masters(config: Config) -> bool:

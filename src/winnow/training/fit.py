@@ -25,6 +25,9 @@ from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
 from winnow.training.build import build, threads_of_rank
 
+_Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
+_NEW: _Resumed = None, {}, ()
+
 
 def fit(
     members: Members,
@@ -112,10 +115,6 @@ def _manifest(members: Members, device: torch.device, inputs: Digests) -> dict[s
         gpu=describe_gpu(device),
         ranks=ranks.count(),
     )
-
-
-_Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
-_NEW: _Resumed = None, {}, ()
 
 
 def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: Sequence[str]) -> _Resumed:

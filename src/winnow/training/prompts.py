@@ -27,6 +27,8 @@ from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.gold_check import sample_of
 
+TAG = re.compile(r"</?\w+>")
+
 
 class HeldOut(NamedTuple):
     """Prompts to evaluate on."""
@@ -158,9 +160,6 @@ def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer
 def longest(prompts: Sequence[Prompt]) -> int:
     """Tokens of the longest prompt."""
     return max(len(prompt.tokens) for prompt in prompts)
-
-
-TAG = re.compile(r"</?\w+>")
 
 
 @dataclass(frozen=True)

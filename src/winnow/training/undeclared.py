@@ -24,6 +24,7 @@ _RATIO = (
     "; or use winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
     "computed for it"
 )
+_PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
 
 
 def check_needs(members: Members) -> None:
@@ -79,9 +80,6 @@ def _check(
             key=family.key,
             code="config.member_result",
         )
-
-
-_PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
 
 
 def _rollout(index: int, length: int) -> Rollout:
