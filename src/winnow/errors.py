@@ -134,6 +134,16 @@ class ConfigError(WinnowError):
     code = "config"
 
 
+def conflict(problem: str, *, remedy: str, key: str | None = None) -> ConfigError:
+    """The error of keys or members that are valid, but do not fit together."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.combination")
+
+
+def no_effect(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a key that would be ignored silently."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.no_effect")
+
+
 class DataError(WinnowError):
     """Input data, a tokenizer or a model folder that cannot be used."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from winnow.errors import ConfigError
-from winnow.records import BoolArray, FloatArray, Group
+from winnow.records import BoolArray, FloatArray, Group, joined
 from winnow.registry import register
 
 Statistics = Literal["kept", "group"]
@@ -74,7 +74,7 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
     is always solved gets a positive advantage for being easy. All rewards equal, or one rollout: 0.
     """
-    over = np.concatenate([group.rewards[kept(group)] for group in groups] or [np.zeros(0)])
+    over = joined([group.rewards[kept(group)] for group in groups])
     if is_flat(over):
         return [np.zeros(len(group.rollouts), dtype=np.float64) for group in groups]
     scale = _std(over) + eps
@@ -105,7 +105,13 @@ def per_group(
     """
     if statistics not in ("kept", "group"):
         raise ValueError(f"statistics = {statistics!r}: choose 'kept' or 'group'")
-    return [_lift(credit, group, statistics) for group in groups]
+    credits = []
+    for group in groups:
+        keep = kept(group)
+        over = group.rewards[keep] if statistics == "kept" else group.rewards
+        flat = is_flat(over)
+        credits.append(np.zeros(len(keep)) if flat else np.where(keep, credit(group.rewards, over), 0.0))
+    return credits
 
 
 def is_flat(rewards: FloatArray) -> bool:
@@ -136,14 +142,6 @@ def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any
             code="config.member_result",
         )
     return by_group
-
-
-def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
-    keep = kept(group)
-    over = group.rewards[keep] if statistics == "kept" else group.rewards
-    if is_flat(over):
-        return np.zeros(len(group.rollouts), dtype=np.float64)
-    return np.where(keep, credit(group.rewards, over), 0.0)
 
 
 def _checked(credit: Any, group: Group) -> Credit:

@@ -18,7 +18,7 @@ import numpy as np
 from winnow.algos.advantage import is_flat, kept, one_per_group
 from winnow.bounds import AboveZeroToOne, Positive, ZeroToOne
 from winnow.errors import ConfigError
-from winnow.records import FloatArray, Group, Rollout
+from winnow.records import FloatArray, Group, Rollout, joined
 from winnow.registry import register
 
 PerToken = tuple[FloatArray, ...]  # N x [L]
@@ -78,7 +78,10 @@ def token_rewards(group: Group) -> PerToken:
     """N x [L] the reward of each token: the rollout's, on its last sampled token, unless `token_rewards` is filled."""
     if group.token_rewards is not None:
         return group.token_rewards
-    return tuple(_on_last(rollout, reward) for rollout, reward in zip(group.rollouts, group.rewards, strict=True))
+    rewards = tuple(np.zeros(size) for size in group.sizes)
+    for of_tokens, rollout, reward in zip(rewards, group.rollouts, group.rewards, strict=True):
+        of_tokens[np.flatnonzero(rollout.sampled)[-1:]] = reward
+    return rewards
 
 
 def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
@@ -157,7 +160,7 @@ def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
 
 
 def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
-    numbers = np.concatenate([advantages for group in by_group for advantages in group] or [np.zeros(0)])
+    numbers = joined([advantages for group in by_group for advantages in group])
     if is_flat(numbers):
         return [[np.zeros_like(advantages) for advantages in group] for group in by_group]
     mean, scale = float(numbers.mean()), float(numbers.std(ddof=1)) + TINY
@@ -170,9 +173,3 @@ def _scattered(group: Group, of_kept: Sequence[FloatArray]) -> PerToken:
     for place, advantages in zip(np.flatnonzero(kept(group)), of_kept, strict=True):
         everything[place][group.rollouts[place].sampled] = advantages
     return everything
-
-
-def _on_last(rollout: Rollout, reward: float) -> FloatArray:
-    rewards = np.zeros(len(rollout.tokens))
-    rewards[np.flatnonzero(rollout.sampled)[-1:]] = reward
-    return rewards

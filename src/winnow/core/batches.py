@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -63,7 +62,7 @@ def make_batches(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Candidate:
     """A kept rollout with a trainable token."""
 
@@ -96,11 +95,7 @@ def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
     """The rollout up to the last of its first `count` sampled tokens; its text stays whole. None: all tokens."""
     if count is None or rollout.length <= count:
         return rollout
-    end = int(np.append(0, np.flatnonzero(rollout.sampled) + 1)[count])  # 0: before the first token
-    trainable = None if rollout.trainable is None else rollout.trainable[:end]
-    return dataclasses.replace(
-        rollout, tokens=rollout.tokens[:end], logprobs=rollout.logprobs[:end], trainable=trainable
-    )
+    return rollout.up_to(int(np.append(0, np.flatnonzero(rollout.sampled) + 1)[count]))  # 0: before the first token
 
 
 def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candidate]:

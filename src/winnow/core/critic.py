@@ -77,9 +77,8 @@ def fill_returns(critic: CriticSection | None, groups: Sequence[Group], step: in
     """
     if critic is None:
         return list(groups)
-    lam = (
-        1.0 if is_pretraining(critic, step) else critic.lam
-    )  # 1: Monte-Carlo, without the values of an untrained model
+    # 1: Monte-Carlo, without the values of an untrained model
+    lam = 1.0 if is_pretraining(critic, step) else critic.lam
     return [group.fill(returns=value_targets(group, gamma=critic.gamma, lam=lam)) for group in groups]
 
 

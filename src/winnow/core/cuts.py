@@ -76,14 +76,4 @@ def _cut_group(group: Group, ends: Sequence[int]) -> Group:
 def _cut_rollout(rollout: Rollout, end: int) -> Rollout:
     """The rollout up to a token; the same object if that is its end. A cut rollout has no text: no reward reads it."""
     beyond = len(rollout.tokens) - end
-    if not beyond:
-        return rollout
-    return dataclasses.replace(
-        rollout,
-        tokens=rollout.tokens[:end],
-        logprobs=rollout.logprobs[:end],
-        trainable=None if rollout.trainable is None else rollout.trainable[:end],
-        text="",
-        finish="cut",
-        beyond=beyond,
-    )
+    return dataclasses.replace(rollout.up_to(end), text="", finish="cut", beyond=beyond) if beyond else rollout

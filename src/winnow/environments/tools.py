@@ -94,7 +94,8 @@ def _arguments(call: Call, tool: Tool) -> dict[str, Any]:
         given = {names[0]: next(iter(given.values()))}
     unknown, missing = given.keys() - expected.keys(), [n for n in names if n not in given and expected[n].required]
     if unknown or missing:
-        raise _Unfit(f"the tool {call.name!r} has the arguments {_listed(expected)}")
+        listed = ", ".join(name if parameter.required else f"[{name}]" for name, parameter in expected.items())
+        raise _Unfit(f"the tool {call.name!r} has the arguments {listed[:LONGEST] or 'none'}")
     for name, value in given.items():
         try:
             given[name] = expected[name].type.validate_python(value)
@@ -129,11 +130,6 @@ def _all_parameters(function: Callable[..., Any]) -> Mapping[str, _Parameter]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-
-
-def _listed(expected: Mapping[str, _Parameter]) -> str:
-    shown = [name if parameter.required else f"[{name}]" for name, parameter in expected.items()]
-    return ", ".join(shown)[:LONGEST] or "none"
 
 
 def calculator(expression: str) -> str:

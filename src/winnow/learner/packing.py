@@ -106,14 +106,8 @@ def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
     """Flex attention's block mask from the segments' bounds; `create_block_mask` would allocate [S, S] numbers."""
     length = segments[-1].end
     lengths = [segment.end - segment.start for segment in segments]
-    start, first, last = (
-        to_device(np.repeat(bounds, lengths), device)
-        for bounds in (
-            [s.start for s in segments],
-            [s.prompt_start for s in segments],
-            [s.prompt_end for s in segments],
-        )
-    )
+    bounds = np.array([(s.start, s.prompt_start, s.prompt_end) for s in segments]).T
+    start, first, last = (to_device(np.repeat(of, lengths), device) for of in bounds)
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         own = (key >= start[query]) & (key <= query)

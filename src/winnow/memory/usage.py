@@ -62,7 +62,11 @@ class Gauge:
         for name, held in _process_bytes():
             self._seen[f"memory/{phase}/cpu/{name}"] = held / MIB
         for device in self.devices:
-            self._read_cuda(f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device))
+            name, stats = f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device)
+            allocated = stats["allocated_bytes"]["all"]
+            self._seen[f"{name}/allocated"] = allocated["current"] / MIB
+            self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
+            self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
 
     def read_engine(self, engine: object) -> None:
         """Add an engine's latest report of the memory that it uses elsewhere, where it has one (`memory_by_state`)."""
@@ -72,12 +76,6 @@ class Gauge:
     def metrics(self) -> dict[str, float]:
         """All values measured so far."""
         return dict(self._seen)
-
-    def _read_cuda(self, name: str, stats: dict[str, dict[str, dict[str, int]]]) -> None:
-        allocated = stats["allocated_bytes"]["all"]
-        self._seen[f"{name}/allocated"] = allocated["current"] / MIB
-        self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
-        self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
 
 
 def memory_by_state(state: str, devices: Mapping[str, float] | None = None) -> dict[str, float]:

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from winnow.models.bnb import to_4bit_shapes
 from winnow.models.folder import refused
 from winnow.models.load import DTYPES, read_config
+from winnow.models.saved_weights import on_meta_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -148,7 +149,7 @@ def meta_model(
     config = read_config(path)
     try:
         model = None if adaptable else skeleton(config, DTYPES[dtype])
-        model = _by_transformers(config, DTYPES[dtype]) if model is None else model
+        model = on_meta_device(config, DTYPES[dtype]) if model is None else model
     except Exception as error:  # exceptions of the families' code have no common base
         raise refused(
             f"model.path: transformers makes no causal language model from the config.json of {path!r} "
@@ -157,14 +158,6 @@ def meta_model(
         ) from error
     if quantization is not None:
         to_4bit_shapes(model)
-    return model
-
-
-def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     return model
 
 

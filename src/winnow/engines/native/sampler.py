@@ -138,7 +138,7 @@ class Native:
         self._rounds = in_dtype not in (None, self._trained_dtype)
         self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
-        self._preemptions = 0
+        self.preemptions = 0  # in all requests: a rollout waited because older ones needed its memory, and continued
         self._graphs = graphs and self._model.device.type == "cuda"
         self._pack = packed_weights if packed else contextlib.nullcontext
         self._at_once = context.max_rollouts_at_once
@@ -148,11 +148,6 @@ class Native:
     def key_value_bytes(self) -> int:
         """Memory of the key and value cache, which grows with the largest request so far."""
         return 0 if self._decoder is None else self._decoder.cache.bytes
-
-    @property
-    def preemptions(self) -> int:
-        """Preemptions in all requests: a rollout waited because older ones needed its memory, and continued later."""
-        return self._preemptions
 
     def generate(
         self,
@@ -186,7 +181,7 @@ class Native:
         except BaseException:
             self._decoder = None  # its cache may contain NaN, and attention with a weight of 0 would still give NaN
             raise
-        self._preemptions += scheduler.preemptions
+        self.preemptions += scheduler.preemptions
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:

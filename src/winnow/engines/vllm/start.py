@@ -41,7 +41,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             max_num_seqs=served.max_rollouts_at_once,
             tensor_parallel_size=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
-            kv_cache_memory_bytes=_bytes(settings.key_value_gib),
+            kv_cache_memory_bytes=int(settings.key_value_gib * 2**30) if settings.key_value_gib else None,
             enforce_eager=not settings.compiled,
             enable_sleep_mode=settings.sleep,
             enable_prefix_caching=True,
@@ -99,10 +99,6 @@ def ranks_kept() -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group = destroy
-
-
-def _bytes(gib: float | None) -> int | None:
-    return None if gib is None else int(gib * 2**30)
 
 
 @contextmanager
