@@ -43,7 +43,12 @@ def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
     if not coefficient:
         return list(groups)
     reference = run.learner.reference_logprobs(_sequences(groups, [_read(run, group) for group in groups]))
-    return [_with_kl(group, position, reference, coefficient) for position, group in enumerate(groups)]
+    filled = []
+    for position, group in enumerate(groups):
+        of_group = _of_group(group, position, reference)
+        distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, of_group, strict=True))
+        filled.append(group.fill(token_rewards=with_kl(group, distances, coefficient)))
+    return filled
 
 
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
@@ -216,12 +221,6 @@ def _of_group(group: Group, position: int, by_rollout: PerSequence) -> tuple[Flo
     return tuple(
         by_rollout.get((position, rollout.index), np.full(len(rollout.tokens), np.nan)) for rollout in group.rollouts
     )
-
-
-def _with_kl(group: Group, position: int, by_rollout: PerSequence, coefficient: float) -> Group:
-    reference = _of_group(group, position, by_rollout)
-    distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, reference, strict=True))
-    return group.fill(token_rewards=with_kl(group, distances, coefficient))
 
 
 def _penalties(group: Group) -> Iterator[FloatArray]:

@@ -186,10 +186,6 @@ def _choose(context: object, operation: object, *inputs: Any, **options: Any) ->
     """The selective checkpointing policy: keep matrix products and attention of a layer. Norms, rotations, activations
     and sums are computed again (Korthikanti et al. 2022, arXiv 2205.05198, section 5, with the products kept instead).
     """
-    kept = operation in ATTENTION or (operation in PRODUCTS and _is_expensive(*inputs[-2:]))
+    # A product [T, K] x [K, N] that costs much time per number that it returns
+    kept = operation in ATTENTION or (operation in PRODUCTS and NARROW * inputs[-1].shape[0] >= inputs[-1].shape[1])
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def _is_expensive(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether the product [T, K] x [K, N] costs much time per number that it returns."""
-    return NARROW * right.shape[0] >= right.shape[1]

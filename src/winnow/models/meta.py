@@ -39,7 +39,9 @@ class Skeleton(nn.Module):
         self.model.embed_tokens = _matrix(config.vocab_size, config.hidden_size)
         self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
         self.model.norm = _norm(config.hidden_size)
-        self.model.rotary_emb = _rotary(_head_size(config))
+        self.model.rotary_emb = nn.Module()
+        for name in ("inv_freq", "original_inv_freq"):  # the frequencies stay float32 in any precision of the weights
+            self.model.rotary_emb.register_buffer(name, torch.empty(_head_size(config) // 2), persistent=False)
         self.lm_head = _matrix(config.vocab_size, config.hidden_size)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -123,14 +125,6 @@ def _norm(size: int) -> nn.Module:
     norm = nn.Module()
     norm.weight = nn.Parameter(torch.empty(size))
     return norm
-
-
-def _rotary(head: int) -> nn.Module:
-    """A rotary embedding, whose frequencies stay float32 in any precision of the weights."""
-    rotary = nn.Module()
-    for name in ("inv_freq", "original_inv_freq"):
-        rotary.register_buffer(name, torch.empty(head // 2), persistent=False)
-    return rotary
 
 
 if TYPE_CHECKING:

@@ -37,11 +37,12 @@ _SOURCES: Mapping[Source, str] = {
 
 def check_combinations(members: Members) -> None:
     """Raise ConfigError for the first combination that is refused."""
+    check_alarms(members.config.alarms)
+    check_rounding(members)
+    check_bits(members)
+    if members.engine.traits.fits is not None:
+        members.engine.traits.fits(members.config)
     for check in (
-        _check_alarms,
-        check_rounding,
-        check_bits,
-        _check_engine,
         _check_correction,
         _check_ahead,
         _check_presumed,
@@ -60,15 +61,6 @@ def check_combinations(members: Members) -> None:
     ):
         check(members)
     check_ranks(members.config, ranks.launched_count())
-
-
-def _check_alarms(members: Members) -> None:
-    check_alarms(members.config.alarms)
-
-
-def _check_engine(members: Members) -> None:
-    if members.engine.traits.fits is not None:
-        members.engine.traits.fits(members.config)
 
 
 def _check_correction(members: Members) -> None:
