@@ -128,7 +128,7 @@ def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credi
     Raises ConfigError for another form, or a number that is not finite.
     """
     by_group = one_per_group(credits, groups, key="advantage")
-    return [_checked(credit, group) for credit, group in zip(by_group, groups, strict=True)]
+    return [_checked_credit(credit, group) for credit, group in zip(by_group, groups, strict=True)]
 
 
 def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any]:
@@ -144,7 +144,7 @@ def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any
     return by_group
 
 
-def _checked(credit: Any, group: Group) -> Credit:
+def _checked_credit(credit: Any, group: Group) -> Credit:
     per_rollout = isinstance(credit, np.ndarray) and credit.shape == (len(group.rollouts),)
     if per_rollout and credit.dtype == np.float64 and np.isfinite(credit).all():
         return cast(FloatArray, credit)

@@ -114,10 +114,10 @@ def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
     Raises ConfigError for any other result.
     """
     by_group = one_per_group(answer, groups, key="critic")
-    return [_checked(values, group) for values, group in zip(by_group, groups, strict=True)]
+    return [_checked_values(values, group) for values, group in zip(by_group, groups, strict=True)]
 
 
-def _checked(answer: Any, group: Group) -> PerToken:
+def _checked_values(answer: Any, group: Group) -> PerToken:
     try:
         values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from winnow.errors import ConfigError
 from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
+Record = TypeVar("Record", PolicyOutput, MicroBatch)
 Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
 Correction = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, Tensor]]
 
@@ -56,7 +57,7 @@ class Objective:
     old: Literal["policy", "engine"] = "policy"
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
-        out, mb = _outputs_of_trained(out, mb), _trained_only(mb)
+        out, mb = _of_trained(out, mb), _of_trained(mb, mb)
         if self.old == "engine":
             mb = dataclasses.replace(mb, old_logprobs=mb.behaviour_logprobs)
         loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
@@ -96,7 +97,7 @@ class ValueLoss:
 
     def separate_objective(self, values: Tensor, mb: MicroBatch) -> Value:
         """Objective of a separate value model: sum over trained tokens of weight * loss. `values` are [T]."""
-        trained = _trained_only(mb)
+        trained = _of_trained(mb, mb)
         loss, seen = self(mb.of_trained(values), trained)
         return Value((trained.weights * loss).sum(), seen)
 
@@ -142,17 +143,12 @@ def _described(answer: Any) -> str:
     return f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
 
 
-def _trained_only(mb: MicroBatch) -> MicroBatch:
-    """Every [T] field restricted to trained tokens, so that a masked NaN reaches neither loss nor gradient."""
-    return mb if mb.trained is None else dataclasses.replace(mb, **_restricted(mb, mb), trained=None)
-
-
-def _outputs_of_trained(out: PolicyOutput, mb: MicroBatch) -> PolicyOutput:
-    """See `_trained_only`."""
-    return out if mb.trained is None else dataclasses.replace(out, **_restricted(out, mb))
-
-
-def _restricted(record: MicroBatch | PolicyOutput, mb: MicroBatch) -> dict[str, Any]:
-    """The [T] fields of a record, restricted to the tokens that are trained."""
+def _of_trained(record: Record, mb: MicroBatch) -> Record:
+    """The record with its [T] fields restricted to the trained tokens, so that a masked NaN reaches neither loss nor
+    gradient.
+    """
+    if mb.trained is None:
+        return record
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "trained"}
-    return {name: mb.of_trained(value) for name, value in fields.items() if isinstance(value, Tensor)}
+    of_trained = {name: mb.of_trained(value) for name, value in fields.items() if isinstance(value, Tensor)}
+    return dataclasses.replace(record, **of_trained, **({"trained": None} if record is mb else {}))

@@ -58,7 +58,7 @@ def make_batches(
     return [
         Batch(epoch=epoch, sequences=tuple(s for position in part for s in of_group[position]))
         for epoch in range(epochs)
-        for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
+        for part in _deal(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
 
 
@@ -107,7 +107,7 @@ def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candid
     ]
 
 
-def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
+def _deal(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
     """Positions of groups with tokens, dealt to `parts`: the longest first, each to the part with the fewest tokens.
 
     For this order, lengths are shrunk at random by up to a quarter. So epochs are divided differently even where no two

@@ -95,7 +95,7 @@ def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[i
     if chances is not None:
         metrics |= {"sampler/probability_least": float(chances.min()), "sampler/probability_most": float(chances.max())}
     rows = np.split(drawn.rows, len(steps))
-    further = [_further(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
+    further = [_further_rows(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
     of_steps = None if chances is None else np.split(chances, len(steps))
     history.record_draw(steps, rows, further, drawn.state, metrics, of_steps)
 
@@ -135,7 +135,7 @@ def check_drawn(answer: object, prompts: int, count: int, *, known: bool = False
     return drawn._replace(probability=chances)
 
 
-def _further(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:
+def _further_rows(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:
     """The prompts of each round of dynamic sampling: in random order, those that the step does not have. A round is
     shorter, or missing, where the task has too few prompts.
     """

@@ -98,9 +98,9 @@ def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) ->
     An evaluation's metric is the mean over the problems that are not NaN.
     """
     return {
-        "accuracy_sampled": _share(sampled, lambda one: bool(one.correct)),
-        "formatted": _share(sampled, lambda one: one.formatted),
-        "correct_and_formatted": _share(sampled, lambda one: one.category == "correct"),
+        "accuracy_sampled": _share_of_each(sampled, lambda one: bool(one.correct)),
+        "formatted": _share_of_each(sampled, lambda one: one.formatted),
+        "correct_and_formatted": _share_of_each(sampled, lambda one: one.category == "correct"),
         f"pass_at_{k}": pass_at(ballots, k),
         f"maj_at_{k}": maj_at(ballots, k),
     }
@@ -158,7 +158,7 @@ def sampled_metrics(sampled: Sequence[Problem], values: Mapping[str, FloatArray]
 
 def greedy_accuracy(greedy: Sequence[Problem]) -> FloatArray:
     """[problems] 1 or 0 of one greedy rollout each; NaN where the verifier failed."""
-    return _share(greedy, lambda one: bool(one.correct))
+    return _share_of_each(greedy, lambda one: bool(one.correct))
 
 
 def greedy_metrics(greedy: Sequence[Problem]) -> dict[str, float]:
@@ -168,7 +168,7 @@ def greedy_metrics(greedy: Sequence[Problem]) -> dict[str, float]:
     return {"accuracy_greedy": float(known.mean())} if len(known) else {}
 
 
-def _share(problems: Sequence[Problem], holds: Callable[[Judged], bool]) -> FloatArray:
+def _share_of_each(problems: Sequence[Problem], holds: Callable[[Judged], bool]) -> FloatArray:
     shares = ([holds(one) for one in problem if one.verified] for problem in problems)
     return np.array([np.mean(of_one) if of_one else np.nan for of_one in shares], dtype=np.float64)
 

@@ -47,18 +47,11 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
     metrics["outcome/timed_out"] = float(sum([outcome.late for outcome in outcomes]))
     metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
-    return {**metrics, **_cuts(groups)}
-
-
-def _cuts(groups: Sequence[Group]) -> Metrics:
-    cut = [rollout for group in groups for rollout in group.rollouts if rollout.finish == "cut"]
-    if not cut:
-        return {}
-    return {
-        "outcome/cut": float(len(cut)),
-        "cut/tokens": float(sum(rollout.length for rollout in cut)),
-        "cut/tokens_beyond": float(sum(rollout.beyond for rollout in cut)),
-    }
+    if cut := [rollout for group in groups for rollout in group.rollouts if rollout.finish == "cut"]:
+        metrics["outcome/cut"] = float(len(cut))
+        metrics["cut/tokens"] = float(sum(rollout.length for rollout in cut))
+        metrics["cut/tokens_beyond"] = float(sum(rollout.beyond for rollout in cut))
+    return metrics
 
 
 def _rollouts(groups: Sequence[Group]) -> Metrics:

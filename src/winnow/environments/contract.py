@@ -47,7 +47,7 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
     turns = list[str]()
     for reply in replies:
         turns.append(reply)
-        verdict, again = (answer(prompt, _rollout(turns)) for _ in range(2))
+        verdict, again = (answer(prompt, _rollout_of(turns)) for _ in range(2))
         both_failed = all(isinstance(each, Outcome) and each.failed for each in (verdict, again))
         assert verdict == again or both_failed, f"{entry.name!r}: two calls, two verdicts"
         if isinstance(verdict, Outcome):
@@ -56,7 +56,7 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
     raise AssertionError(f"{entry.name!r} has not ended after {len(replies)} turns")
 
 
-def _rollout(turns: list[str]) -> Rollout:
+def _rollout_of(turns: list[str]) -> Rollout:
     none = np.zeros(0)
     return Rollout(
         index=0, tokens=none.astype(np.int64), logprobs=none, text="", finish="stop", version=0, turns=tuple(turns)

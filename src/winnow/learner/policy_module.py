@@ -69,7 +69,12 @@ class PolicyModule(nn.Module):
         self.joins = not packed and can_join(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         self.is_checkpointed = gradient_checkpointing != "none"
-        self.value_head = self._make_value_head() if value_head else None
+        self.value_head: nn.Linear | None = None
+        if value_head:  # in float32 or float64: bfloat16 is too coarse for returns
+            width = plain_model(model).config.get_text_config().hidden_size
+            self.value_head = nn.Linear(width, 1, device=self.device, dtype=self.dtype)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
         # An embedding with a padding index gives that token no gradient, also where it is not padding.
         embedding = plain_model(model).get_input_embeddings()
         embedding.padding_idx = None
@@ -102,14 +107,6 @@ class PolicyModule(nn.Module):
         assert self.value_head is not None, "the module was made with a value head"
         values: Tensor = self.value_head(hidden.to(self.dtype))
         return values.squeeze(-1).clone()  # a copy, because FSDP2's hooks need a tensor that is no view
-
-    def _make_value_head(self) -> nn.Linear:
-        """A value head at zero, in float32 or float64: bfloat16 is too coarse for returns."""
-        width = plain_model(self.model).config.get_text_config().hidden_size
-        head = nn.Linear(width, 1, device=self.device, dtype=self.dtype)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        return head
 
     @property
     def dtype(self) -> torch.dtype:

@@ -82,7 +82,7 @@ def _check(
         )
 
 
-def _rollout(index: int, length: int) -> Rollout:
+def _trial_rollout(index: int, length: int) -> Rollout:
     tokens, logprobs = np.arange(1, length + 1), np.full(length, -0.5)
     return Rollout(index=index, tokens=tokens, logprobs=logprobs, text="1", finish="stop", version=0)
 
@@ -95,7 +95,7 @@ def _output(needs: Collection[str]) -> PolicyOutput:
 def _micro_batch(needs: Collection[str]) -> MicroBatch:
     """Two rollouts, of 2 tokens and of 1."""
     logprobs = torch.tensor([-0.5, -1.0, -0.25])
-    pairs = [(_rollout(0, 2), 0.5), (_rollout(1, 1), -0.5)]
+    pairs = [(_trial_rollout(0, 2), 0.5), (_trial_rollout(1, 1), -0.5)]
     return MicroBatch(
         sequences=tuple(
             TrainingSequence(prompt=_PROMPT, rollout=rollout, group=0, advantage=advantage, weight=0.5)
@@ -113,5 +113,7 @@ def _micro_batch(needs: Collection[str]) -> MicroBatch:
 def _groups(needs: Collection[str]) -> list[Group]:
     """One group of two kept rollouts, of which the first is correct."""
     outcomes = (Outcome(reward=1.0, correct=True, kind="correct"), Outcome(reward=0.0, correct=False, kind="wrong"))
-    group = Group(prompt=_PROMPT, rollouts=(_rollout(0, 2), _rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool))
+    group = Group(
+        prompt=_PROMPT, rollouts=(_trial_rollout(0, 2), _trial_rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool)
+    )
     return [group.fill(values=(np.full(2, 0.5), np.full(1, 0.5))) if "values" in needs else group]
