@@ -144,6 +144,16 @@ def no_effect(problem: str, *, remedy: str, key: str) -> ConfigError:
     return ConfigError(problem, remedy=remedy, key=key, code="config.no_effect")
 
 
+def unsupported(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a model, an engine or a machine that does not support what a key requests."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.unsupported")
+
+
+def wrong_result(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a member's result that its family does not accept."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.member_result")
+
+
 class DataError(WinnowError):
     """Input data, a tokenizer or a model folder that cannot be used."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 from pydantic import Field
 
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.records import BoolArray, FloatArray, Group, joined
 from winnow.registry import register
 
@@ -135,11 +135,10 @@ def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any
     """The result of the member `key` as a list. Raises ConfigError unless it has one entry per group."""
     by_group = list(answer) if isinstance(answer, Iterable) else []
     if len(by_group) != len(groups):
-        raise ConfigError(
+        raise wrong_result(
             f"the {key} returned {reprlib.repr(answer)} for {len(groups)} groups",
             remedy="return one entry for each group",
             key=key,
-            code="config.member_result",
         )
     return by_group
 
@@ -154,11 +153,10 @@ def _checked_credit(credit: Any, group: Group) -> Credit:
         return np.array(arrays, dtype=np.float64)
     if shapes == [(length,) for length in lengths]:
         return arrays
-    raise ConfigError(
+    raise wrong_result(
         f"the advantage returned {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}",
         remedy="return one finite number per rollout, or one array per rollout with a finite number per token",
         key="advantage",
-        code="config.member_result",
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from winnow.algos.advantage import is_flat, kept, one_per_group
 from winnow.bounds import AboveZeroToOne, Positive, ZeroToOne
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.records import FloatArray, Group, Rollout, joined
 from winnow.registry import register
 
@@ -126,11 +126,10 @@ def _checked_values(answer: Any, group: Group) -> PerToken:
         read = zip(values, group.rollouts, kept(group), strict=True)
         if all(np.isfinite(array[rollout.sampled]).all() for array, rollout, keep in read if keep):
             return values
-    raise ConfigError(
+    raise wrong_result(
         f"the critic returned {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}",
         remedy="return one array per rollout with a number per token, finite where the rollout is kept",
         key="critic",
-        code="config.member_result",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from winnow.algos.loss import value_loss
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
@@ -104,11 +104,10 @@ class ValueLoss:
 
 def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-        raise ConfigError(
+        raise wrong_result(
             f"the loss returned {_described(answer)}",
             remedy="return two things: a tensor [T] and a dict of diagnostics, {} where there are none",
             key="loss",
-            code="config.member_result",
         )
     loss, diagnostics = answer
     seen = {name: _per_token(value, logprobs, f"loss's diagnostic {name!r}") for name, value in diagnostics.items()}
@@ -118,11 +117,10 @@ def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tens
 def _checked_correction(answer: Any, loss: Tensor) -> tuple[Tensor, Tensor]:
     """Importance in the loss's precision, and where the correction acted; neither passes a gradient on."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise ConfigError(
+        raise wrong_result(
             f"the correction returned {_described(answer)}",
             remedy="return two tensors [T]: the importance, and where it was truncated or masked",
             key="correction",
-            code="config.member_result",
         )
     importance, acted = (_per_token(value, loss, "correction", "correction").detach() for value in answer)
     return importance.to(loss.dtype), acted
@@ -131,11 +129,10 @@ def _checked_correction(answer: Any, loss: Tensor) -> tuple[Tensor, Tensor]:
 def _per_token(value: Any, logprobs: Tensor, whose: str, key: str = "loss") -> Tensor:
     if isinstance(value, Tensor) and value.shape == logprobs.shape:
         return value
-    raise ConfigError(
+    raise wrong_result(
         f"the {whose} returned {_described(value)} for {len(logprobs)} tokens",
         remedy="return a tensor with one number per token",
         key=key,
-        code="config.member_result",
     )
 
 
@@ -150,5 +147,7 @@ def _of_trained(record: Record, mb: MicroBatch) -> Record:
     if mb.trained is None:
         return record
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "trained"}
-    of_trained = {name: mb.of_trained(value) for name, value in fields.items() if isinstance(value, Tensor)}
-    return dataclasses.replace(record, **of_trained, **({"trained": None} if record is mb else {}))
+    changed: dict[str, Any] = {name: mb.of_trained(of) for name, of in fields.items() if isinstance(of, Tensor)}
+    if record is mb:
+        changed["trained"] = None
+    return dataclasses.replace(record, **changed)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from winnow import seeds
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.records import Batch, FloatArray, Group, IntArray, KeptRollouts, Rollout, TrainingSequence, as_array
 
 
@@ -160,10 +160,9 @@ def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) 
         return np.zeros(0)
     weights = as_array(weighting(kept))
     if weights.shape != kept.lengths.shape or weights.dtype.kind not in "fiu" or not np.all(np.isfinite(weights)):
-        raise ConfigError(
+        raise wrong_result(
             f"the weighting returned {weights!r} for {len(kept.lengths)} sequences",
             remedy="return one finite weight per entry of kept.lengths",
             key="weighting",
-            code="config.member_result",
         )
     return weights.astype(np.float64)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 from winnow.learner.head import Chunk, HeadGradient, head_gradient, logit_gradients
 from winnow.learner.micro_batches import cut, deal_parts, missing_passes, shortest
 from winnow.learner.model_input import AnySequence, predictors, side_by_side, targets, trained
@@ -176,12 +176,11 @@ def _table(backbone: nn.Module) -> nn.Embedding:
     """The input embedding, where it returns rows of its weight and does nothing else."""
     embedding = backbone.get_input_embeddings()  # type: ignore[operator]
     if type(embedding) is not nn.Embedding:
-        raise ConfigError(
+        raise unsupported(
             f"the gradient norm of the embedding cannot be computed: {type(embedding).__name__} does more than look up "
             f"rows (it scales them, or has an adapter)",
             remedy="set probe.gradient_norm to 'output_head'",
             key="probe.gradient_norm",
-            code="config.unsupported",
         )
     return embedding
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.integrations.flex_attention import flex_attention_forward
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, unsupported
 from winnow.learner import packed_attention
 from winnow.learner.packed_attention import Segment as Segment
 from winnow.models.adapter import plain_model
@@ -231,9 +231,8 @@ def _largest_difference(backbone: nn.Module) -> float:
 
 
 def _unsupported(why: str) -> ConfigError:
-    return ConfigError(
+    return unsupported(
         f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}",
         remedy="set it to 'padded'",
         key="update.layout",
-        code="config.unsupported",
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 from winnow.learner.packing import attend_packed, can_join
 from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
@@ -153,11 +153,10 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     causal = plain_model(model)
     if not causal.supports_gradient_checkpointing:
         family = type(causal).__name__
-        raise ConfigError(
+        raise unsupported(
             f"model.gradient_checkpointing: {family} does not support it",
             remedy="set it to 'none'",
             key="model.gradient_checkpointing",
-            code="config.unsupported",
         )
     # Newer versions of transformers call it activation checkpointing and warn about the older name.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
@@ -169,12 +168,11 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     for layer in layers:
         dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]
         if dropouts:
-            raise ConfigError(
+            raise unsupported(
                 f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}, as it is then in "
                 "training mode",
                 remedy="set it to 0 in the model's config.json, or set this key to 'none'",
                 key="model.gradient_checkpointing",
-                code="config.unsupported",
             )
     return layers
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.config import Config, TrainedCritic
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
 FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
@@ -31,21 +31,19 @@ def resolve_device(name: str) -> torch.device:
     """
     present = {"cuda": torch.cuda.is_available(), "cpu": True}
     if name == "mps":
-        raise ConfigError(
+        raise unsupported(
             "device: 'mps' has no float64, in which winnow draws tokens",
             remedy="use 'cpu' on this machine",
             key="device",
-            code="config.unsupported",
         )
     if name == "auto":
         return torch.device(next(kind for kind, exists in present.items() if exists))
     if not present.get(name, False):
         usable = ", ".join(repr(kind) for kind, exists in present.items() if exists)
-        raise ConfigError(
+        raise unsupported(
             f"device: {name!r} is not available on this machine",
             remedy=f"use 'auto' or one of {usable}",
             key="device",
-            code="config.unsupported",
         )
     return torch.device(name)
 
@@ -214,10 +212,9 @@ def _fix_workspace(cuda_is_used: bool) -> None:
     chosen = os.environ.get(WORKSPACE)
     if chosen not in FIXED and (chosen is not None or cuda_is_used):
         why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"
-        raise ConfigError(
+        raise unsupported(
             f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat",
             remedy=f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU",
             key="deterministic",
-            code="config.unsupported",
         )
     os.environ.setdefault(WORKSPACE, FIXED[0])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.families import LossTraits
 from winnow.options import Bound
 from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rollout, TrainingSequence
@@ -72,13 +72,12 @@ def _check(
     missing = [need for need in fields if need not in filled and not returns([name for name in fields if name != need])]
     family, declared = member.entry.family, ", ".join(f'"{need}"' for need in missing)
     if missing:
-        raise ConfigError(
+        raise wrong_result(
             f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
             f"this run, as no member declares it",
             remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
             f"{_RATIO if 'old_logprobs' in missing else ''}",
             key=family.key,
-            code="config.member_result",
         )
 
 

@@ -27,7 +27,7 @@ from winnow.engines.native.turns import RunningTurns
 from winnow.engines.policy_copy import TOLERANCES, KVCacheSpec, PolicyCopy
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
-from winnow.errors import ConfigError, EngineError
+from winnow.errors import ConfigError, EngineError, unsupported
 from winnow.memory.usage import capacity
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -101,11 +101,10 @@ def _decode_and_forward(model: PreTrainedModel, *, modules: bool) -> tuple[KVCac
 
 
 def _unsupported(why: str) -> ConfigError:
-    return ConfigError(
+    return unsupported(
         f"rollout.engine: native decodes full attention through transformers' interface only, and this model has {why}",
         remedy="use the engine 'hf'",
         key="rollout.engine",
-        code="config.unsupported",
     )
 
 

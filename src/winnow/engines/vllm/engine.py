@@ -18,7 +18,7 @@ from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.vllm.settings import DTYPES, SeedPer, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
-from winnow.errors import ConfigError, conflict
+from winnow.errors import conflict, unsupported
 from winnow.memory.demand import Demand
 from winnow.registry import register
 
@@ -208,12 +208,11 @@ def device_environment(device: str | None, count: int, rank: int | None = None) 
     names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or first + count)]
     shown = names[first:][:count]
     if len(shown) < count:
-        raise ConfigError(
+        raise unsupported(
             f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would start "
             f"at 'cuda:{first}', and its trainer has only {len(names)} devices",
             remedy="choose devices that exist",
             key="rollout.engine.device",
-            code="config.unsupported",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
 
