@@ -134,6 +134,26 @@ class ConfigError(WinnowError):
     code = "config"
 
 
+def conflict(problem: str, *, remedy: str, key: str | None = None) -> ConfigError:
+    """The error of keys or members that are valid, but do not fit together."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.combination")
+
+
+def no_effect(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a key that would be ignored silently."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.no_effect")
+
+
+def unsupported(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a model, an engine or a machine that does not support what a key requests."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.unsupported")
+
+
+def wrong_result(problem: str, *, remedy: str, key: str) -> ConfigError:
+    """The error of a member's result that its family does not accept."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.member_result")
+
+
 class DataError(WinnowError):
     """Input data, a tokenizer or a model folder that cannot be used."""
 

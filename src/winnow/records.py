@@ -136,6 +136,11 @@ class Rollout:
         """Number of tokens that the policy sampled."""
         return len(self.tokens) if self.trainable is None else int(self.trainable.sum())
 
+    def up_to(self, end: int) -> Self:
+        """Its first `end` tokens. The text stays whole."""
+        trainable = None if self.trainable is None else self.trainable[:end]
+        return dataclasses.replace(self, tokens=self.tokens[:end], logprobs=self.logprobs[:end], trainable=trainable)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -475,6 +480,11 @@ def as_array(answer: object) -> npt.NDArray[Any]:
         return np.asarray(answer)
     except ValueError:  # rows of unequal lengths
         return np.array(None, dtype=np.object_)
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]], dtype: Any = np.float64) -> npt.NDArray[Any]:
+    """The arrays one after another; an empty one of `dtype` for none."""
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
 def rollout_id(prompt_id: str, index: int) -> str:

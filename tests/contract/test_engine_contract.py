@@ -25,7 +25,7 @@ from transformers import (
 
 from refusals import refused
 from winnow.engines.base import Engine, EngineContext, Tolerance
-from winnow.engines.process.engine import second_process
+from winnow.engines.process.engine import SecondProcess
 from winnow.engines.scripted import Scripted
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
@@ -130,7 +130,7 @@ SECOND = pytest.param("second process", marks=pytest.mark.slow)
 @pytest.fixture(params=[*ENGINES, SECOND], scope="module")
 def merging_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "second process":
-        engine = second_process(f"{__file__}:build_merging", {"name": "hf"}, timeout_seconds=60)
+        engine = SecondProcess(f"{__file__}:build_merging", {"name": "hf"}, timeout_seconds=60)
         yield engine
         engine.close()
     else:

@@ -61,7 +61,7 @@ PYTHON = {
     ),
     "docs/engines.md": {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
-        "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
+        "from winnow.engines.process.engine import SecondProcess": "tests/e2e/second_engine.py does the same",
     },
     "docs/environments.md": {
         "# game.py": "tests/e2e/test_environments.py",

@@ -11,7 +11,7 @@ import torch
 
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.process.engine import second_process
+from winnow.engines.process.engine import SecondProcess
 from winnow.models.load import load
 from winnow.records import Prompt, Rollout
 
@@ -19,7 +19,7 @@ from winnow.records import Prompt, Rollout
 def second(context: EngineContext, *, folder: str, timeout_seconds: float) -> Engine:
     """What the configuration names."""
     options = {"folder": folder, "at_once": context.max_rollouts_at_once}
-    return second_process(f"{__file__}:make", options, timeout_seconds=timeout_seconds)
+    return SecondProcess(f"{__file__}:make", options, timeout_seconds=timeout_seconds)
 
 
 def make(*, folder: str, at_once: int) -> Engine:

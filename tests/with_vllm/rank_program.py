@@ -44,8 +44,8 @@ def forgetful_engine(**options: Any) -> VllmEngine:
 
 def plant() -> None:
     """Plant the bug in this process and in that of its engine."""
-    start = process.second_process
-    process.second_process = lambda make, *given, **more: start(f"{__file__}:forgetful_engine", *given, **more)
+    start = process.SecondProcess
+    process.SecondProcess = lambda make, *given, **more: start(f"{__file__}:forgetful_engine", *given, **more)
     forget()
 
 

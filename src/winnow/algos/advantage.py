@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 from pydantic import Field
 
-from winnow.errors import ConfigError
-from winnow.records import BoolArray, FloatArray, Group
+from winnow.errors import wrong_result
+from winnow.records import BoolArray, FloatArray, Group, joined
 from winnow.registry import register
 
 Statistics = Literal["kept", "group"]
@@ -74,7 +74,7 @@ def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
     is always solved gets a positive advantage for being easy. All rewards equal, or one rollout: 0.
     """
-    over = np.concatenate([group.rewards[kept(group)] for group in groups] or [np.zeros(0)])
+    over = joined([group.rewards[kept(group)] for group in groups])
     if is_flat(over):
         return [np.zeros(len(group.rollouts), dtype=np.float64) for group in groups]
     scale = _std(over) + eps
@@ -105,7 +105,13 @@ def per_group(
     """
     if statistics not in ("kept", "group"):
         raise ValueError(f"statistics = {statistics!r}: choose 'kept' or 'group'")
-    return [_lift(credit, group, statistics) for group in groups]
+    credits = []
+    for group in groups:
+        keep = kept(group)
+        over = group.rewards[keep] if statistics == "kept" else group.rewards
+        flat = is_flat(over)
+        credits.append(np.zeros(len(keep)) if flat else np.where(keep, credit(group.rewards, over), 0.0))
+    return credits
 
 
 def is_flat(rewards: FloatArray) -> bool:
@@ -122,31 +128,22 @@ def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credi
     Raises ConfigError for another form, or a number that is not finite.
     """
     by_group = one_per_group(credits, groups, key="advantage")
-    return [_checked(credit, group) for credit, group in zip(by_group, groups, strict=True)]
+    return [_checked_credit(credit, group) for credit, group in zip(by_group, groups, strict=True)]
 
 
 def one_per_group(answer: Any, groups: Sequence[Group], *, key: str) -> list[Any]:
     """The result of the member `key` as a list. Raises ConfigError unless it has one entry per group."""
     by_group = list(answer) if isinstance(answer, Iterable) else []
     if len(by_group) != len(groups):
-        raise ConfigError(
+        raise wrong_result(
             f"the {key} returned {reprlib.repr(answer)} for {len(groups)} groups",
             remedy="return one entry for each group",
             key=key,
-            code="config.member_result",
         )
     return by_group
 
 
-def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
-    keep = kept(group)
-    over = group.rewards[keep] if statistics == "kept" else group.rewards
-    if is_flat(over):
-        return np.zeros(len(group.rollouts), dtype=np.float64)
-    return np.where(keep, credit(group.rewards, over), 0.0)
-
-
-def _checked(credit: Any, group: Group) -> Credit:
+def _checked_credit(credit: Any, group: Group) -> Credit:
     per_rollout = isinstance(credit, np.ndarray) and credit.shape == (len(group.rollouts),)
     if per_rollout and credit.dtype == np.float64 and np.isfinite(credit).all():
         return cast(FloatArray, credit)
@@ -156,11 +153,10 @@ def _checked(credit: Any, group: Group) -> Credit:
         return np.array(arrays, dtype=np.float64)
     if shapes == [(length,) for length in lengths]:
         return arrays
-    raise ConfigError(
+    raise wrong_result(
         f"the advantage returned {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}",
         remedy="return one finite number per rollout, or one array per rollout with a finite number per token",
         key="advantage",
-        code="config.member_result",
     )
 
 

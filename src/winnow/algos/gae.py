@@ -17,8 +17,8 @@ import numpy as np
 
 from winnow.algos.advantage import is_flat, kept, one_per_group
 from winnow.bounds import AboveZeroToOne, Positive, ZeroToOne
-from winnow.errors import ConfigError
-from winnow.records import FloatArray, Group, Rollout
+from winnow.errors import wrong_result
+from winnow.records import FloatArray, Group, Rollout, joined
 from winnow.registry import register
 
 PerToken = tuple[FloatArray, ...]  # N x [L]
@@ -73,7 +73,10 @@ def token_rewards(group: Group) -> PerToken:
     """N x [L] the reward of each token: the rollout's, on its last sampled token, unless `token_rewards` is filled."""
     if group.token_rewards is not None:
         return group.token_rewards
-    return tuple(_on_last(rollout, reward) for rollout, reward in zip(group.rollouts, group.rewards, strict=True))
+    rewards = tuple(np.zeros(size) for size in group.sizes)
+    for of_tokens, rollout, reward in zip(rewards, group.rollouts, group.rewards, strict=True):
+        of_tokens[np.flatnonzero(rollout.sampled)[-1:]] = reward
+    return rewards
 
 
 def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
@@ -106,10 +109,10 @@ def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
     Raises ConfigError for any other result.
     """
     by_group = one_per_group(answer, groups, key="critic")
-    return [_checked(values, group) for values, group in zip(by_group, groups, strict=True)]
+    return [_checked_values(values, group) for values, group in zip(by_group, groups, strict=True)]
 
 
-def _checked(answer: Any, group: Group) -> PerToken:
+def _checked_values(answer: Any, group: Group) -> PerToken:
     try:
         values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient
@@ -118,11 +121,10 @@ def _checked(answer: Any, group: Group) -> PerToken:
         read = zip(values, group.rollouts, kept(group), strict=True)
         if all(np.isfinite(array[rollout.sampled]).all() for array, rollout, keep in read if keep):
             return values
-    raise ConfigError(
+    raise wrong_result(
         f"the critic returned {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}",
         remedy="return one array per rollout with a number per token, finite where the rollout is kept",
         key="critic",
-        code="config.member_result",
     )
 
 
@@ -152,7 +154,7 @@ def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
 
 
 def _whitened(by_group: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
-    numbers = np.concatenate([advantages for group in by_group for advantages in group] or [np.zeros(0)])
+    numbers = joined([advantages for group in by_group for advantages in group])
     if is_flat(numbers):
         return [[np.zeros_like(advantages) for advantages in group] for group in by_group]
     mean, scale = float(numbers.mean()), float(numbers.std(ddof=1)) + TINY
@@ -165,9 +167,3 @@ def _scattered(group: Group, of_kept: Sequence[FloatArray]) -> PerToken:
     for place, advantages in zip(np.flatnonzero(kept(group)), of_kept, strict=True):
         everything[place][group.rollouts[place].sampled] = advantages
     return everything
-
-
-def _on_last(rollout: Rollout, reward: float) -> FloatArray:
-    rewards = np.zeros(len(rollout.tokens))
-    rewards[np.flatnonzero(rollout.sampled)[-1:]] = reward
-    return rewards

@@ -6,7 +6,7 @@ None where a log has rewards without verdicts, and the metrics that need it are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,15 @@ def reward_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] |
         metrics["reward/accuracy"] = float(np.concatenate(correct).mean())
         metrics["reward/accuracy_of_prompts"] = float(np.mean([of.sum() / len(of) for of in correct if len(of)]))
     return metrics
+
+
+def mean_parts(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each named part of a reward, over the rollouts that have it. `parts` are those of each rollout."""
+    of_each: dict[str, list[float]] = {}
+    for of_one in parts:
+        for name, value in of_one.items():
+            of_each.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in of_each.items()}
 
 
 def group_metrics(rewards: Sequence[FloatArray], correct: Sequence[BoolArray] | None) -> dict[str, float]:

@@ -20,6 +20,9 @@ from winnow.seeds import generator
 # Parts of a problem added at each end of the scale, in variances only: few problems can be all equal by chance.
 _PART_OF_VALUE = 0.2
 _PART_OF_DIFFERENCE = 0.05
+_FINEST = 1024  # steps per 1, at most, for which the distribution is exact
+_DRAWS, _AT_ONCE = 100_000, 2_000  # of random signs
+_ROUNDING = 1e-9
 
 
 class Interval(NamedTuple):
@@ -114,12 +117,6 @@ def _widened(values: FloatArray, low: float, high: float, part: float) -> tuple[
 def _t(level: float, degrees: float) -> float:
     """Two-sided quantile of Student's distribution."""
     return float(stdtrit(degrees, 0.5 + level / 2))
-
-
-_FINEST = 1024  # steps per 1, at most, for which the distribution is exact
-_DRAWS = 100_000
-_AT_ONCE = 2_000
-_ROUNDING = 1e-9
 
 
 class PairedTest(NamedTuple):

@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
 from winnow.algos.loss import value_loss
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
+Record = TypeVar("Record", PolicyOutput, MicroBatch)
 Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
 Correction = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, Tensor]]
 
@@ -56,7 +57,7 @@ class Objective:
     old: Literal["policy", "engine"] = "policy"
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
-        out, mb = _outputs_of_trained(out, mb), _trained_only(mb)
+        out, mb = _of_trained(out, mb), _of_trained(mb, mb)
         if self.old == "engine":
             mb = dataclasses.replace(mb, old_logprobs=mb.behaviour_logprobs)
         loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
@@ -96,18 +97,17 @@ class ValueLoss:
 
     def separate_objective(self, values: Tensor, mb: MicroBatch) -> Value:
         """Objective of a separate value model: sum over trained tokens of weight * loss. `values` are [T]."""
-        trained = _trained_only(mb)
+        trained = _of_trained(mb, mb)
         loss, seen = self(mb.of_trained(values), trained)
         return Value((trained.weights * loss).sum(), seen)
 
 
 def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
-        raise ConfigError(
+        raise wrong_result(
             f"the loss returned {_described(answer)}",
             remedy="return two things: a tensor [T] and a dict of diagnostics, {} where there are none",
             key="loss",
-            code="config.member_result",
         )
     loss, diagnostics = answer
     seen = {name: _per_token(value, logprobs, f"loss's diagnostic {name!r}") for name, value in diagnostics.items()}
@@ -117,11 +117,10 @@ def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tens
 def _checked_correction(answer: Any, loss: Tensor) -> tuple[Tensor, Tensor]:
     """Importance in the loss's precision, and where the correction acted; neither passes a gradient on."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise ConfigError(
+        raise wrong_result(
             f"the correction returned {_described(answer)}",
             remedy="return two tensors [T]: the importance, and where it was truncated or masked",
             key="correction",
-            code="config.member_result",
         )
     importance, acted = (_per_token(value, loss, "correction", "correction").detach() for value in answer)
     return importance.to(loss.dtype), acted
@@ -130,11 +129,10 @@ def _checked_correction(answer: Any, loss: Tensor) -> tuple[Tensor, Tensor]:
 def _per_token(value: Any, logprobs: Tensor, whose: str, key: str = "loss") -> Tensor:
     if isinstance(value, Tensor) and value.shape == logprobs.shape:
         return value
-    raise ConfigError(
+    raise wrong_result(
         f"the {whose} returned {_described(value)} for {len(logprobs)} tokens",
         remedy="return a tensor with one number per token",
         key=key,
-        code="config.member_result",
     )
 
 
@@ -142,17 +140,14 @@ def _described(answer: Any) -> str:
     return f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
 
 
-def _trained_only(mb: MicroBatch) -> MicroBatch:
-    """Every [T] field restricted to trained tokens, so that a masked NaN reaches neither loss nor gradient."""
-    return mb if mb.trained is None else dataclasses.replace(mb, **_restricted(mb, mb), trained=None)
-
-
-def _outputs_of_trained(out: PolicyOutput, mb: MicroBatch) -> PolicyOutput:
-    """See `_trained_only`."""
-    return out if mb.trained is None else dataclasses.replace(out, **_restricted(out, mb))
-
-
-def _restricted(record: MicroBatch | PolicyOutput, mb: MicroBatch) -> dict[str, Any]:
-    """The [T] fields of a record, restricted to the tokens that are trained."""
+def _of_trained(record: Record, mb: MicroBatch) -> Record:
+    """The record with its [T] fields restricted to the trained tokens, so that a masked NaN reaches neither loss nor
+    gradient.
+    """
+    if mb.trained is None:
+        return record
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "trained"}
-    return {name: mb.of_trained(value) for name, value in fields.items() if isinstance(value, Tensor)}
+    changed: dict[str, Any] = {name: mb.of_trained(of) for name, of in fields.items() if isinstance(of, Tensor)}
+    if record is mb:
+        changed["trained"] = None
+    return dataclasses.replace(record, **changed)

@@ -15,7 +15,8 @@ def pass_at_k(correct: IntArray, rollouts: IntArray, k: int) -> FloatArray:
 
     1 - C(n - c, k) / C(n, k): unbiased (Chen et al. 2021, arXiv 2107.03374, eq. 1).
     """
-    return np.array([_pass_at_k(int(c), int(n), k) for c, n in zip(correct, rollouts, strict=True)], dtype=np.float64)
+    pairs = zip(correct.tolist(), rollouts.tolist(), strict=True)
+    return np.array([1.0 - math.comb(n - c, k) / math.comb(n, k) if n >= k else math.nan for c, n in pairs])
 
 
 def majority_at_k(correct: int, wrong: Sequence[int], silent: int, k: int) -> float:
@@ -50,12 +51,6 @@ def is_tied(correct: int, wrong: Sequence[int]) -> bool:
 def standard_error(values: FloatArray) -> float:
     """Standard error of the mean of independent values (ddof 1); NaN for fewer than two."""
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-
-
-def _pass_at_k(correct: int, rollouts: int, k: int) -> float:
-    if rollouts < k:
-        return math.nan
-    return 1.0 - math.comb(rollouts - correct, k) / math.comb(rollouts, k)
 
 
 def _drawn(count: int, share: float) -> FloatArray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from winnow.budget import selection
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.options import tried
 from winnow.records import BoolArray, Group, as_array
 from winnow.registry import register
@@ -79,11 +79,10 @@ def checked_mask(answer: object, n: int) -> BoolArray:
     """A selector's result. Raises ConfigError where it is not [N] bool."""
     mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
-        raise ConfigError(
+        raise wrong_result(
             f"the selector returned {mask.dtype} of shape {mask.shape} for {n} rollouts",
             remedy="return a mask, one bool per rollout",
             key="select",
-            code="config.member_result",
         )
     return mask
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from winnow import seeds
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.records import Batch, FloatArray, Group, IntArray, KeptRollouts, Rollout, TrainingSequence, as_array
 
 
@@ -59,11 +58,11 @@ def make_batches(
     return [
         Batch(epoch=epoch, sequences=tuple(s for position in part for s in of_group[position]))
         for epoch in range(epochs)
-        for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
+        for part in _deal(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Candidate:
     """A kept rollout with a trainable token."""
 
@@ -96,11 +95,7 @@ def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
     """The rollout up to the last of its first `count` sampled tokens; its text stays whole. None: all tokens."""
     if count is None or rollout.length <= count:
         return rollout
-    end = int(np.append(0, np.flatnonzero(rollout.sampled) + 1)[count])  # 0: before the first token
-    trainable = None if rollout.trainable is None else rollout.trainable[:end]
-    return dataclasses.replace(
-        rollout, tokens=rollout.tokens[:end], logprobs=rollout.logprobs[:end], trainable=trainable
-    )
+    return rollout.up_to(int(np.append(0, np.flatnonzero(rollout.sampled) + 1)[count]))  # 0: before the first token
 
 
 def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candidate]:
@@ -112,7 +107,7 @@ def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candid
     ]
 
 
-def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
+def _deal(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
     """Positions of groups with tokens, dealt to `parts`: the longest first, each to the part with the fewest tokens.
 
     For this order, lengths are shrunk at random by up to a quarter. So epochs are divided differently even where no two
@@ -165,10 +160,9 @@ def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) 
         return np.zeros(0)
     weights = as_array(weighting(kept))
     if weights.shape != kept.lengths.shape or weights.dtype.kind not in "fiu" or not np.all(np.isfinite(weights)):
-        raise ConfigError(
+        raise wrong_result(
             f"the weighting returned {weights!r} for {len(kept.lengths)} sequences",
             remedy="return one finite weight per entry of kept.lengths",
             key="weighting",
-            code="config.member_result",
         )
     return weights.astype(np.float64)

@@ -21,13 +21,11 @@ from winnow.core.protocols import PolicyLearner, ReadByAllRanks, Verifier
 from winnow.engines.base import Engine
 from winnow.engines.freshness import check_fresh
 from winnow.ranks import deal
-from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout, Sampling
+from winnow.records import Group, Outcome, Prompt, Rollout, Sampling, joined
 from winnow.seeds import SeedName
 
-_LIGHT = (  # the other fields of a rollout
-    *("index", "text", "finish", "version", "trainable", "turns"),
-    *("round", "beyond"),
-)
+# The fields of a rollout but its tokens, its log-probs and its rank
+_LIGHT = ("index", "text", "finish", "version", "trainable", "turns", "round", "beyond")
 
 Phase = Callable[[str], AbstractContextManager[Any]]
 OnRollout = Callable[[Rollout], None]
@@ -143,13 +141,13 @@ class _Sent:
     @classmethod
     def of(cls, places: Sequence[int], groups: Sequence[Group]) -> Self:
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        logprobs = _joined([rollout.logprobs for rollout in rollouts], np.float64)
+        logprobs = joined([rollout.logprobs for rollout in rollouts])
         narrow = logprobs.astype(np.float32)
         return cls(
             places=list(places),
             counts=[len(group.rollouts) for group in groups],
             lengths=[len(rollout.tokens) for rollout in rollouts],
-            tokens=_joined([rollout.tokens for rollout in rollouts], np.int64).astype(np.int32),
+            tokens=joined([rollout.tokens for rollout in rollouts], np.int64).astype(np.int32),
             logprobs=narrow if np.array_equal(narrow, logprobs, equal_nan=True) else logprobs,
             rest=[tuple(getattr(rollout, name) for name in _LIGHT) for rollout in rollouts],
             outcomes=[outcome for group in groups for outcome in group.outcomes or ()],
@@ -171,7 +169,3 @@ class _Sent:
         # Not strict: without rollouts, np.split returns one empty part
         for ids, numbers, rest in zip(np.split(tokens, ends), np.split(logprobs, ends), self.rest, strict=False):
             yield Rollout(tokens=ids, logprobs=numbers, rank=rank, **dict(zip(_LIGHT, rest, strict=True)))
-
-
-def _joined(arrays: Sequence[IntArray] | Sequence[FloatArray], dtype: Any) -> Any:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)

@@ -43,7 +43,12 @@ def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
     if not coefficient:
         return list(groups)
     reference = run.learner.reference_logprobs(_sequences(groups, [_read(run, group) for group in groups]))
-    return [_with_kl(group, position, reference, coefficient) for position, group in enumerate(groups)]
+    filled = []
+    for position, group in enumerate(groups):
+        of_group = _of_group(group, position, reference)
+        distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, of_group, strict=True))
+        filled.append(group.fill(token_rewards=with_kl(group, distances, coefficient)))
+    return filled
 
 
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
@@ -77,9 +82,8 @@ def fill_returns(critic: CriticSection | None, groups: Sequence[Group], step: in
     """
     if critic is None:
         return list(groups)
-    lam = (
-        1.0 if is_pretraining(critic, step) else critic.lam
-    )  # 1: Monte-Carlo, without the values of an untrained model
+    # 1: Monte-Carlo, without the values of an untrained model
+    lam = 1.0 if is_pretraining(critic, step) else critic.lam
     return [group.fill(returns=value_targets(group, gamma=critic.gamma, lam=lam)) for group in groups]
 
 
@@ -217,12 +221,6 @@ def _of_group(group: Group, position: int, by_rollout: PerSequence) -> tuple[Flo
     return tuple(
         by_rollout.get((position, rollout.index), np.full(len(rollout.tokens), np.nan)) for rollout in group.rollouts
     )
-
-
-def _with_kl(group: Group, position: int, by_rollout: PerSequence, coefficient: float) -> Group:
-    reference = _of_group(group, position, by_rollout)
-    distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, reference, strict=True))
-    return group.fill(token_rewards=with_kl(group, distances, coefficient))
 
 
 def _penalties(group: Group) -> Iterator[FloatArray]:

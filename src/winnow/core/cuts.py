@@ -42,7 +42,10 @@ def make_cut(rule: Bound[CutTraits], *, spent: int) -> Cut | None:
         ends = check_ends(rule(sampled), sampled.lengths)
         first = np.cumsum([0, *(len(every[place]) for place in order)])
         of_place = {place: ends[first[i] : first[i + 1]].tolist() for i, place in enumerate(order)}
-        return [_cut_group(group, of_place[place]) for place, group in zip(places, groups, strict=True)]
+        return [
+            Group(prompt=group.prompt, rollouts=tuple(map(_cut_rollout, group.rollouts, of_place[place])))
+            for place, group in zip(places, groups, strict=True)
+        ]
 
     return cut
 
@@ -68,22 +71,7 @@ def _measured(group: Group, *, logprobs: bool) -> list[tuple[int, FloatArray | N
     return [(len(rollout.tokens), rollout.logprobs if logprobs else None) for rollout in group.rollouts]
 
 
-def _cut_group(group: Group, ends: Sequence[int]) -> Group:
-    rollouts = zip(group.rollouts, ends, strict=True)
-    return Group(prompt=group.prompt, rollouts=tuple(_cut_rollout(rollout, end) for rollout, end in rollouts))
-
-
 def _cut_rollout(rollout: Rollout, end: int) -> Rollout:
     """The rollout up to a token; the same object if that is its end. A cut rollout has no text: no reward reads it."""
     beyond = len(rollout.tokens) - end
-    if not beyond:
-        return rollout
-    return dataclasses.replace(
-        rollout,
-        tokens=rollout.tokens[:end],
-        logprobs=rollout.logprobs[:end],
-        trainable=None if rollout.trainable is None else rollout.trainable[:end],
-        text="",
-        finish="cut",
-        beyond=beyond,
-    )
+    return dataclasses.replace(rollout.up_to(end), text="", finish="cut", beyond=beyond) if beyond else rollout

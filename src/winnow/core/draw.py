@@ -17,7 +17,7 @@ from winnow import ranks
 from winnow.budget.sampling import Drawn
 from winnow.config import RolloutSection
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import conflict
 from winnow.records import FloatArray, IntArray, Prompt
 from winnow.seeds import SeedName, generator
 from winnow.state.history import History
@@ -29,11 +29,10 @@ class PromptPool:
 
     def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
         if per_step > len(prompts):
-            raise ConfigError(
+            raise conflict(
                 f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on",
                 remedy=f"lower it to at most {len(prompts)} or enlarge the task",
                 key="rollout.prompts_per_step",
-                code="config.combination",
             )
         self.prompts = tuple(prompts)
         self._per_step = per_step
@@ -58,13 +57,12 @@ class PromptPool:
         numbers = [isinstance(label, int | float) and math.isfinite(label) for label in labels]
         if not all(numbers):
             first = self.prompts[numbers.index(False)]
-            raise ConfigError(
+            raise conflict(
                 f"sample: prompt {first.id!r} has no number in the field {field!r} of its meta (its fields: "
                 f"{', '.join(map(repr, first.meta)) or 'none'})",
                 remedy="set the sampler's option to a field of every problem that is a number, or choose another "
                 "sampler",
                 key="sample",
-                code="config.combination",
             )
         return np.array(labels, dtype=np.float64)
 
@@ -97,7 +95,7 @@ def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[i
     if chances is not None:
         metrics |= {"sampler/probability_least": float(chances.min()), "sampler/probability_most": float(chances.max())}
     rows = np.split(drawn.rows, len(steps))
-    further = [_further(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
+    further = [_further_rows(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
     of_steps = None if chances is None else np.split(chances, len(steps))
     history.record_draw(steps, rows, further, drawn.state, metrics, of_steps)
 
@@ -137,7 +135,7 @@ def check_drawn(answer: object, prompts: int, count: int, *, known: bool = False
     return drawn._replace(probability=chances)
 
 
-def _further(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:
+def _further_rows(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:
     """The prompts of each round of dynamic sampling: in random order, those that the step does not have. A round is
     shorter, or missing, where the task has too few prompts.
     """

@@ -6,6 +6,7 @@ verifier failed are in none of the means except those of length and truncation.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from winnow.algos.group_metrics import mean_parts
 from winnow.algos.pass_at_k import majority_at_k, pass_at_k, standard_error
 from winnow.core.collect import OnRollout, Request, collect
 from winnow.core.protocols import Verifier
@@ -96,9 +98,9 @@ def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) ->
     An evaluation's metric is the mean over the problems that are not NaN.
     """
     return {
-        "accuracy_sampled": _share(sampled, lambda one: bool(one.correct)),
-        "formatted": _share(sampled, lambda one: one.formatted),
-        "correct_and_formatted": _share(sampled, lambda one: one.category == "correct"),
+        "accuracy_sampled": _share_of_each(sampled, lambda one: bool(one.correct)),
+        "formatted": _share_of_each(sampled, lambda one: one.formatted),
+        "correct_and_formatted": _share_of_each(sampled, lambda one: one.category == "correct"),
         f"pass_at_{k}": pass_at(ballots, k),
         f"maj_at_{k}": maj_at(ballots, k),
     }
@@ -149,13 +151,14 @@ def sampled_metrics(sampled: Sequence[Problem], values: Mapping[str, FloatArray]
     if verified:
         metrics["accuracy_sampled_sem"] = standard_error(defined["accuracy_sampled"])
         metrics["reward_mean"] = float(np.mean([one.reward for one in verified]))
-        metrics |= {f"part/{name}": value for name, value in _parts(verified).items()}
+        parts = mean_parts(one.parts for one in verified)
+        metrics |= {f"part/{name}": value for name, value in parts.items()}
     return metrics
 
 
 def greedy_accuracy(greedy: Sequence[Problem]) -> FloatArray:
     """[problems] 1 or 0 of one greedy rollout each; NaN where the verifier failed."""
-    return _share(greedy, lambda one: bool(one.correct))
+    return _share_of_each(greedy, lambda one: bool(one.correct))
 
 
 def greedy_metrics(greedy: Sequence[Problem]) -> dict[str, float]:
@@ -165,15 +168,9 @@ def greedy_metrics(greedy: Sequence[Problem]) -> dict[str, float]:
     return {"accuracy_greedy": float(known.mean())} if len(known) else {}
 
 
-def _share(problems: Sequence[Problem], holds: Callable[[Judged], bool]) -> FloatArray:
+def _share_of_each(problems: Sequence[Problem], holds: Callable[[Judged], bool]) -> FloatArray:
     shares = ([holds(one) for one in problem if one.verified] for problem in problems)
     return np.array([np.mean(of_one) if of_one else np.nan for of_one in shares], dtype=np.float64)
-
-
-def _parts(verified: Problem) -> Mapping[str, float]:
-    """The mean of each named part of the reward, over the rollouts that have it."""
-    names = dict.fromkeys(name for one in verified for name in one.parts)
-    return {name: float(np.mean([one.parts[name] for one in verified if name in one.parts])) for name in names}
 
 
 def _spelling(answer: str) -> str:
@@ -214,14 +211,9 @@ def evaluate(
     included.
     """
     begin = time.perf_counter()
-    sampled = collect_rollouts(
-        engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, on_rollout=on_rollout
-    )
-    best = (
-        collect_rollouts(engine, verifiers, prompts, greedy_sampling(sampling), 1, seed=seed, on_rollout=on_rollout)
-        if greedy
-        else ()
-    )
+    collected = functools.partial(collect_rollouts, engine, verifiers, prompts, seed=seed, on_rollout=on_rollout)
+    sampled = collected(sampling, rollouts_per_prompt)
+    best = collected(greedy_sampling(sampling), 1) if greedy else ()
     verifiers.check_evaluation([*sampled, *best])
     problems = [judged(group) for group in sampled]
     values = per_problem(problems, [count_votes(problem) for problem in problems], rollouts_per_prompt)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from winnow.algos.group_metrics import group_metrics, reward_metrics
+from winnow.algos.group_metrics import group_metrics, mean_parts, reward_metrics
 from winnow.budget.pass_rates import brier_score
 from winnow.core.members import Members
 from winnow.environments.tool_calls import AUTO, read_calls
-from winnow.records import CAUSES, Batch, FloatArray, Group, Metrics, Rollout
+from winnow.records import CAUSES, Batch, FloatArray, Group, Metrics, Rollout, joined
 
 
 def describe(
@@ -27,9 +26,10 @@ def describe(
     verified = [group.take(group.valid) for group in groups]
     rewards = [group.rewards for group in verified]  # G x [N]: of all N rollouts with a verdict, kept or not
     correct = [group.correct for group in verified]
+    parts = mean_parts(outcome.parts for group in verified for outcome in group.outcomes or ())
     return {
         **reward_metrics(rewards, correct),
-        **_reward_parts(verified),
+        **{f"reward/part/{name}": mean for name, mean in parts.items()},
         **_outcomes(groups),
         "group/count": float(sum(bool(group.rollouts) for group in groups)),
         **group_metrics(rewards, correct),
@@ -40,15 +40,6 @@ def describe(
     }
 
 
-def _reward_parts(verified: Sequence[Group]) -> Metrics:
-    """The mean of each part of the rewards over the rollouts that have it."""
-    parts: dict[str, list[float]] = {}
-    for outcome in (o for g in verified for o in g.outcomes or ()):
-        for part, value in outcome.parts.items():
-            parts.setdefault(part, []).append(value)
-    return {f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}
-
-
 def _outcomes(groups: Sequence[Group]) -> Metrics:
     outcomes = [outcome for group in groups for outcome in group.outcomes or ()]
     kinds = Counter([outcome.kind for outcome in outcomes])
@@ -56,18 +47,11 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
     metrics["outcome/timed_out"] = float(sum([outcome.late for outcome in outcomes]))
     metrics |= {f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}
-    return {**metrics, **_cuts(groups)}
-
-
-def _cuts(groups: Sequence[Group]) -> Metrics:
-    cut = [rollout for group in groups for rollout in group.rollouts if rollout.finish == "cut"]
-    if not cut:
-        return {}
-    return {
-        "outcome/cut": float(len(cut)),
-        "cut/tokens": float(sum(rollout.length for rollout in cut)),
-        "cut/tokens_beyond": float(sum(rollout.beyond for rollout in cut)),
-    }
+    if cut := [rollout for group in groups for rollout in group.rollouts if rollout.finish == "cut"]:
+        metrics["outcome/cut"] = float(len(cut))
+        metrics["cut/tokens"] = float(sum(rollout.length for rollout in cut))
+        metrics["cut/tokens_beyond"] = float(sum(rollout.beyond for rollout in cut))
+    return metrics
 
 
 def _rollouts(groups: Sequence[Group]) -> Metrics:
@@ -104,7 +88,7 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     }
     cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
     selected = [group for group in groups if group.keep is not None]
-    keep = _joined([group.keep for group in selected if group.keep is not None], np.bool_)
+    keep = joined([group.keep for group in selected if group.keep is not None], np.bool_)
     advantages = [credit for group in selected for credit in _kept_advantages(group)]
     generated = completion_tokens(groups)
     metrics = {
@@ -115,7 +99,7 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
         "budget/tokens_generated": generated,
         "budget/prompt_tokens": prompt_tokens(groups),
         "budget/tokens_verified": completion_tokens(verified),
-        "budget/tokens_kept": float(_joined([group.lengths for group in selected], np.int64)[keep].sum()),
+        "budget/tokens_kept": float(joined([group.lengths for group in selected], np.int64)[keep].sum()),
         "budget/tokens_trained": float(sum(trained.values())),
         "budget/tokens_wasted": generated - float(sum(trained.values())),
         "budget/tokens_cut": float(sum(cut)),
@@ -128,11 +112,6 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     return metrics
 
 
-def _joined(arrays: Sequence[Any], kind: Any) -> Any:
-    """The arrays in one, also where there are none."""
-    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
-
-
 def prompt_tokens(groups: Iterable[Group]) -> float:
     """Tokens of the sampled prompts, once for each round of a group, as the rollouts of a round share one prefill."""
     return float(sum(len(group.prompt.tokens) * len({r.round for r in group.rollouts}) for group in groups))
@@ -140,7 +119,7 @@ def prompt_tokens(groups: Iterable[Group]) -> float:
 
 def completion_tokens(groups: Iterable[Group]) -> float:
     """Tokens of all rollouts that the policy sampled."""
-    return float(_joined([group.lengths for group in groups], np.int64).sum())
+    return float(joined([group.lengths for group in groups], np.int64).sum())
 
 
 def _dynamic_sampling(added: Sequence[Group], planned: int) -> Metrics:
@@ -180,13 +159,9 @@ def turn_metrics(members: Members, groups: Sequence[Group]) -> dict[str, float]:
     }
     if members.environment.traits.tools:
         form = members.environment.options.get("call_form", AUTO)
-        replies = [reply for rollout in rollouts for reply in _replies(rollout)]
+        replies = [reply for r in rollouts for reply in ((r.text,) if r.turns is None else r.turns[::2])]
         metrics["environment/tool_calls"] = sum(bool(read_calls(reply, form)) for reply in replies) / len(rollouts)
     return metrics
-
-
-def _replies(rollout: Rollout) -> tuple[str, ...]:
-    return (rollout.text,) if rollout.turns is None else rollout.turns[::2]
 
 
 def _turn_lengths(rollout: Rollout) -> list[int]:

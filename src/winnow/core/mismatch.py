@@ -9,7 +9,7 @@ then measured on other rollouts (named_rollouts.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from winnow.engines.base import Tolerance
-from winnow.records import FloatArray, IntArray, Metrics, MicroBatch, PolicyOutput
+from winnow.records import FloatArray, IntArray, Metrics, MicroBatch, PolicyOutput, joined
 
 FEW = 2  # tokens whose log-probs may differ much in any step, however small
 RATIOS = (0.8, 1.25)  # policy to engine probability: a token outside was sampled from another policy than the trained
@@ -65,7 +65,7 @@ class Parity:
 
     def metrics(self) -> Metrics:
         """The metrics of all tokens. The alarm is raised where the tokens of any single engine raise it."""
-        difference = join(self.differences)
+        difference = joined(self.differences)
         if not len(difference):
             return {}
         metrics, by = self._compared(difference), np.concatenate(self.sampled_by)
@@ -127,7 +127,7 @@ class Mismatch:
 
     def metrics(self) -> Metrics:
         """Nothing without trained tokens."""
-        difference, sums, along = map(join, (self.per_token, self.per_rollout, self.along))
+        difference, sums, along = map(joined, (self.per_token, self.per_rollout, self.along))
         if not len(difference):
             return {}
         lag = {"policy/engine_lag": float(along.mean())}
@@ -201,8 +201,3 @@ class CorrectionEffect:
 
 def _sums(sequence: IntArray, numbers: FloatArray) -> FloatArray:
     return np.asarray(np.bincount(sequence, numbers), dtype=np.float64)
-
-
-def join(arrays: Sequence[FloatArray]) -> FloatArray:
-    """The arrays one after another; an empty one for none."""
-    return np.concatenate(arrays) if arrays else np.zeros(0)

@@ -190,15 +190,15 @@ def sample_in_rounds(request: StepRequest, *, spent: int = 0) -> list[Group]:
     run = request.run
     groups = [Group(prompt=prompt, rollouts=(), outcomes=()) for prompt in request.prompts]
     number = 0
-    while (more := _further(run, groups, request.counts)).any():
+    while (more := _next_counts(run, groups, request.counts)).any():
         one_round = request.round(more, number=number, spent=spent + int(completion_tokens(groups)))
         added = collect(run.engine, run.verifiers, one_round, request.phase)
-        groups = [_joined(group, further, number) for group, further in zip(groups, added, strict=True)]
+        groups = [_with_next_round(group, further, number) for group, further in zip(groups, added, strict=True)]
         number += 1
     return groups
 
 
-def _further(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
+def _next_counts(run: Run, groups: Sequence[Group], planned: IntArray) -> IntArray:
     """[G] rollouts of the next round."""
     sampled = np.array([len(group.rollouts) for group in groups], dtype=np.int64)
     if np.array_equal(sampled, planned):  # no rule has anything left to decide
@@ -228,7 +228,7 @@ def check_more(answer: object, seen: Counts) -> IntArray:
     return requested.integers(answer, len(left), fault)
 
 
-def _joined(group: Group, further: Group, number: int) -> Group:
+def _with_next_round(group: Group, further: Group, number: int) -> Group:
     start = len(group.rollouts)
     if number == 0:
         return further

@@ -155,11 +155,11 @@ class Tally:
         """Add one micro-batch of the current update."""
         self.idle += not mb.trained_tokens
         difference, advantages, by = None, None, None
-        sampled_by, counts = _ranks_and_counts(mb)
+        counts = [sequence.rollout.length for sequence in mb.sequences]
         if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
             difference = gap(out, mb)
             advantages = mb.of_trained(mb.advantages)
-            by = np.repeat(sampled_by, counts) if mb.sequences else None
+            by = np.repeat([sequence.rollout.rank for sequence in mb.sequences], counts) if mb.sequences else None
         self.unread.append(
             Unread(
                 value.total.detach(),
@@ -228,11 +228,6 @@ class Tally:
             elif name not in VALUE_LOSSES:
                 metrics[f"loss/{name}"] = mean.value
         return {**metrics, **of_value_loss(self.diagnostics)}
-
-
-def _ranks_and_counts(mb: MicroBatch) -> tuple[list[int], list[int]]:
-    """For each sequence: the rank whose engine sampled it, and the number of its trained tokens."""
-    return [s.rollout.rank for s in mb.sequences], [s.rollout.length for s in mb.sequences]
 
 
 def of_value_loss(seen: Mapping[str, Mean]) -> Metrics:

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.records import Group, IntArray, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
 
@@ -187,11 +187,10 @@ def make_engine(function: Callable[[EngineContext], Engine], context: EngineCont
     if lacking:
         if "close()" not in lacking:
             engine.close()
-        raise ConfigError(
+        raise wrong_result(
             f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}",
             remedy=f"return an engine with {', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)}"
             f" (winnow.engines.base.Engine); close() may do nothing",
             key="rollout.engine",
-            code="config.member_result",
         )
     return engine

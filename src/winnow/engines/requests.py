@@ -14,6 +14,8 @@ from winnow.errors import EngineError
 from winnow.records import FloatArray, Group, IntArray, Prompt, Rollout, rollout_id
 from winnow.seeds import SeedName
 
+SHORT = 1024  # tokens; decoding such a text takes less time than passing it to the thread
+
 
 def turn_seed(seed: tuple[SeedName, ...], turn: int) -> tuple[SeedName, ...]:
     """The seed of a later turn's request, turn >= 1; that of the first turn is `seed`."""
@@ -47,9 +49,6 @@ def waves(rollouts: Sequence[PendingRollout], at_once: int) -> list[list[Pending
     by_length = sorted(rollouts, key=lambda rollout: len(rollout.prompt.tokens))
     edges = [len(rollouts) * i // number for i in range(number + 1)] if number else []
     return [by_length[a:b] for a, b in itertools.pairwise(edges)]
-
-
-SHORT = 1024  # tokens; decoding such a text takes less time than passing it to the thread
 
 
 class SamplingRequest:

@@ -59,8 +59,11 @@ class Scripted:
         rule = self._rule(sampling.stop)
         with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
             for pending in request.rollouts:
-                text = self._script(pending.prompt, pending.index)
-                tokens = self._cut(self._tokens(text), rule, sampling.max_new_tokens)
+                ids = self._context.tokenizer.encode(
+                    self._script(pending.prompt, pending.index), add_special_tokens=False
+                )
+                whole = np.array([*ids, *self._context.stop_tokens[:1]], dtype=np.int64)
+                tokens = self._cut(whole, rule, sampling.max_new_tokens)
                 request.finish(pending, tokens, np.zeros(len(tokens)))
         return request.groups()
 
@@ -71,10 +74,6 @@ class Scripted:
 
     def close(self) -> None:
         """See `Engine`; does nothing."""
-
-    def _tokens(self, text: str) -> IntArray:
-        ids = self._context.tokenizer.encode(text, add_special_tokens=False)
-        return np.array([*ids, *self._context.stop_tokens[:1]], dtype=np.int64)
 
     @staticmethod
     def _cut(tokens: IntArray, rule: StopRule, limit: int) -> IntArray:

@@ -17,11 +17,11 @@ TOOLS: Mapping[str, Tool] = {"calculator": compute}
 _ANSWER = re.compile(r"<answer>\s*(-?\d{1,30})\s*</answer>")
 
 
-def _example(gold: object) -> Sequence[str]:
-    return [f"<call>calculator {gold} + 0</call>", f"</think> <answer>{gold}</answer>"]
-
-
-@register("environment", example=_example, tools=tuple(TOOLS))
+@register(
+    "environment",
+    example=lambda gold: [f"<call>calculator {gold} + 0</call>", f"</think> <answer>{gold}</answer>"],
+    tools=tuple(TOOLS),
+)
 def calculator(
     prompt: Prompt, reply: str, rng: np.random.Generator, *, calls: int = 3, call_form: CallForm = AUTO
 ) -> Generator[str | Sequence[ToolAnswer], str, dict[str, float]]:

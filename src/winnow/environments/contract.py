@@ -12,7 +12,7 @@ import numpy as np
 
 from winnow.environments.replay import make_environment
 from winnow.families import EnvironmentTraits
-from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import Entry
 from winnow.rewards.contract import JUNK
 
@@ -47,19 +47,16 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
     turns = list[str]()
     for reply in replies:
         turns.append(reply)
-        verdict, again = (answer(prompt, _rollout(turns)) for _ in range(2))
-        assert verdict == again or _both_failed(verdict, again), f"{entry.name!r}: two calls, two verdicts"
+        verdict, again = (answer(prompt, _rollout_of(turns)) for _ in range(2))
+        both_failed = all(isinstance(each, Outcome) and each.failed for each in (verdict, again))
+        assert verdict == again or both_failed, f"{entry.name!r}: two calls, two verdicts"
         if isinstance(verdict, Outcome):
             return verdict
         turns.append(verdict.text)
     raise AssertionError(f"{entry.name!r} has not ended after {len(replies)} turns")
 
 
-def _both_failed(first: Outcome | Reply, second: Outcome | Reply) -> bool:
-    return all(isinstance(each, Outcome) and each.failed for each in (first, second))
-
-
-def _rollout(turns: list[str]) -> Rollout:
+def _rollout_of(turns: list[str]) -> Rollout:
     none = np.zeros(0)
     return Rollout(
         index=0, tokens=none.astype(np.int64), logprobs=none, text="", finish="stop", version=0, turns=tuple(turns)

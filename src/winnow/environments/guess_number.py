@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import numpy as np
 
@@ -13,11 +13,7 @@ from winnow.registry import register
 _ANSWER = re.compile(r"<answer>\s*(\d{1,9})\s*</answer>")
 
 
-def _example(gold: object) -> Sequence[str]:
-    return [f"</think> <answer>{gold}</answer>"]
-
-
-@register("environment", example=_example)
+@register("environment", example=lambda gold: [f"</think> <answer>{gold}</answer>"])
 def guess_number(
     prompt: Prompt, reply: str, rng: np.random.Generator, *, turns: int = 5
 ) -> Generator[str, str, dict[str, float]]:

@@ -39,6 +39,7 @@ from winnow.rewards.outcomes import failure, to_outcome
 
 LONGEST = 2**16  # characters of one text of an environment
 OPENING = "environment's opening"  # the field of a prompt's meta with the text that its environment has appended to it
+NOT_REPEATED = "does it read a clock, the network, a variable outside the function, or other random numbers than `rng`?"
 
 
 class OutOfTokens(Exception):
@@ -261,9 +262,6 @@ def _ended(bound: Bound[EnvironmentTraits], result: Any) -> Outcome:
     if result is None:
         return failure("raised", f"the environment {bound.name!r} returned None")
     return to_outcome(result, name=bound.name, correct_at=float(bound.traits.correct_at))
-
-
-NOT_REPEATED = "does it read a clock, the network, a variable outside the function, or other random numbers than `rng`?"
 
 
 def _readable(text: str) -> str:

@@ -35,7 +35,7 @@ from winnow.bounds import AtLeastOne
 from winnow.environments.replay import OPENING, OutOfTokens
 from winnow.environments.tool_calls import AUTO, CallForm, read_calls
 from winnow.environments.tools import answer_calls
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict
 from winnow.families import EnvironmentTraits
 from winnow.records import Problem, Prompt, ToolAnswer
 from winnow.rewards.outcomes import failure
@@ -71,12 +71,11 @@ def tool_environment(
             return by_name[None]
         if meta.get(column) in by_name:
             return by_name[meta[column]]
-        raise ConfigError(
+        raise conflict(
             f"the field {column!r} of a problem is {meta.get(column)!r}, and the environments are "
             f"{', '.join(map(repr, by_name))}",
             remedy=f"set the field {column!r} of every problem to one of them",
             key="environment",
-            code="config.combination",
         )
 
     def play(
@@ -190,10 +189,8 @@ def _check(of: type) -> None:
     coroutines = [name for name in names if inspect.iscoroutinefunction(getattr(of, name))]
     problem = None
     if not callable(getattr(of, "get_reward", None)):
-        problem, remedy = (
-            "no method get_reward",
-            "define get_reward(self), or get_reward(self, reply) for the last turn",
-        )
+        problem = "no method get_reward"
+        remedy = "define get_reward(self), or get_reward(self, reply) for the last turn"
     elif not names:
         problem, remedy = "no tool", "define a public method, with annotations and a docstring, for each tool"
     elif coroutines:

@@ -30,6 +30,14 @@ Tool = Callable[..., Any]
 
 LONGEST = 200  # characters of a calculator's expression
 BITS = 4096  # of a calculator's numerator and denominator
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.Mod: operator.mod,
+}
 
 
 def answer_calls(
@@ -86,7 +94,8 @@ def _arguments(call: Call, tool: Tool) -> dict[str, Any]:
         given = {names[0]: next(iter(given.values()))}
     unknown, missing = given.keys() - expected.keys(), [n for n in names if n not in given and expected[n].required]
     if unknown or missing:
-        raise _Unfit(f"the tool {call.name!r} has the arguments {_listed(expected)}")
+        listed = ", ".join(name if parameter.required else f"[{name}]" for name, parameter in expected.items())
+        raise _Unfit(f"the tool {call.name!r} has the arguments {listed[:LONGEST] or 'none'}")
     for name, value in given.items():
         try:
             given[name] = expected[name].type.validate_python(value)
@@ -123,11 +132,6 @@ def _all_parameters(function: Callable[..., Any]) -> Mapping[str, _Parameter]:
     }
 
 
-def _listed(expected: Mapping[str, _Parameter]) -> str:
-    shown = [name if parameter.required else f"[{name}]" for name, parameter in expected.items()]
-    return ", ".join(shown)[:LONGEST] or "none"
-
-
 def calculator(expression: str) -> str:
     """The value of an expression of numbers with + - * / // % ** and brackets, computed with fractions.
 
@@ -143,16 +147,6 @@ def calculator(expression: str) -> str:
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
-    ast.Mod: operator.mod,
-}
 
 
 def _value(node: ast.expr) -> Fraction:

@@ -66,6 +66,8 @@ def refuse(task: Any) -> None:
     from verifiers.v1.utils.decorators import discover_decorated
 
     data = task.data
+    stages = (task.setup, task.finalize)  # those of the library do nothing
+    own_stages = [each for each in stages if getattr(type(task), each.__name__) is not getattr(vf.Task, each.__name__)]
     needs = {
         "a container": task.NEEDS_CONTAINER or data.image or data.agent_user or data.artifacts or data.skills,
         "tools on a server": [each for each in task.toolsets(task.config) if getattr(each.config, "url", None)],
@@ -74,7 +76,9 @@ def refuse(task: Any) -> None:
         "stop conditions of single requests": [
             hook for hook in task.hooks("stop") if hook_boundary(hook, allow_trace=True) is not vf.Trace
         ],
-        "a runtime": [hook for hook in (*_own_stages(task), *_scores(task)) if _needs_runtime(hook)],
+        "a runtime": [
+            hook for hook in (*own_stages, *task.hooks("metric"), *task.hooks("reward")) if _needs_runtime(hook)
+        ],
     }
     for need, present in needs.items():
         if present:
@@ -300,12 +304,11 @@ class _Seat:
         self.trace = trace = vf.Trace(task=_described(task), state=state_cls(type(task))(), agent=info)
         if on_trace is not None:
             on_trace(trace)
-        setup, finalize = _stages(task)
-        await invoke(setup, {"trace": trace, "runtime": None})
+        await invoke(task.setup, {"trace": trace, "runtime": None})
         async with Tools.serving(task.toolsets(task.config), task, trace) as tools:
             yield _Conversation(task, trace, self.config.max_turns, self._line, tools)
             trace.stop("user_closed")
-            await invoke(finalize, {"trace": trace, "runtime": None})
+            await invoke(task.finalize, {"trace": trace, "runtime": None})
         await task.score(trace)
         trace.ok = True
 
@@ -411,21 +414,6 @@ def _described(task: Any) -> Any:
     import verifiers.v1 as vf
 
     return vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-
-
-def _stages(task: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    return task.setup, task.finalize
-
-
-def _own_stages(task: Any) -> list[Callable[..., Any]]:
-    """The task's hooks `setup` and `finalize`, where they are not those of the library, which do nothing."""
-    import verifiers.v1 as vf
-
-    return [hook for hook in _stages(task) if getattr(type(task), hook.__name__) is not getattr(vf.Task, hook.__name__)]
-
-
-def _scores(task: Any) -> list[Callable[..., Any]]:
-    return [*task.hooks("metric"), *task.hooks("reward")]
 
 
 def _needs_runtime(hook: Callable[..., Any]) -> bool:

@@ -75,16 +75,9 @@ def messages_of(reply: str, calls: Sequence[Call | Malformed], answers: Sequence
     import verifiers.v1 as vf
     from verifiers.v1.types import ToolCall
 
-    made = [
-        ToolCall(id=answer.call_id, name=call.name, arguments=json.dumps(dict(call.arguments)))
-        for call, answer in zip(calls, answers, strict=True)
-        if isinstance(call, Call)
-    ]
-    answered = [
-        vf.ToolMessage(tool_call_id=answer.call_id, content=answer.text, name=answer.name)
-        for call, answer in zip(calls, answers, strict=True)
-        if isinstance(call, Call)
-    ]
+    pairs = [(call, answer) for call, answer in zip(calls, answers, strict=True) if isinstance(call, Call)]
+    made = [ToolCall(id=of.call_id, name=call.name, arguments=json.dumps(dict(call.arguments))) for call, of in pairs]
+    answered = [vf.ToolMessage(tool_call_id=of.call_id, content=of.text, name=of.name) for _, of in pairs]
     return [vf.AssistantMessage(content=reply, tool_calls=made or None), *answered]
 
 

@@ -36,6 +36,7 @@ Moments = Literal["float32", "8bit"]
 
 FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's state of a parameter
 EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # bitsandbytes'; absmax: scales of blocks
+MASTER = "master"  # key of a parameter's master beside its moments in a saved state
 
 
 def adamw(moments: Moments, **options: Any) -> Callable[..., torch.optim.Optimizer]:
@@ -358,8 +359,6 @@ class RoundedAdamW(Summed):
 
 
 AdamWVariant = AdamW | RoundedAdamW
-
-MASTER = "master"  # key of a parameter's master beside its moments in a saved state
 
 
 class GradientSum:

@@ -16,7 +16,7 @@ Only attention costs more than linear time in the number of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 from winnow.learner.head import Chunk, HeadGradient, head_gradient, logit_gradients
 from winnow.learner.micro_batches import cut, deal_parts, missing_passes, shortest
 from winnow.learner.model_input import AnySequence, predictors, side_by_side, targets, trained
@@ -46,10 +46,12 @@ def gradient_norms(
     Raises ConfigError where the embedding does more than look up a row.
     """
 
+    squared = embedding_norms if of == "embedding" else output_head_norms
+
     def compute(part: Sequence[AnySequence]) -> list[float]:
         rollouts = Rollouts(part, model, temperature, chunk)
         # Rounding can make the square of a tiny norm negative.
-        return NORMS[of](model.module, rollouts).clamp(min=0).sqrt().tolist()
+        return squared(model.module, rollouts).clamp(min=0).sqrt().tolist()
 
     every = deal_parts(sequences, partial(cut, tokens=model.tokens_per_micro_batch))
     local = dict[int, float]()
@@ -163,12 +165,6 @@ def _through_head(head: nn.Module, hidden: Tensor, rollouts: Rollouts, *, tied: 
     yield from map(torch.stack, zip(*results, strict=True))
 
 
-NORMS: dict[Matrix, Callable[[PolicyModule, Rollouts], Tensor]] = {
-    "embedding": embedding_norms,
-    "output_head": output_head_norms,
-}
-
-
 def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:
     """|| sum_s onehot(x_s) g_s' ||^2. Padding has no gradient, so it adds nothing."""
     inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
@@ -180,12 +176,11 @@ def _table(backbone: nn.Module) -> nn.Embedding:
     """The input embedding, where it returns rows of its weight and does nothing else."""
     embedding = backbone.get_input_embeddings()  # type: ignore[operator]
     if type(embedding) is not nn.Embedding:
-        raise ConfigError(
+        raise unsupported(
             f"the gradient norm of the embedding cannot be computed: {type(embedding).__name__} does more than look up "
             f"rows (it scales them, or has an adapter)",
             remedy="set probe.gradient_norm to 'output_head'",
             key="probe.gradient_norm",
-            code="config.unsupported",
         )
     return embedding
 

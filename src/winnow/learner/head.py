@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from winnow.learner import head_on_cpu
+from winnow.learner.head_on_cpu import exact, scaled, trained
 from winnow.memory import footprint
 
 CHUNK_TOKENS = 4096  # maximum number of tokens whose logits exist at once
@@ -47,7 +48,7 @@ def token_logprobs(
         head = cast(nn.Linear, head)
         return head_on_cpu.token_logprobs(hidden, head, targets, temperature=temperature, chunk=chunk), None
     compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)
-    weights = _trained(head)
+    weights = trained(head)
     logprobs, *entropy = _InChunks.apply(compute, chunk, hidden, targets, *weights)  # type: ignore[no-untyped-call]
     return logprobs, *(entropy or [None])
 
@@ -72,7 +73,7 @@ class _InChunks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, targets = ctx.saved_tensors
-        weights = _trained(ctx.compute.keywords["head"])
+        weights = trained(ctx.compute.keywords["head"])
         above, sums = torch.empty_like(hidden), list[Tensor]()
         pieces = zip(*(torch.split(t, ctx.chunk) for t in (above, hidden, targets, *gradients)), strict=True)
         for out, read, tokens, *given in reversed(list(pieces)):  # autograd's order of summation
@@ -82,25 +83,15 @@ class _InChunks(torch.autograd.Function):
             gradient, *shares = torch.autograd.grad(outputs, (read, *weights), given)
             del outputs  # frees [chunk, V] before the next chunk
             out.copy_(gradient)
-            sums = [s.add_(share) for s, share in zip(sums, shares, strict=True)] if sums else list(map(_exact, shares))
+            sums = [s.add_(share) for s, share in zip(sums, shares, strict=True)] if sums else list(map(exact, shares))
             del shares  # [V, H], which the next chunk would make once more beside them
         rounded = (total.to(weight.dtype) for total, weight in zip(sums, weights, strict=True))
         return None, None, above, None, *rounded
 
 
-def _trained(head: nn.Module) -> list[nn.Parameter]:
-    return [p for p in head.parameters() if p.requires_grad]
-
-
-def _exact(numbers: Tensor) -> Tensor:
-    """The numbers in float32, or in float64 where they are float64."""
-    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
-
-
 def _chunk(hidden: Tensor, targets: Tensor, *, head: nn.Module, temperature: float, with_entropy: bool) -> _Outputs:
-    logits = _exact(head.forward(hidden))  # without hooks: they cannot follow a module inside an autograd function
-    if temperature != 1.0:  # dividing by 1 would only copy [chunk, V]
-        logits = logits / temperature
+    # Without hooks: they cannot follow a module inside an autograd function
+    logits = scaled(head.forward(hidden), temperature)
     if not with_entropy:
         return (-functional.cross_entropy(logits, targets, reduction="none"),)
     logprobs = logits.log_softmax(dim=-1)
@@ -118,10 +109,7 @@ class Chunk(NamedTuple):
 
 def logit_gradients(logits: Tensor, chunk: Chunk, temperature: float) -> Tensor:
     """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P omits."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperature != 1.0:
-        logits = logits / temperature
-    gradients = logits.softmax(dim=-1).neg_()
+    gradients = scaled(logits, temperature).softmax(dim=-1).neg_()
     gradients[torch.arange(len(gradients), device=gradients.device), chunk.targets] += 1
     return gradients.mul_(chunk.mask.to(gradients).div_(temperature).unsqueeze(-1))
 

@@ -31,7 +31,7 @@ def computes(head: nn.Module, hidden: Tensor) -> bool:
 
 def token_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, *, temperature: float, chunk: int) -> Tensor:
     """See `winnow.learner.head.token_logprobs`, without the entropy."""
-    given = (head, temperature, chunk, hidden, targets, *_trained(head))
+    given = (head, temperature, chunk, hidden, targets, *trained(head))
     logprobs: Tensor = _Logprobs.apply(*given)  # type: ignore[no-untyped-call]
     return logprobs
 
@@ -43,14 +43,14 @@ class _Logprobs(torch.autograd.Function):
     def forward(
         ctx: Any, head: nn.Linear, temperature: float, chunk: int, hidden: Tensor, targets: Tensor, *weights: Tensor
     ) -> Tensor:
-        exact = torch.promote_types(hidden.dtype, torch.float32)
-        logprobs, tops, sums = (torch.empty(len(hidden), dtype=exact) for _ in range(3))
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs, tops, sums = (torch.empty(len(hidden), dtype=wide) for _ in range(3))
         ctx.head, ctx.temperature, ctx.chunk, ctx.logits = head, temperature, chunk, None
         keeps = len(hidden) <= chunk and any(ctx.needs_input_grad)
         for part in _slices(len(hidden), chunk):
             logits = head.forward(hidden[part])  # without hooks: they cannot follow a module inside this function
             for rows in _slices(len(logits), max(1, CACHED // logits.shape[1])):
-                numbers = _scaled(logits[rows], temperature)
+                numbers = scaled(logits[rows], temperature)
                 top = numbers.amax(-1, keepdim=True)
                 total = numbers.sub(top).exp_().sum(-1).log_()
                 place = slice(part.start + rows.start, part.start + rows.stop)
@@ -72,14 +72,14 @@ class _Logprobs(torch.autograd.Function):
             scale, states = above[part] / ctx.temperature, (targets[part], tops[part], sums[part])
             _replace_by_gradients(logits, *states, scale, ctx.temperature)
             torch.mm(logits, head.weight, out=below[part])
-            of_part = [logits.mT @ hidden[part] if p.dim() == 2 else logits.sum(0) for p in _trained(head)]
+            of_part = [logits.mT @ hidden[part] if p.dim() == 2 else logits.sum(0) for p in trained(head)]
             del logits  # [chunk, V], before the next chunk's
             if not shares:  # summed over chunks in float32, and rounded once
                 shares = of_part if len(parts) == 1 else [share.to(sums.dtype) for share in of_part]
             else:
                 list(map(add_rounded, shares, of_part))
             del of_part  # [V, H], before the next chunk's
-        rounded = [share.to(weight.dtype) for share, weight in zip(shares, _trained(head), strict=True)]
+        rounded = [share.to(weight.dtype) for share, weight in zip(shares, trained(head), strict=True)]
         return None, None, None, below, None, *rounded
 
 
@@ -88,19 +88,24 @@ def _replace_by_gradients(
 ) -> None:
     """Replace logits [c, V] by scale * (onehot - softmax), in their precision."""
     for rows in _slices(len(logits), max(1, CACHED // logits.shape[1])):
-        shares = _scaled(logits[rows], temperature).sub(tops[rows, None]).sub_(sums[rows, None]).exp_()
+        shares = scaled(logits[rows], temperature).sub(tops[rows, None]).sub_(sums[rows, None]).exp_()
         gradients = shares.mul_(scale[rows, None].neg())
         gradients.scatter_add_(1, targets[rows, None], scale[rows, None])
         logits[rows] = gradients
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """The logits in float32, or in float64 where they are float64, over the temperature."""
-    numbers = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return numbers if temperature == 1.0 else numbers / temperature
+def exact(numbers: Tensor) -> Tensor:
+    """The numbers in float32, or in float64 where they are float64."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
 
 
-def _trained(head: nn.Linear) -> list[nn.Parameter]:
+def scaled(logits: Tensor, temperature: float) -> Tensor:
+    """The exact logits over the temperature. Dividing by 1 would only copy [chunk, V]."""
+    return exact(logits) if temperature == 1.0 else exact(logits) / temperature
+
+
+def trained(head: nn.Module) -> list[nn.Parameter]:
+    """The parameters of an output layer that are trained."""
     return [p for p in head.parameters() if p.requires_grad]
 
 

@@ -29,6 +29,9 @@ from winnow.models.save import write_model_folder
 from winnow.models.saved_weights import SavedWeights
 from winnow.records import Batch, FloatArray, Matrix, MicroBatch, PerSequence, PolicyOutput, TrainingSequence
 
+PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
+REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
+
 
 def compute_logprobs(
     policy: Policy, batches: Sequence[Batch], needs: Collection[str], *, reference: Reference | None = None
@@ -39,7 +42,12 @@ def compute_logprobs(
     with it. The ratio of new to old starts at exactly 1 only where both passes compute alike. Each batch of an epoch is
     passed once. Equal batches of several epochs share a pass, as with one update per step.
     """
-    ranks.check_same("choice of rollouts", lambda: _describe_batches(batches), ranks.SAME_RESULTS)
+    ranks.check_same(
+        "choice of rollouts",
+        # Weights have 7 digits: machines may round the last ones differently
+        lambda: str([[(sequence.key, f"{sequence.weight:.6e}") for sequence in batch.sequences] for batch in batches]),
+        ranks.SAME_RESULTS,
+    )
     filled = list(batches)
     if "old_logprobs" in needs:
         filled = _fill(policy, filled, "old_logprobs")
@@ -47,13 +55,6 @@ def compute_logprobs(
         with reference.active() as module:
             filled = _fill(policy, filled, "ref_logprobs", module)
     return filled
-
-
-def _describe_batches(batches: Sequence[Batch]) -> str:
-    """Keys and weights of each batch's rollouts, to compare ranks. Weights have 7 digits: machines may round the last
-    ones differently.
-    """
-    return str([[(sequence.key, f"{sequence.weight:.6e}") for sequence in batch.sequences] for batch in batches])
 
 
 def logprobs(
@@ -74,10 +75,6 @@ def _fill(policy: Policy, batches: Sequence[Batch], name: str, module: PolicyMod
         dataclasses.replace(batch, sequences=tuple(s.fill(**{name: logprobs_of[key][s.key]}) for s in batch.sequences))
         for key, batch in zip(keys, batches, strict=True)
     ]
-
-
-PARAMETER = "parameter/"  # prefix of parameter names in `Learner.shares`
-REFERENCE = "reference/"  # prefix of the reference's tensor names in `Learner.state`
 
 
 class Learner(Trained[Policy]):

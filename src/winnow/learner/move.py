@@ -59,7 +59,8 @@ def products(moves: Iterable[Move]) -> Tensor:
         alike.setdefault(move.elements / max(1, move.exact.numel()), []).append(move)
     totals = []
     for each, some in alike.items():
-        exact, used = (torch.cat([of.flatten() for of in parts]) for parts in zip(*map(_both, some), strict=True))
+        exact = torch.cat([move.exact.flatten() for move in some])
+        used = torch.cat([move.used.flatten() for move in some])
         pairs = ((exact, exact), (exact, used), (used, used))
         totals.append(each * torch.stack([(one * other).sum(dtype=torch.float64) for one, other in pairs]))
     return torch.stack(totals).sum(dim=0)
@@ -74,7 +75,3 @@ def followed(squared: float, inner: float, used: float) -> dict[str, float]:
     if not squared > 0:
         return {}
     return {"move_followed": inner / squared, "move_noise": max(0.0, used - inner * inner / squared) / squared}
-
-
-def _both(move: Move) -> tuple[Tensor, Tensor]:
-    return move.exact, move.used

@@ -39,6 +39,7 @@ from winnow.records import Batch, MicroBatch, UpdateResult
 from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
+VALUE_MODEL = "critic/"  # prefix of a value model's tensor names in a checkpoint
 
 
 class Optimizer:
@@ -250,8 +251,6 @@ def rate_factor(schedule: Schedule, updates: int, *, warmup: int, total: int) ->
 
 
 Model = TypeVar("Model", bound=SequenceModel)
-
-VALUE_MODEL = "critic/"  # prefix of a value model's tensor names in a checkpoint
 
 
 class Trained(Generic[Model]):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from winnow.models.attention import CACHED, LEAST, SHORT, shares_of
+from winnow.models.attention import CACHED, LEAST, SHORT, gradients_of, shares_of
 
 
 class Segment(NamedTuple):
@@ -175,10 +175,10 @@ class _Attend(torch.autograd.Function):
             piece.own.clear_padding(given)
             given = given.view(queries.shape)
             shares = shares_of(queries, keys, piece.added, ctx.scale, _shape(piece, query, key))
-            to_scores = torch._softmax_backward_data(given @ values.mT, shares, -1, shares.dtype).mul_(ctx.scale)
-            piece.own.write(_texts(to_scores @ keys, piece, query), to_query)
-            piece.add_keys(_texts(to_scores.mT @ queries, piece, key), to_key)
-            piece.add_keys(_texts(shares.mT @ given, piece, key), to_value)
+            of_queries, of_keys, of_values = gradients_of(given, queries, keys, values, shares, ctx.scale)
+            piece.own.write(_texts(of_queries, piece, query), to_query)
+            piece.add_keys(_texts(of_keys, piece, key), to_key)
+            piece.add_keys(_texts(of_values, piece, key), to_value)
         return to_query, to_key.to(key.dtype), to_value.to(value.dtype), None, None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.integrations.flex_attention import flex_attention_forward
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, unsupported
 from winnow.learner import packed_attention
 from winnow.learner.packed_attention import Segment as Segment
 from winnow.models.adapter import plain_model
@@ -106,14 +106,8 @@ def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
     """Flex attention's block mask from the segments' bounds; `create_block_mask` would allocate [S, S] numbers."""
     length = segments[-1].end
     lengths = [segment.end - segment.start for segment in segments]
-    start, first, last = (
-        to_device(np.repeat(bounds, lengths), device)
-        for bounds in (
-            [s.start for s in segments],
-            [s.prompt_start for s in segments],
-            [s.prompt_end for s in segments],
-        )
-    )
+    bounds = np.array([(s.start, s.prompt_start, s.prompt_end) for s in segments]).T
+    start, first, last = (to_device(np.repeat(of, lengths), device) for of in bounds)
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         own = (key >= start[query]) & (key <= query)
@@ -237,9 +231,8 @@ def _largest_difference(backbone: nn.Module) -> float:
 
 
 def _unsupported(why: str) -> ConfigError:
-    return ConfigError(
+    return unsupported(
         f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}",
         remedy="set it to 'padded'",
         key="update.layout",
-        code="config.unsupported",
     )

@@ -32,6 +32,8 @@ from winnow.models.device import to_device
 from winnow.models.saved_weights import SavedWeights
 from winnow.records import FloatArray, Matrix, MicroBatch, PolicyOutput
 
+FROZEN = "reference"  # the second adapter's name
+
 
 class Policy(SequenceModel):
     """A transformers model, with or without an adapter, that computes log-probs and gradient norms of sequences. With a
@@ -129,9 +131,6 @@ def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
     """Parameters of a module's value head, by name."""
     assert module.value_head is not None, "the module was made with a value head"
     return {f"{VALUE_HEAD}{name}": p for name, p in module.value_head.named_parameters()}
-
-
-FROZEN = "reference"  # the second adapter's name
 
 
 class FrozenCopy:

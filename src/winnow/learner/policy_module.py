@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 from winnow.learner.packing import attend_packed, can_join
 from winnow.memory.footprint import NARROW, Checkpointing
 from winnow.models.adapter import plain_model
@@ -69,7 +69,12 @@ class PolicyModule(nn.Module):
         self.joins = not packed and can_join(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         self.is_checkpointed = gradient_checkpointing != "none"
-        self.value_head = self._make_value_head() if value_head else None
+        self.value_head: nn.Linear | None = None
+        if value_head:  # in float32 or float64: bfloat16 is too coarse for returns
+            width = plain_model(model).config.get_text_config().hidden_size
+            self.value_head = nn.Linear(width, 1, device=self.device, dtype=self.dtype)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
         # An embedding with a padding index gives that token no gradient, also where it is not padding.
         embedding = plain_model(model).get_input_embeddings()
         embedding.padding_idx = None
@@ -102,14 +107,6 @@ class PolicyModule(nn.Module):
         assert self.value_head is not None, "the module was made with a value head"
         values: Tensor = self.value_head(hidden.to(self.dtype))
         return values.squeeze(-1).clone()  # a copy, because FSDP2's hooks need a tensor that is no view
-
-    def _make_value_head(self) -> nn.Linear:
-        """A value head at zero, in float32 or float64: bfloat16 is too coarse for returns."""
-        width = plain_model(self.model).config.get_text_config().hidden_size
-        head = nn.Linear(width, 1, device=self.device, dtype=self.dtype)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        return head
 
     @property
     def dtype(self) -> torch.dtype:
@@ -156,11 +153,10 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     causal = plain_model(model)
     if not causal.supports_gradient_checkpointing:
         family = type(causal).__name__
-        raise ConfigError(
+        raise unsupported(
             f"model.gradient_checkpointing: {family} does not support it",
             remedy="set it to 'none'",
             key="model.gradient_checkpointing",
-            code="config.unsupported",
         )
     # Newer versions of transformers call it activation checkpointing and warn about the older name.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
@@ -172,12 +168,11 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     for layer in layers:
         dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]
         if dropouts:
-            raise ConfigError(
+            raise unsupported(
                 f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}, as it is then in "
                 "training mode",
                 remedy="set it to 0 in the model's config.json, or set this key to 'none'",
                 key="model.gradient_checkpointing",
-                code="config.unsupported",
             )
     return layers
 
@@ -186,10 +181,6 @@ def _choose(context: object, operation: object, *inputs: Any, **options: Any) ->
     """The selective checkpointing policy: keep matrix products and attention of a layer. Norms, rotations, activations
     and sums are computed again (Korthikanti et al. 2022, arXiv 2205.05198, section 5, with the products kept instead).
     """
-    kept = operation in ATTENTION or (operation in PRODUCTS and _is_expensive(*inputs[-2:]))
+    # A product [T, K] x [K, N] that costs much time per number that it returns
+    kept = operation in ATTENTION or (operation in PRODUCTS and NARROW * inputs[-1].shape[0] >= inputs[-1].shape[1])
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def _is_expensive(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether the product [T, K] x [K, N] costs much time per number that it returns."""
-    return NARROW * right.shape[0] >= right.shape[1]

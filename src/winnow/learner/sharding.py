@@ -34,6 +34,11 @@ from winnow.models.adapter import plain_model, plain_names
 from winnow.models.saved_weights import SavedWeights
 from winnow.models.tensor_file import WeightsOnRead
 
+T = TypeVar("T")
+
+PIECE_BYTES = 2**24  # of a rank's share in one exchange with the writer
+DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
+
 
 def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = False) -> None:
     """Keep only this rank's share of the module's parameters, in place. With `masters`, the shares are in float32, and
@@ -84,11 +89,11 @@ def _read_shares(module: PolicyModule, saved: SavedWeights) -> None:
 
 def _set_share(parameter: Tensor, numbers: Tensor) -> None:
     """Set a share to numbers on another device. Parameters that are tied stay one object, as FSDP2 requires."""
-    share = nn.Parameter(_share(numbers, parameter), parameter.requires_grad)
+    share = nn.Parameter(_as_share(numbers, parameter), parameter.requires_grad)
     torch.utils.swap_tensors(parameter, share)  # type: ignore[no-untyped-call]
 
 
-def _share(numbers: Tensor, like: Tensor) -> Tensor:
+def _as_share(numbers: Tensor, like: Tensor) -> Tensor:
     """This rank's rows of a tensor as a share, divided like `like`, which has as many rows."""
     assert isinstance(like, DTensor), "only shares are read"
     mesh, placements = like.device_mesh, like.placements
@@ -99,7 +104,7 @@ def _share(numbers: Tensor, like: Tensor) -> Tensor:
 
 def share_of_rows(numbers: Tensor, like: Tensor) -> Tensor:
     """This rank's rows of a tensor that has as many rows as `like`, as a share where `like` is one."""
-    return _share(numbers, like) if isinstance(like, DTensor) else numbers
+    return _as_share(numbers, like) if isinstance(like, DTensor) else numbers
 
 
 def first_row(tensor: Tensor) -> int:
@@ -144,7 +149,7 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return tensor.to(like.device)
     begin, rows = _rows(like)
-    return _share(tensor[begin : begin + rows].to(like.device, copy=True), like)
+    return _as_share(tensor[begin : begin + rows].to(like.device, copy=True), like)
 
 
 class GatheredWeights(WeightsOnRead):
@@ -181,12 +186,6 @@ def _layers(module: PolicyModule) -> list[nn.Module]:
     return [part for part in module.modules() if type(part).__name__ in names]
 
 
-T = TypeVar("T")
-
-PIECE_BYTES = 2**24  # of a rank's share in one exchange with the writer
-DONE, FAILED = -1, -2  # sent by the writer in place of a tensor's number
-
-
 class SharesToWriter:
     """Tensors by name, the same names on every rank. No copy is made at first: a share is read when it is requested."""
 
@@ -203,7 +202,14 @@ class SharesToWriter:
         if not self._shared:
             return write() if ranks.is_writer() else None
         if not ranks.is_writer():
-            self._serve()
+            while (number := _receive_request()) >= 0:
+                self._gathered(self._tensors[self._shared[number]])
+            if number == FAILED:
+                raise RunFolderError(
+                    "rank 0 could not save",
+                    remedy="read the message of rank 0 for the cause",
+                    code="run_folder.unsaved",
+                )
             return None
         try:
             result = write()
@@ -220,14 +226,6 @@ class SharesToWriter:
             return tensor
         _send_request(self._shared.index(name))
         return self._gathered(tensor)
-
-    def _serve(self) -> None:
-        while (number := _receive_request()) >= 0:
-            self._gathered(self._tensors[self._shared[number]])
-        if number == FAILED:
-            raise RunFolderError(
-                "rank 0 could not save", remedy="read the message of rank 0 for the cause", code="run_folder.unsaved"
-            )
 
     def _gathered(self, tensor: Tensor) -> Tensor:
         """The whole tensor on the writer; this rank's share on other ranks."""

@@ -92,7 +92,7 @@ def step_rollouts(config: Config, ranks: int = 1) -> int:
     """
     rollout = config.rollout
     in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
-    return _share(in_all, ranks)
+    return _of_one_rank(in_all, ranks)
 
 
 def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
@@ -103,8 +103,8 @@ def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
     if probe.gradient_norm == "none" or source == "none":
         return 0
     of_probe = probe.every * config.rollout.prompts_per_step * probe.rollouts_per_prompt
-    return _share(of_probe, ranks) if source == "probe" else step_rollouts(config, ranks)
+    return _of_one_rank(of_probe, ranks) if source == "probe" else step_rollouts(config, ranks)
 
 
-def _share(rollouts: int, ranks: int) -> int:
+def _of_one_rank(rollouts: int, ranks: int) -> int:
     return min(rollouts, -(-rollouts // ranks) + (ranks > 1))

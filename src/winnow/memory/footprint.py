@@ -54,12 +54,12 @@ def unpacked_bytes(model: nn.Module) -> int:
 
 def gradient_bytes(model: nn.Module) -> int:
     """Bytes of all gradients: one number per trained number, in float32 or float64."""
-    return sum(p.numel() * max(EXACT_BYTES, p.element_size()) for p in model.parameters() if p.requires_grad)
+    return sum(p.numel() * _exact(p) for p in _trained(model.parameters()))
 
 
 def master_bytes(model: nn.Module) -> int:
     """Bytes of the float32 masters of a model that has some: one of every trained parameter, in 16 bits or not."""
-    return sum(p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad)
+    return sum(p.numel() * EXACT_BYTES for p in _trained(model.parameters()))
 
 
 def bucket_bytes(model: nn.Module, bucket: int) -> int:
@@ -80,7 +80,7 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
 
     With `eight_bit`, moments have 8 bits and a scale per block; those of small tensors stay float32.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = _trained(model.parameters())
     if not eight_bit:
         return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
     return sum(2 * _moment_bytes(p.numel()) + STEP_BYTES for p in trained)
@@ -151,8 +151,7 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
 
 def head_gradient_bytes(model: nn.Module) -> int:
     """Bytes of the head's gradient, in float32 or float64."""
-    weight = head(model)
-    return weight.numel() * max(weight.element_size(), EXACT_BYTES)
+    return head(model).numel() * _exact(head(model))
 
 
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool, cpu: bool = False) -> int:
@@ -171,17 +170,15 @@ def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool, cpu: bool = Fa
         at_logits = chunk_bytes(model, tokens, copies=ENTROPY_COPIES if entropy else LOGIT_COPIES)
     if not weight.requires_grad:
         return at_logits
-    exact = max(weight.element_size(), EXACT_BYTES)
-    rounded = tokens * weight.shape[0] * weight.element_size() if weight.element_size() < exact else 0
+    rounded = tokens * weight.shape[0] * weight.element_size() if weight.element_size() < EXACT_BYTES else 0
     exact_logits = 0 if replaced else chunk_bytes(model, tokens, copies=1)
     at_product = exact_logits + rounded + weight.numel() * weight.element_size()
-    return weight.numel() * exact + max(at_logits, at_product)
+    return head_gradient_bytes(model) + max(at_logits, at_product)
 
 
 def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
     """Bytes of `copies` copies of the logits of `tokens`, in float32 or float64."""
-    weight = head(model)
-    return tokens * weight.shape[0] * max(weight.element_size(), EXACT_BYTES) * copies
+    return tokens * head(model).shape[0] * _exact(head(model)) * copies
 
 
 def forward_logits_bytes(model: nn.Module, tokens: int, *, cpu: bool) -> int:
@@ -332,7 +329,9 @@ def _exact(parameter: nn.Parameter) -> int:
 
 
 def _sum(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
-    return sum(_share(p, ranks) * item(p) for p in parameters)
+    """Bytes of the shares of the first rank, which has most: rows, rounded up."""
+    rows = ((p, p.shape[0] if p.ndim else 1) for p in parameters)
+    return sum(-(-count // ranks) * (p.numel() // max(1, count)) * item(p) for p, count in rows)
 
 
 def _whole(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Parameter], int]) -> int:
@@ -340,14 +339,8 @@ def _whole(parameters: Iterable[nn.Parameter], ranks: int, item: Callable[[nn.Pa
     return ranks * _sum(parameters, ranks, item)
 
 
-def _share(parameter: nn.Parameter, ranks: int) -> int:
-    """Number of a parameter's numbers that the first rank has."""
-    rows = parameter.shape[0] if parameter.ndim else 1
-    return -(-rows // ranks) * (parameter.numel() // max(1, rows))
-
-
 def _trained_in_16_bits(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
+    return [p for p in _trained(model.parameters()) if p.element_size() < EXACT_BYTES]
 
 
 def _moment_bytes(numbers: int) -> int:
@@ -392,14 +385,9 @@ def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *
     if checkpointing == "selective":  # also the results of q, k, v, attention, o, gate, up and down
         low = 0.0 if frozen else _low_bytes(model, sizes) + _wide_bytes(model, sizes)
         return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
-    return _layer_bytes(sizes) + (0.0 if frozen else _given_bytes(model, sizes))
-
-
-def _layer_bytes(sizes: _Sizes) -> int:
-    """Bytes per token: two norms; queries, keys, values and attention's result; the MLP's gate before and after
-    activation, and its other branch.
-    """
-    return 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
+    # Queries, keys, values and attention's result; the MLP's gate before and after activation, and its other branch
+    layer = 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
+    return layer + (0.0 if frozen else _given_bytes(model, sizes))
 
 
 def _norm_bytes(sizes: _Sizes) -> int:

@@ -92,11 +92,8 @@ def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
 
 
 def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
-    """Parts of a value model; none where no value model is trained."""
-    model = demand.value_model
-    if model is None:
-        return
-    yield from parts(model, demand)
+    """Parts of a value model; none if no value model is trained."""
+    return iter(()) if demand.value_model is None else parts(demand.value_model, demand)
 
 
 def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:

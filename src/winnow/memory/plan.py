@@ -126,7 +126,7 @@ class MemoryPlan:
 
     def _phases(self, device: str) -> Iterator[str]:
         for phase, words in PHASES.items():
-            parts = self._of(device, phase)
+            parts = self._parts_in(device, phase)
             if parts:
                 yield f"{words} {format_bytes(self._sum(device, phase))}: {_listed(parts)}"
         alone = [part for part in self.parts if part.writer and part.device == device]
@@ -146,7 +146,7 @@ class MemoryPlan:
     def _largest(self, device: str) -> list[MemoryPart]:
         """Parts of the maximum that `need` computes, and rank 0's own, if at least a tenth of it; largest first."""
         alone = [part for part in self.parts if part.writer and part.device == device]
-        parts = [part for phase in self._worst(device) for part in self._of(device, phase)] + alone
+        parts = [part for phase in self._worst(device) for part in self._parts_in(device, phase)] + alone
         by_size = sorted(parts, key=lambda part: part.bytes, reverse=True)
         return [part for part in by_size if 10 * part.bytes >= self.need(device)]
 
@@ -154,11 +154,11 @@ class MemoryPlan:
         phases = [phase for phase in PHASES if phase != "always"]
         return ("always", max(phases, key=lambda phase: self._sum(device, phase)))
 
-    def _of(self, device: str, phase: Phase) -> list[MemoryPart]:
+    def _parts_in(self, device: str, phase: Phase) -> list[MemoryPart]:
         return [part for part in self.parts if (part.device, part.phase) == (device, phase) and not part.writer]
 
     def _sum(self, device: str, phase: Phase) -> int:
-        return sum(part.bytes for part in self._of(device, phase))
+        return sum(part.bytes for part in self._parts_in(device, phase))
 
 
 def _listed(parts: list[MemoryPart]) -> str:

@@ -65,20 +65,16 @@ def _make_plan(
     values = f" and value model ({critic.description})" if critic else ""
     policy = f"policy{values} on {demand.device} in {describe_precision(demand.config, demand.device)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
+    divided = f", {'sharded over' if demand.sharded else 'whole on each of'} {demand.ranks} ranks"
+    among = divided if demand.ranks > 1 else ""
     return MemoryPlan(
-        jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
+        jobs=f"{policy}{among}; {job(demand)}; rewards by {judges}",
         parts=tuple(_fit_part(part, parts, demand) for part in parts),
         checkpoint=_checkpoint_bytes(demand, needs),
         ranks=demand.ranks,
         ranks_here=demand.ranks_here,
         exact_evaluation=demand.exact_evaluation,
     )
-
-
-def _among_ranks(demand: Demand) -> str:
-    if demand.ranks == 1:
-        return ""
-    return f", sharded over {demand.ranks} ranks" if demand.sharded else f", whole on each of {demand.ranks} ranks"
 
 
 def _fit_part(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -> MemoryPart:

@@ -17,6 +17,7 @@ from winnow.control_groups import control_groups
 
 MIB = 2**20
 UNLIMITED = 2**60  # bytes; a control group without a limit reports more
+_MEMORY = re.compile(rb"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -61,7 +62,11 @@ class Gauge:
         for name, held in _process_bytes():
             self._seen[f"memory/{phase}/cpu/{name}"] = held / MIB
         for device in self.devices:
-            self._read_cuda(f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device))
+            name, stats = f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device)
+            allocated = stats["allocated_bytes"]["all"]
+            self._seen[f"{name}/allocated"] = allocated["current"] / MIB
+            self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
+            self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
 
     def read_engine(self, engine: object) -> None:
         """Add an engine's latest report of the memory that it uses elsewhere, where it has one (`memory_by_state`)."""
@@ -71,12 +76,6 @@ class Gauge:
     def metrics(self) -> dict[str, float]:
         """All values measured so far."""
         return dict(self._seen)
-
-    def _read_cuda(self, name: str, stats: dict[str, dict[str, dict[str, int]]]) -> None:
-        allocated = stats["allocated_bytes"]["all"]
-        self._seen[f"{name}/allocated"] = allocated["current"] / MIB
-        self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
-        self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
 
 
 def memory_by_state(state: str, devices: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -97,9 +96,6 @@ def used_on_devices() -> dict[str, float]:
         free, total = torch.cuda.mem_get_info(number)
         used[f"cuda{number}/used"] = (total - free) / MIB
     return used
-
-
-_MEMORY = re.compile(rb"^((?:Vm|Rss)\w+):\s*(\d+) kB$", re.MULTILINE)
 
 
 def process_memory() -> dict[str, int]:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from winnow import seeds
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import RunFolderError, unsupported
 from winnow.models.bnb import dequantized, dequantized_shape, dtype_of, is_4bit, is_scale, without_hub_kernels
 from winnow.models.tensor_file import FORMAT, write_tensors
 
@@ -64,11 +64,10 @@ def add_lora(
         try:
             adapted = peft.get_peft_model(model, adapter)
         except ValueError as error:
-            raise ConfigError(
+            raise unsupported(
                 f"model.lora.targets = {modules!r} does not fit this model: {error}",
                 remedy=f"choose from its linear layers ({', '.join(linear_layers(model))}), or use 'all-linear'",
                 key="model.lora.targets",
-                code="config.unsupported",
             ) from error
     for config in adapted.peft_config.values():  # a set, whose order in adapter_config.json would vary
         config.target_modules = sorted(config.target_modules)
@@ -333,10 +332,9 @@ def _check_not_shared(model: nn.Module, targets: object) -> None:
     uses = Counter(id(parameter) for _, parameter in plain.named_parameters(remove_duplicate=False))
     for name, module in plain.named_modules():
         if hasattr(module, "get_delta_weight") and uses[id(module.get_base_layer().weight)] > 1:
-            raise ConfigError(
+            raise unsupported(
                 f"model.lora.targets = {targets!r} would change the weight of {name!r}, which this model's input "
                 f"embedding and output layer share: the merged model would need two",
                 remedy="remove that layer from the list",
                 key="model.lora.targets",
-                code="config.unsupported",
             )

@@ -22,13 +22,11 @@ from winnow.models.device import is_cpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+NAME = "winnow_short"
 SHORT = 128  # most keys of a text; torch's attention catches up with twice as many
 CACHED = 2**19  # scores at a time, which stay in the cache
 MORE = ("sliding_window", "softcap", "s_aux")  # options of models with more than full attention
 LEAST = torch.finfo(torch.float32).min  # of a hidden score: with -inf, a token that attends to none would get NaN
-
-
-NAME = "winnow_short"
 
 
 def attend_short(model: PreTrainedModel) -> None:
@@ -107,11 +105,9 @@ class _Short(torch.autograd.Function):
             queries, keys, values = _flat(query[piece], key), _flat(key[piece], key), _flat(value[piece], key)
             given = _flat(above[piece], key)
             shares = shares_of(queries, keys, added[piece if len(added) > 1 else slice(None)], ctx.scale, of_piece)
-            to_scores = torch._softmax_backward_data(given @ values.mT, shares, -1, torch.float32).mul_(ctx.scale)
-            for out, found in zip(
-                gradients, (to_scores @ keys, to_scores.mT @ queries, shares.mT @ given), strict=True
-            ):
-                out[piece].copy_(found.view(out[piece].shape))
+            found = gradients_of(given, queries, keys, values, shares, ctx.scale)
+            for out, gradient in zip(gradients, found, strict=True):
+                out[piece].copy_(gradient.view(out[piece].shape))
         return *gradients, None, None
 
 
@@ -137,3 +133,11 @@ def shares_of(queries: Tensor, keys: Tensor, added: Tensor, scale: float, shape:
     scores = (queries @ keys.mT).mul_(scale).view(shape).add_(added)
     shares: Tensor = scores.softmax(-1)
     return shares.view(len(queries), -1, shape[-1])
+
+
+def gradients_of(
+    given: Tensor, queries: Tensor, keys: Tensor, values: Tensor, shares: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values, from that of the result `shares_of(...) @ values`."""
+    to_scores = torch._softmax_backward_data(given @ values.mT, shares, -1, shares.dtype).mul_(scale)
+    return to_scores @ keys, to_scores.mT @ queries, shares.mT @ given

@@ -15,10 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 from winnow.models.adapter import plain_model
 from winnow.models.attention import MORE, attention
 from winnow.models.meta import has_numbers
+
+CAUSAL = "winnow_causal"
 
 
 def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
@@ -49,9 +51,6 @@ def register(name: str, argument: str, attend: Callable[..., Tensor]) -> None:
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
-CAUSAL = "winnow_causal"
-
-
 def attend_causally(model: nn.Module) -> None:
     """Make a model without numbers attend as one with numbers does where no mask is given: by plain causal attention.
 
@@ -77,12 +76,11 @@ def backbone_and_head(model: nn.Module) -> BackboneAndHead:
     causal = plain_model(model)
     backbone, head = causal.get_decoder(), causal.get_output_embeddings()
     if head is None or not _composes(causal, backbone, head):
-        raise ConfigError(
+        raise unsupported(
             f"model: the logits of {type(causal).__name__} are not its output layer applied to its last hidden state "
             f"(soft-capped or scaled logits?), so its log-probs would be computed wrongly",
             remedy="choose another model",
             key="model.path",
-            code="config.unsupported",
         )
     return BackboneAndHead(backbone, head)
 

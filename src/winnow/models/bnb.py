@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
 
 LEAST_8BIT = 4096  # minimum size of a tensor with 8-bit moments; smaller ones keep float32
 MOMENT_BLOCK = 256  # numbers of an 8-bit moment per float32 scale
@@ -78,11 +78,10 @@ def as_plain_model(model: Any) -> None:
     for name, module in model.named_modules():
         if isinstance(module, bitsandbytes().nn.Linear4bit):
             if module.source_cls is not nn.Linear:
-                raise ConfigError(
+                raise unsupported(
                     f"model.quantization: {name!r} is a {module.source_cls.__name__}, which cannot be saved in 4 bits",
                     remedy="remove the key",
                     key="model.quantization",
-                    code="config.unsupported",
                 )
             module.support_avx512bf16_for_cpu = False
     model.hf_quantizer = None

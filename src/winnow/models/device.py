@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.config import Config, TrainedCritic
-from winnow.errors import ConfigError
+from winnow.errors import unsupported
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
+FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
+_AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -30,11 +34,10 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, exists in present.items() if exists))
     if not present.get(name, False):
         usable = ", ".join(repr(kind) for kind, exists in present.items() if exists)
-        raise ConfigError(
+        raise unsupported(
             f"device: {name!r} is not available on this machine",
             remedy=f"use 'auto' or one of {usable}",
             key="device",
-            code="config.unsupported",
         )
     return torch.device(name)
 
@@ -50,9 +53,6 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """
     tensor = torch.from_numpy(array)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-
-_AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
 
 
 def is_cpu(device: torch.device) -> bool:
@@ -114,10 +114,6 @@ def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
     if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
         return None
     return text.value.decode()
-
-
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable that cuBLAS reads at its first use
-FIXED = (":4096:8", ":16:8")  # values under which cuBLAS sums in a fixed order, the faster first
 
 
 def keeps_masters(config: Config) -> bool:
@@ -207,10 +203,9 @@ def _fix_workspace(cuda_is_used: bool) -> None:
     chosen = os.environ.get(WORKSPACE)
     if chosen not in FIXED and (chosen is not None or cuda_is_used):
         why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"
-        raise ConfigError(
+        raise unsupported(
             f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat",
             remedy=f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU",
             key="deterministic",
-            code="config.unsupported",
         )
     os.environ.setdefault(WORKSPACE, FIXED[0])

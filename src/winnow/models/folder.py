@@ -33,6 +33,24 @@ PUBLISHED = "published"
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+MOST = 2**28  # bytes of a file that is copied into checkpoints; the largest known file has about 20 MB
+GENERATION = "generation_config.json"
+NAMES = (  # of the files that are copied into checkpoints
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+    GENERATION,
+)
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
@@ -171,26 +189,6 @@ def _download(hub_id: str, patterns: Sequence[str], revision: str | None = None)
             "check the network and the id, or set it to a folder",
             "data.missing",
         ) from error
-
-
-MOST = 2**28  # bytes; the largest known file has about 20 MB
-GENERATION = "generation_config.json"
-NAMES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates/*.jinja",
-    GENERATION,
-)
 
 
 def published_files(folder: Path) -> dict[str, bytes]:

@@ -33,25 +33,20 @@ class Split:
     ignore_merges: bool = False  # whether a piece that is a token is not merged from its bytes
 
 
-def _bytes(*, regex: bool) -> dict[str, Any]:
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": regex}
-
-
-def _pattern(regex: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-
-
 _DIGITS = {"type": "Digits", "individual_digits": True}
-_QWEN2 = Split(steps=(_pattern(rf"{_LETTERS}|\p{{N}}|{_REST}"), _bytes(regex=False)), normalizer={"type": "NFC"})
+_WORDS_IN_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+_BYTES = {**_WORDS_IN_BYTES, "use_regex": False}
+_ISOLATED = {"behavior": "Isolated", "invert": False}
+_EACH_DIGIT = {"type": "Split", "pattern": {"Regex": rf"{_LETTERS}|\p{{N}}|{_REST}"}, **_ISOLATED}
+_THREE_DIGITS = {"type": "Split", "pattern": {"Regex": rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"}, **_ISOLATED}
+_QWEN2 = Split(steps=(_EACH_DIGIT, _BYTES), normalizer={"type": "NFC"})
 SPLITS: Mapping[str, Split] = MappingProxyType(
     {
-        "gpt-2": Split(steps=(_bytes(regex=True),)),
-        "smollm": Split(steps=(_DIGITS, _bytes(regex=True))),
+        "gpt-2": Split(steps=(_WORDS_IN_BYTES,)),
+        "smollm": Split(steps=(_DIGITS, _WORDS_IN_BYTES)),
         "qwen2": _QWEN2,
         "deepseek-r1-qwen": _QWEN2,
-        "llama-bpe": Split(
-            steps=(_pattern(rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"), _bytes(regex=False)), ignore_merges=True
-        ),
+        "llama-bpe": Split(steps=(_THREE_DIGITS, _BYTES), ignore_merges=True),
     }
 )
 

@@ -37,9 +37,8 @@ class Loaded:
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
     files: Mapping[str, bytes]  # tokenizer and generation settings as published, for checkpoints
-    masters: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # float32 values that 16-bit parameters were rounded from
+    # Float32 values that 16-bit parameters were rounded from
+    masters: Mapping[str, Tensor] = field(default_factory=dict)
     saved: SavedWeights | None = None  # where the model is on the meta device: its weights, to be read part by part
 
 

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from winnow.models.bnb import to_4bit_shapes
 from winnow.models.folder import refused
 from winnow.models.load import DTYPES, read_config
+from winnow.models.saved_weights import on_meta_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,7 +39,9 @@ class Skeleton(nn.Module):
         self.model.embed_tokens = _matrix(config.vocab_size, config.hidden_size)
         self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
         self.model.norm = _norm(config.hidden_size)
-        self.model.rotary_emb = _rotary(_head_size(config))
+        self.model.rotary_emb = nn.Module()
+        for name in ("inv_freq", "original_inv_freq"):  # the frequencies stay float32 in any precision of the weights
+            self.model.rotary_emb.register_buffer(name, torch.empty(_head_size(config) // 2), persistent=False)
         self.lm_head = _matrix(config.vocab_size, config.hidden_size)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -124,14 +127,6 @@ def _norm(size: int) -> nn.Module:
     return norm
 
 
-def _rotary(head: int) -> nn.Module:
-    """A rotary embedding, whose frequencies stay float32 in any precision of the weights."""
-    rotary = nn.Module()
-    for name in ("inv_freq", "original_inv_freq"):
-        rotary.register_buffer(name, torch.empty(head // 2), persistent=False)
-    return rotary
-
-
 if TYPE_CHECKING:
     MetaModel: TypeAlias = PreTrainedModel | Skeleton  # parameters, buffers, settings, and an output layer
 
@@ -148,7 +143,7 @@ def meta_model(
     config = read_config(path)
     try:
         model = None if adaptable else skeleton(config, DTYPES[dtype])
-        model = _by_transformers(config, DTYPES[dtype]) if model is None else model
+        model = on_meta_device(config, DTYPES[dtype]) if model is None else model
     except Exception as error:  # exceptions of the families' code have no common base
         raise refused(
             f"model.path: transformers makes no causal language model from the config.json of {path!r} "
@@ -157,14 +152,6 @@ def meta_model(
         ) from error
     if quantization is not None:
         to_4bit_shapes(model)
-    return model
-
-
-def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     return model
 
 

@@ -71,15 +71,21 @@ class SavedWeights:
         return copy.deepcopy(model, known)
 
 
+def on_meta_device(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of these settings, in transformers' own modules, on the meta device."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return model
+
+
 def read_later(config: Any, folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, SavedWeights] | None:
     """A model on the meta device and its weights in a folder's files.
 
     None where a file has another form than the module (the experts of a mixture), or lacks a weight.
     """
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model: Any = on_meta_device(config, dtype)
     if any(getattr(model, kept, None) for kept in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")):
         return None
     places = _places(model, folder)

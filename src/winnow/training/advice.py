@@ -101,12 +101,9 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
     if BFLOAT16.intersection(_flags(cpu)):
         yield (
             "this CPU has instructions for bfloat16: rollout.engine = {use = 'native', dtype = 'bfloat16'} decodes on "
-            "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its samples then "
-            "differ slightly from the trained policy: log-probs by 0.0025 on average, and by 0.08 for one token in a "
-            "thousand (measured on the bundled policy; on random ones of 40M parameters by 0.005 to 0.02 on average). "
-            "policy/parity_alarm watches this difference, and correction corrects for it. The copy also "
-            "follows small updates late: at a learning rate of 1e-5, from a checkpoint in bfloat16, it had followed 4% "
-            "of the policy's change after 1 step and 49% after 24. Evaluations sample with the policy's weights where "
+            "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its log-probs then "
+            "differ slightly from the policy's, which policy/parity_alarm watches and correction corrects for, and the "
+            "copy follows small updates late (docs/engines.md). Evaluations sample with the policy's weights where "
             "memory allows, and eval/weight_bits records it"
         )
 

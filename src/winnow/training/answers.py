@@ -141,7 +141,11 @@ class RequestRecord:
                     known[key] = {**(known.get(key, {}) if turn else {}), turn: recorded}
                 else:
                     self._strict |= known.keys()
-        self._known |= {key: turns for key, turns in known.items() if _has_outcome(turns)}
+        self._known |= {
+            key: turns
+            for key, turns in known.items()
+            if any(isinstance(each.verdict, Outcome) for each in turns.values())
+        }
 
 
 def _recorded(row: Mapping[str, Any], where: str) -> tuple[Key, int, Recorded]:
@@ -152,10 +156,6 @@ def _recorded(row: Mapping[str, Any], where: str) -> tuple[Key, int, Recorded]:
     answer = json.dumps(row["answer"], separators=(",", ":")).encode()
     key = str(row["task"]), str(row["prompt"]), int(row["rollout"])
     return key, int(row["turn"]), Recorded(str(row["asked"]), decode_verdict(answer), where)
-
-
-def _has_outcome(turns: Mapping[int, Recorded]) -> bool:
-    return any(isinstance(each.verdict, Outcome) for each in turns.values())
 
 
 def _key(prompt: Prompt, rollout: Rollout) -> Key:

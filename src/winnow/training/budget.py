@@ -135,12 +135,14 @@ def demand_of(
     model = policy_shapes(config)
     chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
+    # Each of several ranks has its own device
+    own_device = torch.cuda.current_device() if torch.cuda.is_available() and ranks.count() > 1 else 0
     return Demand(
         config=config,
         options=engine.options,
         model=model,
         prompt_tokens=config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt,
-        device=f"cuda:{_own_device()}" if device == torch.device("cuda") else str(device),
+        device=f"cuda:{own_device}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
         measured=measured_rollouts(config, members.source if members.gradient_norm != "none" else "none", count),
@@ -181,8 +183,3 @@ def plan_demand(members: Members, demand: Demand) -> MemoryPlan:
 def log_probs_needed(members: Members) -> frozenset[str]:
     """The members' needs, with "ref_logprobs" where rewards or advantages read the reference's."""
     return members.needs | ({"ref_logprobs"} if members.reference else set())
-
-
-def _own_device() -> int:
-    """Number of the CUDA device of this process; each of several ranks has its own."""
-    return torch.cuda.current_device() if torch.cuda.is_available() and ranks.count() > 1 else 0

@@ -13,7 +13,7 @@ from typing import Any
 from winnow import ranks
 from winnow.alarms.watch import check as check_alarms
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict, no_effect
 from winnow.families import Source
 from winnow.models.device import planned_device
 from winnow.options import Bound
@@ -37,11 +37,12 @@ _SOURCES: Mapping[Source, str] = {
 
 def check_combinations(members: Members) -> None:
     """Raise ConfigError for the first combination that is refused."""
+    check_alarms(members.config.alarms)
+    check_rounding(members)
+    check_bits(members)
+    if members.engine.traits.fits is not None:
+        members.engine.traits.fits(members.config)
     for check in (
-        _check_alarms,
-        check_rounding,
-        check_bits,
-        _check_engine,
         _check_correction,
         _check_ahead,
         _check_presumed,
@@ -62,34 +63,23 @@ def check_combinations(members: Members) -> None:
     check_ranks(members.config, ranks.launched_count())
 
 
-def _check_alarms(members: Members) -> None:
-    check_alarms(members.config.alarms)
-
-
-def _check_engine(members: Members) -> None:
-    if members.engine.traits.fits is not None:
-        members.engine.traits.fits(members.config)
-
-
 def _check_correction(members: Members) -> None:
     """Refuse `correction.old = "engine"` where the correction or the loss would not read what it changes."""
     if members.config.correction.old != "engine":
         return
     if members.correction.traits.compares == "old":
-        raise ConfigError(
+        raise conflict(
             f"correction = {members.correction.name!r} compares the policy before the updates with the engine, and "
             f"correction.old = 'engine' takes the engine's log-probs for that policy's: every importance would be 1",
             remedy="remove correction.old, or set correction = 'none' or 'dppo'",
             key="correction.old",
-            code="config.combination",
         )
     if ignores_ratio(members.loss):
-        raise ConfigError(
+        raise no_effect(
             f"correction.old = 'engine' has no effect under loss = {members.loss.name!r}, which reads no ratio: "
             f"nothing would correct for the engine",
             remedy="choose a loss with a ratio, such as 'clip', or remove correction.old and name a correction",
             key="correction.old",
-            code="config.no_effect",
         )
 
 
@@ -167,11 +157,10 @@ def _check_presumed(members: Members) -> None:
         for key, name in entry.aliases.get(getattr(config, own).label, {}).items():
             chosen = getattr(config, key).label
             if chosen != name:
-                raise ConfigError(
+                raise conflict(
                     f"{own} = {getattr(config, own).label!r} presumes {key} = {name!r}, but {key} is {chosen!r}",
                     remedy=f"set {key} = {name!r}, or name the {entry.family.name} {entry.name!r}",
                     key=own,
-                    code="config.combination",
                 )
 
 
@@ -182,13 +171,12 @@ def _check_probe(members: Members) -> None:
     reads -= set[str]() if members.allocate.traits.gradient_norms else {"gradient_norm"}
     for key, field in type(config.probe).model_fields.items():
         if key not in reads and getattr(config.probe, key) != field.default:
-            raise ConfigError(
+            raise no_effect(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
                 f"{config.allocate.label!r}, {_SOURCES[source]}",
                 remedy=f"remove it, or choose allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}; on the command "
                 f"line --unset probe removes the file's table",
                 key=f"probe.{key}",
-                code="config.no_effect",
             )
 
 
@@ -202,12 +190,11 @@ def _check_assumed(members: Members) -> None:
     for key, assumed in members.allocate.traits.assumes.items():
         for member in used[key]:
             if member.entry.package == "winnow" and member.name not in assumed:
-                raise ConfigError(
+                raise conflict(
                     f"allocate = {members.allocate.name!r} was derived for {key} = "
                     f"{' or '.join(map(repr, assumed))}, and {key} is {member.name!r}",
                     remedy=f"set {key} = {assumed[0]!r}, or choose another allocator",
                     key="allocate",
-                    code="config.combination",
                 )
 
 
@@ -216,11 +203,10 @@ def _check_least(members: Members) -> None:
     option, rollouts = members.allocate.traits.least, members.config.rollout.rollouts_per_prompt
     if option is not None and members.allocate.options[option] > rollouts:
         least = members.allocate.options[option]
-        raise ConfigError(
+        raise conflict(
             f"allocate.{option} = {least} is above rollout.rollouts_per_prompt = {rollouts}, the mean of the budget",
             remedy=f"raise rollout.rollouts_per_prompt above {least}, or lower allocate.{option}",
             key=f"allocate.{option}",
-            code="config.combination",
         )
 
 
@@ -233,21 +219,19 @@ def _check_drawn(members: Members) -> None:
     if not _is_unbiased(members) or sampler.traits.probability == "equal":
         return
     if sampler.traits.probability == "unknown":
-        raise ConfigError(
+        raise conflict(
             f"sample = {sampler.name!r} prefers some prompts with unknown probabilities, so the mean over prompts of "
             f"weighting = {weighting.name!r} would be a mean over those that it prefers",
             remedy="use sample = 'uniform', 'greso' or 'cures', or weighting = 'prompt'; a sampler of your own returns "
             "Drawn.probability and is registered with probability='known' (docs/samplers.md)",
             key="sample",
-            code="config.combination",
         )
     if members.config.rollout.prompts_per_step < 2:
-        raise ConfigError(
+        raise conflict(
             f"sample = {sampler.name!r} draws an overdue prompt with certainty, so a step of one prompt excludes all "
             f"others, and weighting = {weighting.name!r} would be biased",
             remedy="set rollout.prompts_per_step to 2 or more, or sample = 'uniform'",
             key="rollout.prompts_per_step",
-            code="config.combination",
         )
 
 
@@ -261,12 +245,11 @@ def _check_rounds(members: Members) -> None:
     """Refuse an unbiased weight where the number of rollouts depends on their verdicts: it would be biased."""
     rule, weighting = members.rounds, members.weighting
     if rule.traits.reads_verdicts and _is_unbiased(members):
-        raise ConfigError(
+        raise conflict(
             f"rounds = {rule.name!r} ends a prompt by the verdicts of its rollouts, so the weight of weighting = "
             f"{weighting.name!r}, 1 / (n p), would be biased",
             remedy="use weighting = 'prompt' or 'accepted', or rounds = 'single'",
             key="rounds",
-            code="config.combination",
         )
 
 
@@ -276,19 +259,17 @@ def _check_cut(members: Members) -> None:
     if not rule.traits.cuts:
         return
     if members.environment is not None:
-        raise ConfigError(
+        raise conflict(
             f"cut = {rule.name!r} counts ticks of one token, and the rollouts of an environment wait for its turns",
             remedy="set cut = 'none', or remove the environment",
             key="cut",
-            code="config.combination",
         )
     if _is_unbiased(members):
-        raise ConfigError(
+        raise conflict(
             f"cut = {rule.name!r} leaves the rollouts that were short or likely, so the weight of weighting = "
             f"{weighting.name!r}, 1 / (n p), would be biased",
             remedy="use weighting = 'prompt' or 'accepted', or cut = 'none'",
             key="cut",
-            code="config.combination",
         )
 
 
@@ -298,11 +279,10 @@ def _check_keep(members: Members) -> None:
         keep = member.options.get("keep_per_prompt")
         of, key = min((rollouts, "rollout.rollouts_per_prompt"), (member.chunk or rollouts, "select.chunk"))
         if isinstance(keep, int) and keep > of:
-            raise ConfigError(
+            raise conflict(
                 f"select.keep_per_prompt = {keep} is above {key} = {of}: nothing would ever be dropped",
                 remedy=f"lower it to at most {of}, or raise {key}",
                 key="select.keep_per_prompt",
-                code="config.combination",
             )
 
 
@@ -311,20 +291,18 @@ def _check_chunks(members: Members) -> None:
     config = members.config
     for selector, section in zip(members.selectors, config.select, strict=True):
         if section.chunk and selector.traits.size != "exact":
-            raise ConfigError(
+            raise no_effect(
                 f"select.chunk = {section.chunk} is for a selector that keeps a set number, and {selector.name!r} does "
                 f"not",
                 remedy="remove it",
                 key="select.chunk",
-                code="config.no_effect",
             )
     if config.advantage.chunk and not members.group_baseline:
-        raise ConfigError(
+        raise no_effect(
             f"advantage.chunk = {config.advantage.chunk} has no effect: {members.advantage.name!r} does not compare "
             f"the rollouts of a prompt with each other",
             remedy="remove it",
             key="advantage.chunk",
-            code="config.no_effect",
         )
 
 
@@ -337,21 +315,19 @@ def _check_limits(members: Members) -> None:
         name = reward.traits.own_limit
         own = None if name is None else reward.options[name]
         if own is not None and own >= limit:
-            raise ConfigError(
+            raise conflict(
                 f"verify.timeout_seconds = {limit} would stop the reward {reward.name!r} before its limit, "
                 f"reward.{name} = {own}, makes an answer wrong",
                 remedy=f"raise verify.timeout_seconds above {own}, or lower reward.{name}",
                 key="verify.timeout_seconds",
-                code="config.combination",
             )
 
 
 def _check_reset(members: Members) -> None:
     reset = members.config.probe.outer_reset
     if reset in ("reference", "both") and not members.reference:
-        raise ConfigError(
+        raise conflict(
             f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one",
             remedy=f"add a KL term, or use {'optimizer' if reset == 'both' else 'none'!r}",
             key="probe.outer_reset",
-            code="config.combination",
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from winnow.config import Config, OwnModelCritic, SeparateCritic
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict, no_effect
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
 from winnow.state.folder import TENSORS
@@ -17,29 +17,26 @@ def check_values(members: Members) -> None:
     """Raise ConfigError where an advantage needs values that have no source, or has an option without effect."""
     config, critic, needs = members.config, members.config.critic, members.advantage.traits.needs
     if config.advantage.kl_reward and "token_rewards" not in needs:
-        raise ConfigError(
+        raise no_effect(
             f"advantage.kl_reward = {config.advantage.kl_reward} has no effect: {members.advantage.name!r} reads one "
             f"reward per rollout",
             remedy="add the term kl instead, or choose advantage = 'gae'",
             key="advantage.kl_reward",
-            code="config.no_effect",
         )
     options = members.advantage.options
     if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
-        raise ConfigError(
+        raise no_effect(
             f"advantage.alpha = {options['alpha']} has an effect under lam = 'length' alone, and advantage.lam = "
             f"{options['lam']}",
             remedy="remove it, or set advantage.lam = 'length'",
             key="advantage.alpha",
-            code="config.no_effect",
         )
     if "values" in needs and critic is None and members.critic is None:
-        raise ConfigError(
+        raise conflict(
             f"advantage = {members.advantage.name!r} needs values, and there is no value model",
             remedy="add a table [critic], give a function from Python (winnow.train(critic=...)), or choose an "
             "advantage with another baseline",
             key="advantage",
-            code="config.combination",
         )
 
 
@@ -49,53 +46,47 @@ def check_critic(members: Members) -> None:
     if critic is None:
         return
     if members.critic is not None:
-        raise ConfigError(
+        raise conflict(
             "there are two sources of values: the table [critic] and the function critic=",
             remedy="remove one of them",
             key="critic",
-            code="config.combination",
         )
     if "values" not in needs:
-        raise ConfigError(
+        raise no_effect(
             f"[critic] trains a value model that nothing reads: advantage = {members.advantage.name!r} needs no values",
             remedy="choose advantage = 'gae', or remove the table",
             key="critic",
-            code="config.no_effect",
         )
     lora = config.model.lora
     on_policy = critic if isinstance(critic, SeparateCritic) and critic.policy_head == "lent" else None
     if on_policy and lora is None:
-        raise ConfigError(
+        raise conflict(
             f"critic.form = {critic.form!r} puts an adapter on the policy's frozen base, and without model.lora that "
             f"base is trained",
             remedy="set model.lora, or critic.form = 'model', which may have a critic.lora",
             key="critic.form",
-            code="config.combination",
         )
     if on_policy and lora and on_policy.lora and on_policy.lora.targets != lora.targets:
-        raise ConfigError(
+        raise conflict(
             f"critic.lora.targets = {on_policy.lora.targets!r} under critic.form = {critic.form!r}: both adapters must "
             f"be on the same layers",
             remedy="set it to the value of model.lora.targets",
             key="critic.lora.targets",
-            code="config.combination",
         )
     gamma = members.advantage.options.get("gamma", critic.gamma)
     if gamma != critic.gamma:  # values that are trained on one discount are no baseline for returns of another
-        raise ConfigError(
+        raise conflict(
             f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would predict other returns than "
             f"the advantage uses",
             remedy="set both to the same value",
             key="critic.gamma",
-            code="config.combination",
         )
     if config.update.max_trained_tokens is not None:
-        raise ConfigError(
+        raise conflict(
             "update.max_trained_tokens cannot be combined with [critic]: a token's advantage depends on all values "
             "after it, to the end of the rollout",
             remedy="remove one of them",
             key="update.max_trained_tokens",
-            code="config.combination",
         )
 
 
@@ -106,31 +97,28 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
         with relabel_errors("critic.path"):
             critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
         if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
-            raise ConfigError(
+            raise conflict(
                 f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
                 f"policy's tokens",
                 remedy="name a model of the same family, or remove the key",
                 key="critic.path",
-                code="config.combination",
             )
         longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
         # Padded embeddings count: the policy can sample an id that its tokenizer has no token for
         most = describe(config.model.path).vocabulary
         if described.vocabulary < most:
-            raise ConfigError(
+            raise conflict(
                 f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
                 f"samples from {most}",
                 remedy="name a model whose vocab_size is no smaller, or remove the key",
                 key="critic.path",
-                code="config.combination",
             )
         if described.context < longest:
-            raise ConfigError(
+            raise conflict(
                 f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
                 f"rollout.max_new_tokens = {longest}",
                 remedy="name another model, or lower one of them",
                 key="critic.path",
-                code="config.combination",
             )
 
 

@@ -15,7 +15,7 @@ from winnow.core.events import Ended, Notice, PhaseBegan, Watch, call_each, igno
 from winnow.core.loop import Result, train
 from winnow.core.members import Members
 from winnow.core.progress import Now, Phases, TrainingClock
-from winnow.errors import ConfigError
+from winnow.errors import conflict
 from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
@@ -24,6 +24,9 @@ from winnow.state.log import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
 from winnow.training.build import build, threads_of_rank
+
+_Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
+_NEW: _Resumed = None, {}, ()
 
 
 def fit(
@@ -48,10 +51,9 @@ def fit(
     """
     config = members.config
     if allow_change and not resume:
-        raise ConfigError(
+        raise conflict(
             "allow-change is for a resumed run: a new run uses every key as it is given",
             remedy="resume the run, or remove allow-change",
-            code="config.combination",
         )
     with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
         watching = (watch,) if callable(watch) else tuple(watch)
@@ -112,10 +114,6 @@ def _manifest(members: Members, device: torch.device, inputs: Digests) -> dict[s
         gpu=describe_gpu(device),
         ranks=ranks.count(),
     )
-
-
-_Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
-_NEW: _Resumed = None, {}, ()
 
 
 def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: Sequence[str]) -> _Resumed:

@@ -130,14 +130,7 @@ def audit_command(members: Members) -> str:
         return ""
     options = [("task", config.task.options), ("reward", deciding.options)]
     sets = [f"{family}.{name}={_toml(value)}" for family, of in options for name, value in of.items()]
-    words = [
-        "winnow",
-        "audit",
-        str(names[0]),
-        "--reward",
-        str(names[1]),
-        *(w for each in sets for w in ("--set", each)),
-    ]
+    words = ("winnow", "audit", str(names[0]), "--reward", str(names[1]), *(w for of in sets for w in ("--set", of)))
     return f"`{shlex.join(words)}`"
 
 

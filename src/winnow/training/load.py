@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
-from winnow.config import Config, OwnModelCritic, SeparateCritic
+from winnow.config import Config, LoraSection, OwnModelCritic, SeparateCritic
 from winnow.core.collect import sync_weights
 from winnow.core.run import Progress, Run
 from winnow.engines.base import EngineContext
@@ -99,13 +99,18 @@ def load_model(
         quantization=config.model.quantization,
         later=later,
     )
+    loaded = _adapted(loaded, lora, config.seed)
+    if saved is not None and lora is not None:
+        load_adapter(loaded.model, saved.path / ADAPTER)
+    return loaded
+
+
+def _adapted(loaded: Loaded, lora: LoraSection | None, seed: int) -> Loaded:
+    """The model with a new adapter, if one is trained."""
     if lora is None:
         return loaded
     with with_numbers(loaded.model):
-        model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
-    if saved is not None:
-        load_adapter(model, saved.path / ADAPTER)
-    return dataclasses.replace(loaded, model=model)
+        return dataclasses.replace(loaded, model=add_lora(loaded.model, **lora.model_dump(), seed=seed))
 
 
 def make_separate_critic(
@@ -161,11 +166,7 @@ def _load_critic(
             quantization=config.model.quantization if critic.lora is not None else None,
             later=later,
         )
-    if critic.lora is None:
-        return loaded
-    with with_numbers(loaded.model):
-        model = add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed)
-    return dataclasses.replace(loaded, model=model)
+    return _adapted(loaded, critic.lora, config.seed)
 
 
 def divides_policy(config: Config) -> bool:

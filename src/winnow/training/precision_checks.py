@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from winnow.config import Config, OptimizerSection, TrainedCritic, optimizers
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import conflict, no_effect
 
 
 def check_rounding(members: Members) -> None:
@@ -28,33 +28,29 @@ def _check_rounding_of(optimizer: OptimizerSection, key: str, *, dtype: str, ada
     rounds = dtype == "bfloat16" and not adapter
     if optimizer.stochastic_rounding and not rounds:
         why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
-        raise ConfigError(
+        raise no_effect(
             f"{key}.stochastic_rounding has no effect with {why} whose updates are not rounded",
             remedy="remove it",
             key=f"{key}.stochastic_rounding",
-            code="config.no_effect",
         )
     if optimizer.master_offset and not (rounds and optimizer.master_weights):
-        raise ConfigError(
+        raise no_effect(
             f"{key}.master_offset has no effect where no float32 copies of bfloat16 weights are trained",
             remedy=f"remove it; it needs model.dtype = 'bfloat16', {key}.master_weights = true, and no lora",
             key=f"{key}.master_offset",
-            code="config.no_effect",
         )
     if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
-        raise ConfigError(
+        raise conflict(
             f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",
             remedy=f"set {key}.master_weights = false too, or remove both",
             key=f"{key}.stochastic_rounding",
-            code="config.combination",
         )
     if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
-        raise ConfigError(
+        raise conflict(
             f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (nearly all of "
             f"50 updates at a learning rate of 1e-6)",
             remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
             key=f"{key}.master_weights",
-            code="config.combination",
         )
 
 
@@ -66,19 +62,17 @@ def check_bits(members: Members) -> None:
         ("model.quantization", "nf4", config.model.quantization is not None),
     ):
         if configured and config.model.dtype == "float64":
-            raise ConfigError(
+            raise conflict(
                 f"{key} = {value!r} computes in float32 at most, and model.dtype is 'float64'",
                 remedy="remove it, or set model.dtype = 'float32'",
                 key=key,
-                code="config.combination",
             )
     if config.model.quantization is not None and config.model.lora is None:
-        raise ConfigError(
+        raise conflict(
             "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on "
             "them can",
             remedy="set model.lora, or remove model.quantization",
             key="model.quantization",
-            code="config.combination",
         )
 
 
@@ -111,9 +105,8 @@ def check_ranks(config: Config, count: int) -> None:
         ),
     ):
         if configured:
-            raise ConfigError(
+            raise conflict(
                 f"{key}{value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
                 remedy=f"{remedy}, or set ranks.learner = 'replicated'",
                 key=key,
-                code="config.combination",
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ from winnow.tasks.chat import Tools, takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.gold_check import sample_of
+
+TAG = re.compile(r"</?\w+>")
 
 
 class HeldOut(NamedTuple):
@@ -53,7 +55,9 @@ class RunPrompts(NamedTuple):
 def run_prompts(members: Members) -> RunPrompts:
     """The problems to train on and those to evaluate on, rendered. Reads no weights."""
     training = members.task("train")
-    held_out = [(None, held_out_problems(members)), *_of_further_tasks(members)]
+    names = distinct([task.name for task in members.further_tasks], taken=("part",))
+    further = [task("test")[: members.config.evaluate.problems] for task in members.further_tasks]
+    held_out = [(None, held_out_problems(members)), *zip(names, further, strict=True)]
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
     named = zip((name for name, _ in held_out), others, strict=True)
@@ -67,12 +71,6 @@ def held_out_problems(members: Members) -> Sequence[Problem]:
     evaluate = members.config.evaluate
     problems: Sequence[Problem] = members.task(evaluate.split)[: evaluate.problems]
     return problems
-
-
-def _of_further_tasks(members: Members) -> Iterator[tuple[str, Sequence[Problem]]]:
-    names = distinct([task.name for task in members.further_tasks], taken=("part",))
-    for name, task in zip(names, members.further_tasks, strict=True):
-        yield name, task("test")[: members.config.evaluate.problems]
 
 
 def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
@@ -158,9 +156,6 @@ def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer
 def longest(prompts: Sequence[Prompt]) -> int:
     """Tokens of the longest prompt."""
     return max(len(prompt.tokens) for prompt in prompts)
-
-
-TAG = re.compile(r"</?\w+>")
 
 
 @dataclass(frozen=True)

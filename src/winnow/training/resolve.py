@@ -21,7 +21,7 @@ from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load, located
 from winnow.core.members import Critic, Members
 from winnow.environments.judging import make_judge
-from winnow.errors import ConfigError, combine_errors
+from winnow.errors import ConfigError, combine_errors, conflict
 from winnow.families import (
     ADVANTAGE,
     ALLOCATOR,
@@ -149,11 +149,10 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
     if engine.use != "auto":
         return config
     if engine.options:
-        raise ConfigError(
+        raise conflict(
             f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options",
             remedy="name the engine that they are for",
             key=f"rollout.engine.{next(iter(engine.options))}",
-            code="config.combination",
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
@@ -196,32 +195,23 @@ def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
 
 def check_installed(members: Members) -> None:
     """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not installed."""
-    _check_trackers(members)
-    package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
-    if package is not None and own:
-        _check_version("rollout.engine", f"rollout.engine = {members.engine.name!r}", package, package)
-    if package is not None and not is_installed(package):
+    for tracker in members.trackers:
+        if (package := tracker.traits.requires) is not None:
+            own = tracker.entry.origin == "winnow"
+            what = f"'winnow-rl[{package}]'" if own else package
+            remedy = f"pip install {what}, or remove the tracker"
+            _check_package("track", f"track = {tracker.name!r}", package, package if own else None, remedy)
+    if (package := members.engine.traits.requires) is not None:
+        own = members.engine.entry.origin == "winnow"
         what = f"winnow-rl[{package}] (docs/engines.md describes how, also without a GPU)" if own else "it"
-        raise ConfigError(
-            f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here",
-            remedy=f"install {what}, or choose the engine 'native'",
-            key="rollout.engine",
-            code="config.not_installed",
-        )
+        remedy, named = f"install {what}, or choose the engine 'native'", f"rollout.engine = {members.engine.name!r}"
+        _check_package("rollout.engine", named, package, package if own else None, remedy)
     few_bits = {
         **{f"{key}.moments": of.moments == "8bit" for key, of in optimizers(members.config).items()},
         "model.quantization": members.config.model.quantization is not None,
     }
-    for key, configured in few_bits.items():
-        if configured and not is_installed("bitsandbytes"):
-            raise ConfigError(
-                f"{key}: the package 'bitsandbytes' is not installed here",
-                remedy="install winnow-rl[bnb], or remove the key",
-                key=key,
-                code="config.not_installed",
-            )
-        if configured:
-            _check_version(key, key, "bitsandbytes", "bnb")
+    for key in (key for key, configured in few_bits.items() if configured):
+        _check_package(key, key, "bitsandbytes", "bnb", "install winnow-rl[bnb], or remove the key")
     if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
         raise ConfigError(
             "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here",
@@ -231,24 +221,16 @@ def check_installed(members: Members) -> None:
         )
 
 
-def _check_trackers(members: Members) -> None:
-    for tracker in members.trackers:
-        package = tracker.traits.requires
-        if package is not None and not is_installed(package):
-            what = f"'winnow-rl[{package}]'" if tracker.entry.origin == "winnow" else package
-            raise ConfigError(
-                f"track = {tracker.name!r}: the package {package!r} is not installed here",
-                remedy=f"pip install {what}, or remove the tracker",
-                key="track",
-                code="config.not_installed",
-            )
-        if package is not None and tracker.entry.origin == "winnow":
-            _check_version("track", f"track = {tracker.name!r}", package, package)
-
-
-def _check_version(key: str, what: str, package: str, extra: str) -> None:
-    """Raise ConfigError for a package that is installed in another version than winnow declares."""
-    versions = unsuitable_version(package)
+def _check_package(key: str, what: str, package: str, extra: str | None, remedy: str) -> None:
+    """Raise ConfigError for a package that is not installed, and for one of winnow's `extra` in another version."""
+    if not is_installed(package):
+        raise ConfigError(
+            f"{what}: the package {package!r} is not installed here",
+            remedy=remedy,
+            key=key,
+            code="config.not_installed",
+        )
+    versions = None if extra is None else unsuitable_version(package)
     if versions is not None:
         raise ConfigError(
             f"{what}: {package} {versions[0]} is installed here, and winnow needs {versions[1]}",

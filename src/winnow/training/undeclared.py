@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from winnow.core.members import Members
-from winnow.errors import ConfigError
+from winnow.errors import wrong_result
 from winnow.families import LossTraits
 from winnow.options import Bound
 from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rollout, TrainingSequence
@@ -24,6 +24,7 @@ _RATIO = (
     "; or use winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
     "computed for it"
 )
+_PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
 
 
 def check_needs(members: Members) -> None:
@@ -71,20 +72,16 @@ def _check(
     missing = [need for need in fields if need not in filled and not returns([name for name in fields if name != need])]
     family, declared = member.entry.family, ", ".join(f'"{need}"' for need in missing)
     if missing:
-        raise ConfigError(
+        raise wrong_result(
             f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
             f"this run, as no member declares it",
             remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
             f"{_RATIO if 'old_logprobs' in missing else ''}",
             key=family.key,
-            code="config.member_result",
         )
 
 
-_PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
-
-
-def _rollout(index: int, length: int) -> Rollout:
+def _trial_rollout(index: int, length: int) -> Rollout:
     tokens, logprobs = np.arange(1, length + 1), np.full(length, -0.5)
     return Rollout(index=index, tokens=tokens, logprobs=logprobs, text="1", finish="stop", version=0)
 
@@ -97,7 +94,7 @@ def _output(needs: Collection[str]) -> PolicyOutput:
 def _micro_batch(needs: Collection[str]) -> MicroBatch:
     """Two rollouts, of 2 tokens and of 1."""
     logprobs = torch.tensor([-0.5, -1.0, -0.25])
-    pairs = [(_rollout(0, 2), 0.5), (_rollout(1, 1), -0.5)]
+    pairs = [(_trial_rollout(0, 2), 0.5), (_trial_rollout(1, 1), -0.5)]
     return MicroBatch(
         sequences=tuple(
             TrainingSequence(prompt=_PROMPT, rollout=rollout, group=0, advantage=advantage, weight=0.5)
@@ -115,5 +112,7 @@ def _micro_batch(needs: Collection[str]) -> MicroBatch:
 def _groups(needs: Collection[str]) -> list[Group]:
     """One group of two kept rollouts, of which the first is correct."""
     outcomes = (Outcome(reward=1.0, correct=True, kind="correct"), Outcome(reward=0.0, correct=False, kind="wrong"))
-    group = Group(prompt=_PROMPT, rollouts=(_rollout(0, 2), _rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool))
+    group = Group(
+        prompt=_PROMPT, rollouts=(_trial_rollout(0, 2), _trial_rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool)
+    )
     return [group.fill(values=(np.full(2, 0.5), np.full(1, 0.5))) if "values" in needs else group]

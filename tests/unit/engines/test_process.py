@@ -31,7 +31,7 @@ from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
 from winnow.engines.process.child import import_factory, measure_memory
-from winnow.engines.process.engine import SecondProcess, second_process
+from winnow.engines.process.engine import SecondProcess
 from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.memory.usage import Gauge
@@ -54,7 +54,7 @@ def prompt(text: str) -> Prompt:
 
 
 def start(make: str, options: Mapping[str, Any] | None = None, **more: Any) -> SecondProcess:
-    return second_process(make, options or {}, **{"timeout_seconds": 120.0, "start_seconds": 240.0, **more})
+    return SecondProcess(make, options or {}, **{"timeout_seconds": 120.0, "start_seconds": 240.0, **more})
 
 
 def start_fake(**more: Any) -> SecondProcess:
@@ -373,7 +373,7 @@ def train_until_killed(folder: str) -> None:
     """A trainer with an engine, in a fork; the engine is a process as a run starts it."""
     os.environ |= {"WINNOW_TEST_PIDS": f"{folder}/pids", "TMPDIR": folder}
     tempfile.tempdir = None  # found anew
-    engine = second_process("second_engines:parental")
+    engine = SecondProcess("second_engines:parental")
     time.sleep(600)
     engine.close()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +20,8 @@ from winnow.engines.native.scheduler import BlockPool
 from winnow.engines.policy_copy import KVCacheSpec
 from winnow.models.device import distinct_places
 from winnow.records import IntArray
+
+SPARE = 2 * BLOCK  # tokens behind the cache, to which padding rows write
 
 
 def attend_per_block(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,9 +56,6 @@ def combine_blocks(
     # embedding_bag sums in one order on every device, and takes at most half the time of index_add_
     sums = functional.embedding_bag(order, output.flatten(1), starts, mode="sum")[:-1]
     return sums.view(len(table), *output.shape[1:]), whole
-
-
-SPARE = 2 * BLOCK  # tokens behind the cache, to which padding rows write
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         keys, values = section.keys[..., :columns], section.values[..., :columns, :]
         if self.spec.device.type == "cpu":  # NumPy copies blocks whole, in a third of the time
             for states in (keys, values, section.mask[None]):
-                for layer in _as_array(states):
+                # As an array; bfloat16, which NumPy does not have, as integers
+                for layer in (states.view(torch.int16) if states.dtype == torch.bfloat16 else states).numpy():
                     layer[end] = layer[begin]
             return
         first, last = (torch.from_numpy(blocks.copy()).to(self.spec.device) for blocks in (begin, end))
@@ -320,8 +319,3 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         keys = self._keys[:, begin:end].view(layers, most, heads, head, width)
         values = self._values[:, begin:end].view(layers, most, heads, width, head)
         return BlockSection(keys, values, self._mask[first : first + most * width].view(most, width), reverse)
-
-
-def _as_array(states: Tensor) -> np.ndarray[Any, Any]:
-    """The memory of a tensor on the host; bfloat16, which NumPy does not have, as integers."""
-    return (states.view(torch.int16) if states.dtype == torch.bfloat16 else states).numpy()

@@ -29,6 +29,8 @@ from winnow.records import IntArray
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+NAME = "winnow_shared_prompt"
+
 
 def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
     """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] blocks per
@@ -97,9 +99,6 @@ def _padded(array: IntArray, length: int) -> IntArray:
     out = np.zeros(length, dtype=np.int64)
     out[: len(array)] = array
     return out
-
-
-NAME = "winnow_shared_prompt"
 
 
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared: KVCache, scaling: float) -> Tensor:

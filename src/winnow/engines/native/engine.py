@@ -15,7 +15,7 @@ from pydantic import Field
 from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.errors import ConfigError
+from winnow.errors import conflict
 from winnow.memory.demand import Demand
 from winnow.registry import register
 
@@ -31,12 +31,11 @@ def fits(config: Config) -> None:
         check_own_process(config)
     dtype = config.rollout.engine.options.get("dtype", "policy")
     if dtype != "policy" and config.model.quantization is not None:
-        raise ConfigError(
+        raise conflict(
             f"rollout.engine.dtype = {dtype!r} under model.quantization = {config.model.quantization!r}: a base of 4 "
             f"bits has no copy in another precision",
             remedy="remove rollout.engine.dtype",
             key="rollout.engine.dtype",
-            code="config.combination",
         )
 
 
@@ -44,52 +43,44 @@ def check_own_process(config: Config) -> None:
     """Raise ConfigError for settings under which the policy has no exact copy in another process."""
     from winnow.models.device import planned_device
 
-    options, lora, sharded = config.rollout.engine.options, config.model.lora, config.ranks.learner == "sharded"
+    dtype, lora = config.rollout.engine.options.get("dtype", "policy"), config.model.lora
+    sharded = config.ranks.learner == "sharded" and ranks.launched_count() > 1
     on_gpu = planned_device(config.device).type == "cuda"
-    for key, value, refused, why, remedy in (
-        ("device", config.device, on_gpu, "that process samples on the CPU", "use the engine 'vllm'"),
+    merged = lora is not None and (config.model.dtype == "bfloat16" or sharded)
+    for key, value, why, remedy in (  # value: what is refused, or None
+        ("device", config.device if on_gpu else None, "that process samples on the CPU", "use the engine 'vllm'"),
         (
             "rollout.engine.dtype",
-            options.get("dtype"),
-            options.get("dtype", "policy") != "policy",
+            None if dtype == "policy" else dtype,
             "evaluations would sample with the rounded copy",
             "remove it",
         ),
-        (
-            "model.quantization",
-            config.model.quantization,
-            config.model.quantization is not None,
-            "a base of 4 bits is not sent",
-            "remove it",
-        ),
+        ("model.quantization", config.model.quantization, "a base of 4 bits is not sent", "remove it"),
         (
             "model.lora",
-            f"rank {lora.rank}" if lora else None,
-            lora is not None and (config.model.dtype == "bfloat16" or (sharded and ranks.launched_count() > 1)),
+            f"rank {lora.rank}" if lora is not None and merged else None,
             "the adapter is merged into the weights that are sent, which bfloat16 would round, and of which no rank "
             "of a sharded policy has all",
             "remove rollout.engine.process",
         ),
     ):
-        if refused:
-            raise ConfigError(
+        if value is not None:
+            raise conflict(
                 f"rollout.engine.process = 'own' with {key} = {value!r}: {why}",
                 remedy=remedy,
                 key="rollout.engine.process",
-                code="config.combination",
             )
 
 
 def ahead(config: Config) -> None:
     """Raise ConfigError where it decodes on the policy's own weights, which an update changes."""
     if config.rollout.engine.options.get("process", "inside") != "own":
-        raise ConfigError(
+        raise conflict(
             "rollout.ahead = 1 with rollout.engine = 'native' in the trainer's process: it shares device and weights "
             "with the policy, whose updates would change them while it samples",
             remedy="on a CPU set rollout.engine = { use = 'native', process = 'own' }; on two GPUs use 'vllm' on the "
             "second",
             key="rollout.ahead",
-            code="config.combination",
         )
 
 
@@ -161,11 +152,11 @@ def _in_own_process(
     timeout_seconds: float,
     start_seconds: float,
 ) -> Engine:
-    from winnow.engines.process.engine import second_process
+    from winnow.engines.process.engine import SecondProcess
     from winnow.engines.served import ServerEngine, describe
 
     with TemporaryDirectory(prefix="winnow-native-") as folder:  # read at the start only
-        server = second_process(
+        server = SecondProcess(
             "winnow.engines.native.own_process:NativeServer",
             {"served": describe(context, Path(folder)), "options": options, "threads": threads},
             timeout_seconds=timeout_seconds,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MIN_NUMEL = 2**16  # of a weight; for smaller ones and few rows, the call of oneDNN costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
+_JOINED = re.compile(r"(.*)\.(?:q|k|v|gate|up)_proj\.(?:weight|bias)")
 
 
 def packable(device: str, dtype: torch.dtype) -> bool:
@@ -81,9 +82,6 @@ def packed_bytes(model: MetaModel, dtype: torch.dtype) -> int:
     head = footprint.head(model)
     large = (p for name, p in model.named_parameters() if p.ndim == 2 and (p is head or "embed" not in name))
     return sum(p.numel() * dtype.itemsize for p in large if p.numel() > MIN_NUMEL and p.is_floating_point())
-
-
-_JOINED = re.compile(r"(.*)\.(?:q|k|v|gate|up)_proj\.(?:weight|bias)")
 
 
 def joined_bytes(model: MetaModel, dtype: torch.dtype) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,12 +14,10 @@ from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes
 
-if TYPE_CHECKING:
-    pass
-
-
 BLOCK = 64  # tokens per block of keys and values
 PIECE = 4096  # most tokens that one forward pass over prompts reads
+BOUND = "set rollout.engine.key_value_mb"
+UNPACKED = ("set rollout.engine.packed = false",)
 
 
 def block_width(longest: int, *, fixed: bool) -> int:
@@ -33,10 +30,6 @@ def block_width(longest: int, *, fixed: bool) -> int:
 def round_to_blocks(tokens: int, width: int) -> int:
     """Tokens rounded up to whole blocks: `round_to_blocks(65, 64) == 128`."""
     return -(-tokens // width) * width
-
-
-BOUND = "set rollout.engine.key_value_mb"
-UNPACKED = ("set rollout.engine.packed = false",)
 
 
 def rounds(demand: Demand) -> bool:

@@ -63,12 +63,8 @@ class PlainWeights:
 
 def decode(weights: PlainWeights, cache: KVCache, tokens: Tensor, positions: Tensor) -> Tensor:
     """Logits [R, V] after the newest tokens [R] at their positions [R]; writes their keys and values to the cache."""
-    heads, turned, width, epsilon = (
-        weights.heads,
-        weights.heads + weights.key_value_heads,
-        weights.width,
-        weights.epsilon,
-    )
+    heads, width, epsilon = weights.heads, weights.width, weights.epsilon
+    turned = heads + weights.key_value_heads
     hidden = functional.embedding(tokens, weights.embedding)  # [R, H]
     rows, size = hidden.shape
     angles = positions[:, None].to(weights.frequencies.dtype) * weights.frequencies
@@ -185,20 +181,17 @@ def _product(layer: nn.Linear) -> Product:
 
 
 def _joined_product(layers: Sequence[nn.Linear]) -> Product:
-    """The outputs of linear layers side by side. Small ones are one product with a copy of their weights."""
-    if _is_joined(layers):
+    """The outputs of linear layers side by side.
+
+    If all matrices are small, they are one product with a copy of their weights: launching their products takes as long
+    as computing them. Larger ones are packed, each by itself (linear.py), for prompts as for decoding.
+    """
+    if all(layer.weight.numel() <= MIN_NUMEL for layer in layers):
         weight = torch.cat([layer.weight.detach() for layer in layers])
         bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
         return _linear(weight, bias)
     products = [_product(layer) for layer in layers]
     return lambda states: torch.cat([product(states) for product in products], dim=-1)
-
-
-def _is_joined(layers: Sequence[nn.Linear]) -> bool:
-    """Whether all matrices are small: launching their products takes as long as computing them, and copies are cheap.
-    Larger ones are packed, each by itself (linear.py), for prompts as for decoding.
-    """
-    return all(layer.weight.numel() <= MIN_NUMEL for layer in layers)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> Product:

@@ -27,7 +27,7 @@ from winnow.engines.native.turns import RunningTurns
 from winnow.engines.policy_copy import TOLERANCES, KVCacheSpec, PolicyCopy
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
-from winnow.errors import ConfigError, EngineError
+from winnow.errors import ConfigError, EngineError, unsupported
 from winnow.memory.usage import capacity
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -101,11 +101,10 @@ def _decode_and_forward(model: PreTrainedModel, *, modules: bool) -> tuple[KVCac
 
 
 def _unsupported(why: str) -> ConfigError:
-    return ConfigError(
+    return unsupported(
         f"rollout.engine: native decodes full attention through transformers' interface only, and this model has {why}",
         remedy="use the engine 'hf'",
         key="rollout.engine",
-        code="config.unsupported",
     )
 
 
@@ -138,7 +137,7 @@ class Native:
         self._rounds = in_dtype not in (None, self._trained_dtype)
         self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
-        self._preemptions = 0
+        self.preemptions = 0  # in all requests: a rollout waited because older ones needed its memory, and continued
         self._graphs = graphs and self._model.device.type == "cuda"
         self._pack = packed_weights if packed else contextlib.nullcontext
         self._at_once = context.max_rollouts_at_once
@@ -148,11 +147,6 @@ class Native:
     def key_value_bytes(self) -> int:
         """Memory of the key and value cache, which grows with the largest request so far."""
         return 0 if self._decoder is None else self._decoder.cache.bytes
-
-    @property
-    def preemptions(self) -> int:
-        """Preemptions in all requests: a rollout waited because older ones needed its memory, and continued later."""
-        return self._preemptions
 
     def generate(
         self,
@@ -186,7 +180,7 @@ class Native:
         except BaseException:
             self._decoder = None  # its cache may contain NaN, and attention with a weight of 0 would still give NaN
             raise
-        self._preemptions += scheduler.preemptions
+        self.preemptions += scheduler.preemptions
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:

@@ -208,7 +208,13 @@ class Scheduler:
         wanted = self.rows * round_to_blocks(longest, own) + in_use
         least = round_to_blocks(longest, own) + round_to_blocks(longest_prompt, prompt)
         if tokens is not None and least > tokens:
-            raise _too_little_memory(tokens, least)
+            raise EngineError(
+                f"there is room for the keys and values of {tokens} tokens (rollout.engine.key_value_mb, or the "
+                f"device's free memory), and one rollout with its prompt needs up to {least}",
+                remedy="raise it, or lower rollout.max_new_tokens",
+                key="rollout.engine.key_value_mb",
+                code="engine.memory",
+            )
         self._bounded = tokens is not None and tokens < wanted
         self.pool = BlockPool(min(wanted, tokens or wanted), own_width=own, prompt_width=prompt)
         self._growing = own if longest > own else 0  # tokens of the next block that a running rollout may need
@@ -263,13 +269,3 @@ class Scheduler:
         """Release the prompt of a finished rollout."""
         rollout.shared.unfinished -= 1
         rollout.shared.readers -= 1
-
-
-def _too_little_memory(tokens: int, needed: int) -> EngineError:
-    return EngineError(
-        f"there is room for the keys and values of {tokens} tokens (rollout.engine.key_value_mb, or the device's free "
-        f"memory), and one rollout with its prompt needs up to {needed}",
-        remedy="raise it, or lower rollout.max_new_tokens",
-        key="rollout.engine.key_value_mb",
-        code="engine.memory",
-    )

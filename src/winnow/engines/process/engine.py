@@ -1,6 +1,6 @@
 """An engine in a separate process, with separate memory, possibly on other devices. It has the interface of any engine.
 
-    engine = second_process(
+    engine = SecondProcess(
         "winnow.engines.vllm.sampler:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
@@ -45,44 +45,33 @@ _READERS_SECONDS = 0.002  # between two checks whether all readers are ready for
 _NOTHING: Mapping[str, Any] = {}
 
 
-def second_process(
-    make: str,
-    options: Mapping[str, Any] = _NOTHING,
-    *,
-    timeout_seconds: float = 600.0,
-    start_seconds: float = 600.0,
-    environment: Mapping[str, str] = _NOTHING,
-    readers: int = 1,
-    backend: Backend = "gloo",
-) -> SecondProcess:
-    """Start a process, make the engine `make(**options)` in it, and wait until it is made.
-
-    `make` is "module:function" or "file.py:function" (relative to the working directory). `options` must be picklable,
-    and `environment` is added to the trainer's before anything is imported. The process is killed after
-    `timeout_seconds` without a reply: no further rollout was finished, or a load did not complete. `readers` is the
-    number of processes that read weights: the engine's own process, or the workers that it has started. The `backend`
-    "nccl" requires that each reader has a GPU other than the trainer's.
-
-    Raises EngineError when the process exits or is not ready within `start_seconds`, ConfigError for options that
-    cannot be pickled, and the error of `make` where that is a WinnowError.
-    """
-    request = MakeEngine(make, options)
-    _check_pickles(request)
-    return SecondProcess(request, timeout_seconds, start_seconds, environment, readers, backend)
-
-
 class SecondProcess:
-    """See `second_process`. Once its process has exited, every request raises EngineError with the reason."""
+    """An engine in a process of its own. Once that has exited, every request raises EngineError with the reason."""
 
     def __init__(
         self,
-        make: MakeEngine,
-        timeout_seconds: float,
-        start_seconds: float,
-        environment: Mapping[str, str],
+        make: str,
+        options: Mapping[str, Any] = _NOTHING,
+        *,
+        timeout_seconds: float = 600.0,
+        start_seconds: float = 600.0,
+        environment: Mapping[str, str] = _NOTHING,
         readers: int = 1,
         backend: Backend = "gloo",
     ) -> None:
+        """Start a process, make the engine `make(**options)` in it, and wait until it is made.
+
+        `make` is "module:function" or "file.py:function" (relative to the working directory). `options` must be
+        picklable, and `environment` is added to the trainer's before anything is imported. The process is killed after
+        `timeout_seconds` without a reply: no further rollout was finished, or a load did not complete. `readers` is the
+        number of processes that read weights: the engine's own process, or the workers that it has started. The
+        `backend` "nccl" requires that each reader has a GPU other than the trainer's.
+
+        Raises EngineError when the process exits or is not ready within `start_seconds`, ConfigError for options that
+        cannot be pickled, and the error of `make` if that is a WinnowError.
+        """
+        request = MakeEngine(make, options)
+        _check_pickles(request)
         self._process = EngineProcess(environment=environment)
         file = f"{self._process.folder}/weights"
         rendezvous = Rendezvous(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend)
@@ -94,7 +83,7 @@ class SecondProcess:
         self._failure: _Failure | None = None  # the reason why every further request fails
         self.memory_mib: dict[str, float] = {}  # by the latest reports: "sampled/cpu/resident" ...
         try:
-            ready = self._request(make, "making the engine", start_seconds)
+            ready = self._request(request, "making the engine", start_seconds)
         except WinnowError:  # the process then exits, and `stop` ends its children
             self._process.stop()
             raise

@@ -45,7 +45,11 @@ class EngineProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**_without_rank(os.environ), "PYTHONPATH": _import_path(), **environment},
+            env={
+                **_without_rank(os.environ),
+                "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+                **environment,
+            },
             start_new_session=True,  # only the trainer receives Ctrl-C
         )
         theirs.close()
@@ -124,8 +128,3 @@ def _kill_group(leader: int) -> None:
 def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without a rank's variables: an engine's process must not join the ranks' process group."""
     return {name: value for name, value in environment.items() if name not in _RANK_VARIABLES}
-
-
-def _import_path() -> str:
-    """The trainer's import path."""
-    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)

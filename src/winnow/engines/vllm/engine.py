@@ -18,7 +18,7 @@ from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.vllm.settings import DTYPES, SeedPer, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
-from winnow.errors import ConfigError
+from winnow.errors import conflict, unsupported
 from winnow.memory.demand import Demand
 from winnow.registry import register
 
@@ -43,12 +43,11 @@ def fits(config: Config) -> None:
         if serves_adapter(how, config.model.dtype, sharded=sharded):
             kernel_rank(lora.rank)
     if config.deterministic:
-        raise ConfigError(
+        raise conflict(
             "deterministic = true: the order of vLLM's sums depends on the rollouts that it samples together, so its "
             "results may differ in the last bits",
             remedy="choose the engine 'native' or 'hf'",
             key="deterministic",
-            code="config.combination",
         )
 
 
@@ -59,11 +58,10 @@ def ahead(config: Config) -> None:
     if own and (config.device == "cpu" or options.get("device") is not None or _cuda_devices() == 0):
         return
     where = "on the policy's GPU" if own else "in the trainer's process"
-    raise ConfigError(
+    raise conflict(
         f"rollout.ahead = 1 with rollout.engine = 'vllm' {where}: sampling and updates would wait for each other there",
         remedy="set rollout.engine.process = 'own' and, with GPUs, rollout.engine.device to one that no trainer uses",
         key="rollout.ahead",
-        code="config.combination",
     )
 
 
@@ -103,7 +101,7 @@ def vllm(
     start_seconds: Seconds = 600.0,
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
-    from winnow.engines.process.engine import second_process
+    from winnow.engines.process.engine import SecondProcess
     from winnow.engines.served import ServerEngine, describe
     from winnow.engines.vllm.sampler import VllmEngine
     from winnow.models.adapter import has_adapter, plain_model
@@ -126,7 +124,7 @@ def vllm(
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
             return ServerEngine(VllmEngine(served, settings), context.model, adapter=adapter, saved=context.saved)
-        elsewhere = second_process(
+        elsewhere = SecondProcess(
             "winnow.engines.vllm.sampler:VllmEngine",
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
@@ -141,26 +139,23 @@ def vllm(
 def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int = 1) -> None:
     """Raise ConfigError for a precision that vLLM does not support, and for devices that it would not use."""
     if device is not None and process == "inside":
-        raise ConfigError(
+        raise conflict(
             f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is",
             remedy="set rollout.engine.process = 'own', or remove the device",
             key="rollout.engine.device",
-            code="config.combination",
         )
     if tensor_parallel > 1 and process == "inside":
-        raise ConfigError(
+        raise conflict(
             f"rollout.engine.tensor_parallel = {tensor_parallel}: inside the trainer's process vLLM uses only the "
             f"policy's device",
             remedy="set rollout.engine.process = 'own' and rollout.engine.device",
             key="rollout.engine.tensor_parallel",
-            code="config.combination",
         )
     if dtype not in DTYPES:
-        raise ConfigError(
+        raise conflict(
             f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16",
             remedy="choose one of them, or the engine 'native'",
             key="model.dtype",
-            code="config.combination",
         )
 
 
@@ -170,11 +165,10 @@ def check_devices(device: str | None, tensor_parallel: int) -> None:
     if device is None:
         return
     if _index(device) < trainers:  # each trainer of this machine uses the device of its local rank
-        raise ConfigError(
+        raise conflict(
             f"rollout.engine.device = {device!r}: a trainer uses it, and weights are sent from GPU to GPU",
             remedy=f"set it to 'cuda:{trainers}', the first that is free, or remove it to share the trainer's",
             key="rollout.engine.device",
-            code="config.combination",
         )
     for rank in range(trainers):
         device_environment(device, tensor_parallel, rank)
@@ -185,20 +179,18 @@ def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
     into.
     """
     if lora == "merged" and sharded:
-        raise ConfigError(
+        raise conflict(
             "rollout.engine.lora = 'merged' with ranks.learner = 'sharded': no rank has the whole base that the "
             "adapter would be added to",
             remedy="remove rollout.engine.lora: the adapter is then applied beside the base",
             key="rollout.engine.lora",
-            code="config.combination",
         )
     if lora == "merged" and dtype == "bfloat16":
-        raise ConfigError(
+        raise conflict(
             "rollout.engine.lora = 'merged' under model.dtype = 'bfloat16' would round most of a small adapter away, "
             "and vLLM would sample another policy than the one that is trained",
             remedy="remove it (the adapter is then applied beside the base), or set model.dtype = 'float32'",
             key="rollout.engine.lora",
-            code="config.combination",
         )
 
 
@@ -216,12 +208,11 @@ def device_environment(device: str | None, count: int, rank: int | None = None) 
     names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or first + count)]
     shown = names[first:][:count]
     if len(shown) < count:
-        raise ConfigError(
+        raise unsupported(
             f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would start "
             f"at 'cuda:{first}', and its trainer has only {len(names)} devices",
             remedy="choose devices that exist",
             key="rollout.engine.device",
-            code="config.unsupported",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
 

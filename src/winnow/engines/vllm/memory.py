@@ -20,7 +20,7 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     """
     options, packed = demand.options, demand.config.model.quantization is not None
     weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized
-    for device in _devices(_first_device(demand), options["tensor_parallel"]):
+    for device in _devices(options["device"] or demand.device, options["tensor_parallel"]):
         yield from _on_device(demand, device, weights)
     if demand.config.model.lora is not None and not serves_adapter(options["lora"], demand.config.model.dtype):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
@@ -39,10 +39,6 @@ def _on_device(demand: Demand, device: str, weights: int) -> Iterator[MemoryPart
         remedy = ("lower rollout.engine.key_value_gib",)
         yield MemoryPart("vLLM's weights", weights // options["tensor_parallel"], phase, device)
         yield MemoryPart("vLLM's keys and values", round(cache * 2**30), phase, device, remedy)
-
-
-def _first_device(demand: Demand) -> str:
-    return demand.options["device"] or demand.device
 
 
 def _devices(first: str, count: int) -> list[str]:

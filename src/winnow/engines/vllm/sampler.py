@@ -90,8 +90,10 @@ class VllmEngine:
             _check_names(base, self._served.names)
         self._wake("weights")
         with engine_errors("load new weights"):
-            if base:
-                self._copy(weights, base, version)
+            if base:  # the workers read the weights one by one, from a mapping of this process or from the trainer
+                self._llm.start_weight_update()
+                self._llm.update_weights({"update_info": {"weights": weights, "names": base, "version": version}})
+                self._llm.finish_weight_update(weight_version=str(version))
             if self._adapter is not None:
                 self._adapter.load(self._llm, weights, adapter, version)
             emptied = self._llm.reset_prefix_cache()
@@ -109,12 +111,6 @@ class VllmEngine:
         with ranks_kept():
             self._llm.llm_engine.engine_core.shutdown()
 
-    def _copy(self, weights: Mapping[str, Tensor], names: Sequence[str], version: int) -> None:
-        """Have the workers read the weights one by one, from a mapping of this process or from the trainer."""
-        self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": weights, "names": names, "version": version}})
-        self._llm.finish_weight_update(weight_version=str(version))
-
     def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
         engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
@@ -125,7 +121,9 @@ class VllmEngine:
                     self._llm.collective_rpc("seed_noise", args=(seeds.derive(*seed) % 2**63,))
                 for name, pending in unfinished.items():
                     parameters = self._parameters(pending, rule, sampling, seed)
-                    engine.add_request(name, _prompt(pending), parameters, **adapter)
+                    engine.add_request(
+                        name, {"prompt_token_ids": pending.prompt.tokens.tolist()}, parameters, **adapter
+                    )
             while unfinished:
                 request.check()
                 with engine_errors("sample"):
@@ -254,10 +252,6 @@ def _check_names(weights: Sequence[str], names: frozenset[str]) -> None:
             remedy="pass the whole model",
             code="engine.contract",
         )
-
-
-def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
-    return {"prompt_token_ids": pending.prompt.tokens.tolist()}
 
 
 @contextlib.contextmanager

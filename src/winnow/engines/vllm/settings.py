@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict
 
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
@@ -36,22 +36,20 @@ def serves_adapter(lora: str, dtype: str, *, sharded: bool = False) -> bool:
 
 def sleep_unsupported() -> ConfigError:
     """The error for `sleep` on a CPU."""
-    return ConfigError(
+    return conflict(
         "rollout.engine.sleep: vLLM cannot sleep on a CPU, because it cannot release the machine's memory",
         remedy="remove it",
         key="rollout.engine.sleep",
-        code="config.combination",
     )
 
 
 def kernel_rank(rank: int) -> int:
     """The smallest rank with kernels in vLLM that is at least `rank`. Raises ConfigError above the largest."""
     if rank > LORA_RANKS[-1]:
-        raise ConfigError(
+        raise conflict(
             f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}",
             remedy="lower the rank, choose the engine 'native', or, on a base of float32, set rollout.engine.lora = "
             "'merged'",
             key="model.lora.rank",
-            code="config.combination",
         )
     return next(known for known in LORA_RANKS if known >= rank)

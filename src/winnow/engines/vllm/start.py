@@ -29,6 +29,8 @@ def start(served: Served, settings: VllmSettings) -> Any:
         from vllm.platforms import current_platform
 
         limits: dict[str, Any] = {}
+        rank = None if served.adapter is None else kernel_rank(served.adapter["r"])
+        lora = {} if rank is None else {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if current_platform.is_cpu():
             settings, limits = _on_cpu(settings, served)
         llm = LLM(
@@ -41,7 +43,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             max_num_seqs=served.max_rollouts_at_once,
             tensor_parallel_size=settings.tensor_parallel,
             gpu_memory_utilization=settings.gpu_memory_utilization,
-            kv_cache_memory_bytes=_bytes(settings.key_value_gib),
+            kv_cache_memory_bytes=int(settings.key_value_gib * 2**30) if settings.key_value_gib else None,
             enforce_eager=not settings.compiled,
             enable_sleep_mode=settings.sleep,
             enable_prefix_caching=True,
@@ -49,7 +51,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             weight_transfer_config={"backend": TRANSFER_BACKEND},
             worker_extension_cls="winnow.engines.vllm.worker.WorkerExtension",
             disable_log_stats=True,
-            **_lora(served),
+            **lora,
             **_rank_options(),
             **limits,
         )
@@ -68,12 +70,6 @@ def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[
     at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
     bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
     return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
-
-
-def _lora(served: Served) -> dict[str, Any]:
-    if served.adapter is None:
-        return {}
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
 
 
 def _rank_options() -> dict[str, Any]:
@@ -99,10 +95,6 @@ def ranks_kept() -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group = destroy
-
-
-def _bytes(gib: float | None) -> int | None:
-    return None if gib is None else int(gib * 2**30)
 
 
 @contextmanager
