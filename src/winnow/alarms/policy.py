@@ -28,6 +28,12 @@ ALIKE = 0.7
 NORMS, FEWEST_NORMS = 20, 10  # gradient norms, at most and at least, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
 _GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max", "policy/ratio_outside")
+LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
+STALE = "policy/staleness_sample_size"
+BESIDE_EVALUATIONS = 2  # fewest measurements of a lag, where a step's own rollouts show none
+FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
+EXPLAINED = "critic/explained_variance"
+CONSTANT = 0.0  # explained variance of a constant prediction
 
 
 @alarm(
@@ -211,11 +217,6 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
-LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
-STALE = "policy/staleness_sample_size"
-BESIDE_EVALUATIONS = 2  # fewest measurements of a lag, where a step's own rollouts show none
-
-
 @alarm(
     meaning="the policy moves so far in a step that few of the rollouts, which are a step older, count: the effective "
     "sample size is small, and the variance of every estimate large",
@@ -276,9 +277,6 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {LAG: lag, "before": was})
 
 
-FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
-
-
 @alarm(
     meaning="the bfloat16 weights, which sample and whose gradient is taken, have followed less than half of the move "
     "of their float32 masters",
@@ -300,10 +298,6 @@ def weights_lag(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     text = f"the weights in use have made {share:.1%} of the move of their float32 masters since the start"
     return Evidence(text, {FOLLOWED: share, NOISE: past.rows[-1].get(NOISE, math.nan)})
-
-
-EXPLAINED = "critic/explained_variance"
-CONSTANT = 0.0  # explained variance of a constant prediction
 
 
 @alarm(

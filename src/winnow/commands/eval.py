@@ -21,6 +21,9 @@ from winnow.recipes import find_config
 from winnow.view.screen import console_on, is_screen
 from winnow.view.text import format_count, format_duration, one_line
 
+EVERY = 0.2  # seconds between two updates of the live line
+QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
+
 
 def evaluate(
     model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
@@ -126,10 +129,6 @@ def named_options(options: Mapping[str, tuple[str, Any]], sets: Sequence[str]) -
         if value is None or error.key in overridden:
             raise
         raise error.within(option) from error
-
-
-EVERY = 0.2  # seconds between two updates of the live line
-QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
 
 
 class ProgressDisplay(EvaluationProgress):

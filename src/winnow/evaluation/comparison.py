@@ -30,6 +30,16 @@ from winnow.evaluation.folder import (
 )
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
+MODES = ("sampled", "greedy")
+CATEGORIES: dict[Category, str] = {
+    "correct": "correct",
+    "wrong answer": "right format, wrong answer",
+    "wrong format": "wrong format",
+    "failed": "verifier failed",
+}
+
+OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
+LISTED = 5  # keys that a note names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +72,6 @@ def _alike(texts: Sequence[str]) -> str:
     return first[
         : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     ]
-
-
-MODES = ("sampled", "greedy")
-CATEGORIES: dict[Category, str] = {
-    "correct": "correct",
-    "wrong answer": "right format, wrong answer",
-    "wrong format": "wrong format",
-    "failed": "verifier failed",
-}
-
-OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
 
 
 class Models(NamedTuple):
@@ -241,9 +240,6 @@ def _first(rows: Sequence[Row], *, correct: bool) -> str:
     """The first right answer, or the first wrong one. It exists, as the scores of the two models differ."""
     text: str = next(row["text"] for row in rows if row["correct"] is correct)
     return text
-
-
-LISTED = 5  # keys that a note names
 
 
 @dataclass(frozen=True)

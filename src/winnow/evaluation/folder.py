@@ -34,6 +34,8 @@ from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 
 Row = Mapping[str, Any]
+SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
+FORMAT = 1
 
 
 class _Line(Section):
@@ -114,10 +116,6 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
         "detail": outcome.detail,
         "late": outcome.late,
     }
-
-
-SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
-FORMAT = 1
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from winnow.options import hide_secrets
 from winnow.records import FloatArray
 
 SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults
+BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
+AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +148,6 @@ class EvaluationResult:
 
 def _mean(values: FloatArray) -> float:
     return float(np.nanmean(values))
-
-
-BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
-AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
 
 
 class Average(NamedTuple):

@@ -21,6 +21,13 @@ from winnow.rewards.math_equivalence import exact, expression
 from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
 from winnow.rewards.math_equivalence.units import units_of
 
+Equal = Callable[[str, str], bool]
+MAX_DIGITS = 400
+_PLAIN = re.compile(
+    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
+    re.ASCII,
+)
+
 
 def _check_boxed(options: Mapping[str, Any]) -> None:
     check_grader(options)
@@ -150,9 +157,6 @@ def _equal_numbers(answer: str, gold: str, tolerance: Fraction = Fraction(0)) ->
     return abs(mine - theirs) <= tolerance * abs(theirs)
 
 
-Equal = Callable[[str, str], bool]
-
-
 def tolerant(equal: Equal, error: Fraction) -> Equal:
     """A comparison that also accepts numbers at most `error` away; without an error, `equal` itself."""
     if not error:
@@ -207,13 +211,6 @@ def _bare(gold: str) -> str:
 def _parts(text: str) -> tuple[str, list[str], str]:
     opening, inside, closing = brackets(exact.value(tidy(text)))
     return opening, split_top(inside), closing
-
-
-MAX_DIGITS = 400
-_PLAIN = re.compile(
-    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
-    re.ASCII,
-)
 
 
 def to_fraction(text: str) -> Fraction | None:

@@ -73,6 +73,11 @@ _ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
         "composite": {"metadata.source_dataset": r"(?!)"},  # the item chooses the scorer: no item is accepted
     }.items()
 }
+CONSTANTS = (
+    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
+)  # fmt: skip
+MARGIN = 0.05
+AUDITED = 50  # items
 
 
 def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
@@ -142,13 +147,6 @@ def _is_json(text: str) -> bool:
         return isinstance(json.loads(text), (dict, list))
     except (ValueError, RecursionError):
         return False
-
-
-CONSTANTS = (
-    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
-)  # fmt: skip
-MARGIN = 0.05
-AUDITED = 50  # items
 
 
 def _example_meta(gold: Any) -> dict[str, Any]:

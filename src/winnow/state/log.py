@@ -33,6 +33,7 @@ from winnow.state.disk import check_kind, errors_as, opened, write_all
 
 METRICS = "metrics.jsonl"  # of a run folder
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
+TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
 
 
 class LineLog:
@@ -208,9 +209,6 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
             code="data.malformed",
         )
     return cast(dict[str, Any], row)
-
-
-TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
 
 
 @dataclass(frozen=True, slots=True)

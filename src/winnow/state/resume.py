@@ -30,6 +30,29 @@ BLOCKS, BLOCK = 1024, 4096
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")  # what a loader may open
 
 Digests = dict[str, dict[str, str]]
+# Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
+# Options of the engine are not in this list, as each engine declares its own.
+MAY_CHANGE = (
+    "steps",
+    "max_hours",
+    "alarms",
+    "output",
+    "device",
+    "threads",
+    "checkpoint",
+    "evaluate",
+    "log",
+    "ranks",
+    "model.gradient_checkpointing",
+    "track",
+    "rollout.max_ratio_outside",
+    "rollout.max_rollouts_at_once",
+    "update.layout",
+    "update.max_skipped",
+    "update.tokens_per_micro_batch",
+    "verify.workers",
+)
+WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
 
 
 def digests(config: Config, base: Path, *, below: str = "", but: str | None = None) -> Digests:
@@ -94,31 +117,6 @@ def _model_folder(path: str) -> Path | None:
         return cached_folder(path) if is_hub_id(path) else settings_folder(path)
     except DataError:  # no such folder; loading the model raises the error
         return None
-
-
-# Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
-# Options of the engine are not in this list, as each engine declares its own.
-MAY_CHANGE = (
-    "steps",
-    "max_hours",
-    "alarms",
-    "output",
-    "device",
-    "threads",
-    "checkpoint",
-    "evaluate",
-    "log",
-    "ranks",
-    "model.gradient_checkpointing",
-    "track",
-    "rollout.max_ratio_outside",
-    "rollout.max_rollouts_at_once",
-    "update.layout",
-    "update.max_skipped",
-    "update.tokens_per_micro_batch",
-    "verify.workers",
-)
-WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
 
 
 @dataclass(frozen=True)

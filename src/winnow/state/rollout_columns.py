@@ -47,12 +47,25 @@ from winnow.algos.advantage import is_flat
 from winnow.records import CAUSES, NO_VERDICT, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.log import encode
 
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+MAY_LACK = ("values", "returns", "turns", "drawn")  # absent from files that were written before they existed
+SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
+TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
+# None in a table of another trainer; in a file of winnow, the schema refuses it
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "finish": (None, *get_args(Finish)),
+    "kind": (None, *get_args(Kind)),
+    "cause": (None, *CAUSES),
+}
+_COUNTS = ("step", "count", "index", "length", "version")
+_PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
+_JSON = ("answer", "meta", "parts", "turns", "surrogates")
+
 
 def _each(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
-_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "step": (_INT, False), "seed": (_INT, False),
     "prompt_id": (_TEXT, False), "prompt": (_TEXT, False), "prompt_tokens": (_each(pa.int32()), False),
@@ -69,9 +82,6 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
-MAY_LACK = ("values", "returns", "turns", "drawn")  # absent from files that were written before they existed
-SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
-TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
 PARQUET: dict[str, Any] = {  # options of the writer
     "compression": "zstd",
     "compression_level": {"text": 3, "tokens.list.element": 3},
@@ -280,17 +290,6 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
         yield array
     surrogates = [json.dumps(originals[place]) if place in originals else None for place in range(rows)]
     yield pa.array(surrogates, type=pa.string())
-
-
-# None in a table of another trainer; in a file of winnow, the schema refuses it
-_WORDS: dict[str, tuple[Any, ...]] = {
-    "finish": (None, *get_args(Finish)),
-    "kind": (None, *get_args(Kind)),
-    "cause": (None, *CAUSES),
-}
-_COUNTS = ("step", "count", "index", "length", "version")
-_PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
-_JSON = ("answer", "meta", "parts", "turns", "surrogates")
 
 
 def check_schema(schema: pa.Schema) -> None:

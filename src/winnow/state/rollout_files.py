@@ -46,6 +46,9 @@ TOKENS_AT_ONCE = 2**21  # of prompts and completions: about 25 MB of numbers and
 BYTES_AT_ONCE = 2**26  # of texts: answers and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
+INDEX = f"{ROLLOUTS}/.index.jsonl"
+Kept = Literal["all", "kept", "none"]
+_NAMED = 3  # most files in one message
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -279,11 +282,6 @@ def read(path: Path, step: int | None = None, columns: Collection[str] | None = 
             for row in file.rows(first, end, names):
                 if step is None or row["step"] == step:
                     yield row
-
-
-INDEX = f"{ROLLOUTS}/.index.jsonl"
-Kept = Literal["all", "kept", "none"]
-_NAMED = 3  # most files in one message
 
 
 class RolloutLog:

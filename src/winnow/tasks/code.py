@@ -28,6 +28,22 @@ Format = Literal["plain", "apps", "livecodebench"]
 _QUESTION: Mapping[Format, str] = MappingProxyType(
     {"plain": "question", "apps": "question", "livecodebench": "question_content"}
 )
+_PICKLED = (
+    "unpack them into JSON where you trust them (they are published packed with pickle, which winnow does not read), "
+    "or set task.tests = 'public'"
+)
+Draw = Callable[[int, int], tuple[str, Callable[[int], int]]]
+
+_FUNCTIONS: tuple[Draw, ...] = (
+    lambda a, b: (f"x + {b}", lambda x: x + b),
+    lambda a, b: (f"{a} * x", lambda x: a * x),
+    lambda a, b: (f"{a} * x + {b}", lambda x: a * x + b),
+    lambda a, b: (f"{a} * x - {b}", lambda x: a * x - b),
+    lambda a, b: (f"x * x + {b}", lambda x: x * x + b),
+    lambda a, b: (f"(x + {b}) * {a}", lambda x: (x + b) * a),
+    lambda a, b: (f"x % {a + 1} + {b}", lambda x: x % (a + 1) + b),
+    lambda a, b: (f"x // {a} - {b}", lambda x: x // a - b),
+)
 
 
 @register("task")
@@ -172,10 +188,6 @@ def _call(case: Mapping[str, str]) -> dict[str, Any]:
 _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(
     {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
 )
-_PICKLED = (
-    "unpack them into JSON where you trust them (they are published packed with pickle, which winnow does not read), "
-    "or set task.tests = 'public'"
-)
 
 
 def _json(record: Record, field: str, *, remedy: str = "correct or remove this line") -> Any:
@@ -196,20 +208,6 @@ def _malformed(record: Record, problem: str, remedy: str) -> DataError:
 def _text(value: Any) -> str:
     """The text of an input or output of APPS, which may be a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-Draw = Callable[[int, int], tuple[str, Callable[[int], int]]]
-
-_FUNCTIONS: tuple[Draw, ...] = (
-    lambda a, b: (f"x + {b}", lambda x: x + b),
-    lambda a, b: (f"{a} * x", lambda x: a * x),
-    lambda a, b: (f"{a} * x + {b}", lambda x: a * x + b),
-    lambda a, b: (f"{a} * x - {b}", lambda x: a * x - b),
-    lambda a, b: (f"x * x + {b}", lambda x: x * x + b),
-    lambda a, b: (f"(x + {b}) * {a}", lambda x: (x + b) * a),
-    lambda a, b: (f"x % {a + 1} + {b}", lambda x: x % (a + 1) + b),
-    lambda a, b: (f"x // {a} - {b}", lambda x: x // a - b),
-)
 
 
 def _function(rng: np.random.Generator) -> tuple[str, Callable[[int], int]]:

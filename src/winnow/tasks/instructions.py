@@ -38,6 +38,9 @@ ENDINGS = ("That is all.", "Thank you for reading.", "Is there anything else?", 
 
 Group = Literal["case", "layout", "words", "absent", "length", "first", "last", "comma"]
 Stated = tuple[str, Mapping[str, Any]]  # the sentence in the prompt, and the arguments of the checker
+EVALUATION: Mapping[str, Any] = MappingProxyType(
+    {"prompt": {"template": "chat"}, "rollout": {"max_new_tokens": 256}, "reward": {"use": "instructions"}}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +177,6 @@ RULES: Mapping[str, Instruction] = MappingProxyType(
             rule="detectable_content:postscript", group="last", draw=_sign_off, excludes=("first",), held_out=True
         ),
     }
-)
-
-
-EVALUATION: Mapping[str, Any] = MappingProxyType(
-    {"prompt": {"template": "chat"}, "rollout": {"max_new_tokens": 256}, "reward": {"use": "instructions"}}
 )
 
 

@@ -46,6 +46,9 @@ TAGGED: Mapping[str, Any] = MappingProxyType(
         "reward": {"parts": ({"use": "numeric"}, {"use": "format", "weight": 0.1}), "shaping": "if_wrong"},
     }
 )
+MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
+# A local file and the data set of the hub may call the same field by two names.
+_QUESTION, _ANSWER = ("problem", "question"), ("answer", "final_answer")
 
 
 @register("task", evaluation=TAGGED)
@@ -72,9 +75,6 @@ def _gold(record: Record) -> str:
             code="data.malformed",
         )
     return gold.replace(",", "")
-
-
-MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
 
 
 @register("task", evaluation=BOXED)
@@ -128,10 +128,6 @@ def _boxed(record: Record) -> str:
 
 def _meta(record: Record) -> dict[str, Any]:
     return {name: value for name, value in record.fields.items() if name != "problem"}
-
-
-# A local file and the data set of the hub may call the same field by two names.
-_QUESTION, _ANSWER = ("problem", "question"), ("answer", "final_answer")
 
 
 @register("task", evaluation=BOXED)

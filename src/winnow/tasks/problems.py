@@ -15,6 +15,9 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Message, Problem, Prompt, asked
 from winnow.seeds import derive, uniform
 
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
 
 def problem(
     task: str,
@@ -47,10 +50,6 @@ def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Prob
             f"there are no {split} problems in {source}", remedy="name another file, or add problems", code="data.empty"
         )
     return unique
-
-
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def split_of(text: str, *, pool: str = "split") -> Split:

@@ -30,6 +30,7 @@ from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 2**16  # at once
+WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 def judge(reward: Judge, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> Outcome | Reply:
@@ -107,9 +108,6 @@ def _address_space() -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize()
-
-
-WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ _STEP = re.compile(r"step_(\d{1,15})")
 _ALL = re.compile(rf"(?:.*/)?{ROLLOUTS}/step_(\d{{1,15}})/{ALL}/{re.escape(TRACES)}")
 _EVALUATED = re.compile(r"eval/(.+)/effective/([^/]+)/avg@\d+")
 _ORCHESTRATOR = "progress/rollouts"  # in its row; the trainer's row has a time/step of its own
+Files = tuple[tuple[int, Path, tuple[int, ...]], ...]  # prime-rl's step, its file, and when it was written
 
 
 class _Rollout(NamedTuple):
@@ -52,9 +53,6 @@ class _Rollout(NamedTuple):
     parts: Mapping[str, float]
     advantage: float
     length: float
-
-
-Files = tuple[tuple[int, Path, tuple[int, ...]], ...]  # prime-rl's step, its file, and when it was written
 
 
 class PrimeRlLog(ForeignLog):

@@ -39,6 +39,8 @@ from winnow_lab.sweep_folder import (
     run_path,
 )
 
+Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -226,9 +228,6 @@ def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
         key = key_of(path)
         values[key] = (*values.get(key, ()), value) if len(path) > key.count(".") + 1 else value
     return values
-
-
-Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
 
 
 def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:

@@ -32,6 +32,7 @@ from winnow_lab.sweep import tied_child
 from winnow_lab.sweep_folder import COMPARISON, LEDGER, SweepRun
 
 Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python
+MADE_FROM = "made_from.json"  # written last: a comparison without it was interrupted
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,6 @@ class Child:
         while (ended := self.poll()) is None and time.monotonic() < until:
             time.sleep(0.05)
         return ended
-
-
-MADE_FROM = "made_from.json"  # written last: a comparison without it was interrupted
 
 
 def comparison_due(folder: Path) -> Path | None:

@@ -51,6 +51,7 @@ for name, attempt in attempts.items():
     else: print(name)
 """
 )
+_ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", True, False))
 
 
 class SandboxError(VerifierError):
@@ -156,9 +157,6 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
     for name, wrapped, locked in _ORDER:
         if preference in ("auto", name):
             yield name, _layers(python, root, wrapped=wrapped, locked=locked)
-
-
-_ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", True, False))
 
 
 def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> Layers | str:
