@@ -10,7 +10,6 @@ from winnow.alarms.history import (
     ACCURACY_READ,
     PROMPTS_READ,
     Past,
-    Row,
     accuracy,
     is_held,
     mean,
@@ -153,7 +152,8 @@ def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
     """
     if not past.rows or "policy/grad_norm" not in past.rows[-1]:
         return None
-    teaching = [row for row in past.rows[-1 - NORMS : -1] if _has_credit(row)]
+    earlier = past.rows[-1 - NORMS : -1]
+    teaching = [row for row in earlier if row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0)]
     norm, before = past.rows[-1]["policy/grad_norm"], values(teaching, "policy/grad_norm")
     if len(before) < FEWEST_NORMS:
         return None
@@ -162,10 +162,6 @@ def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     text = f"the gradient's norm is {norm:.3g}, {norm / median:.0f} times the median of {len(before)} steps before"
     return Evidence(text, {"policy/grad_norm": norm, "median": median})
-
-
-def _has_credit(row: Row) -> bool:
-    return bool(row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0))
 
 
 @alarm(

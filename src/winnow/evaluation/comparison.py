@@ -274,7 +274,9 @@ def compare_folders(model: Path, other: Path) -> ComparedFolders:
     comparisons, notes = list[Comparison](), list[str]()
     tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
     for one, against in tasks:
-        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        seed = one.config.get("seed", 0)
+        seed = seed if isinstance(seed, int) else 0
+        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=seed)
         comparisons += of_task
         notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
     return ComparedFolders(models, tuple(comparisons), tuple(notes))
@@ -302,11 +304,6 @@ def _has_another(path: Path) -> bool:
 
 def _through_a_link(path: Path, above: Path) -> bool:
     return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
-
-
-def _seed(config: Any) -> int:
-    seed = config.get("seed", 0)
-    return seed if isinstance(seed, int) else 0
 
 
 def _model_of(settings: dict[str, Any]) -> str:

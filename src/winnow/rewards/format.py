@@ -33,7 +33,11 @@ def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Ou
     that of PODS (Xu et al., 2025, arXiv 2504.13818).
     """
     text = _whole(prompt, rollout).strip()
-    outside = _outside(text)
+    # Characters outside the first block, None without one. It takes linear time, as completions may be long.
+    start = text.find("<think>")
+    between = _BETWEEN.search(text, start) if start >= 0 else None
+    end = text.find("</answer>", between.end()) if between else -1
+    outside = None if end < 0 else len(text) - (end + len("</answer>") - start)
     if outside is None:
         return Outcome(reward=0.0, correct=False, kind="unparsable")
     if strict:
@@ -52,14 +56,6 @@ def tag_count(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 def _whole(prompt: Prompt, rollout: Rollout) -> str:
     return ("<think>" if thinking_open(prompt) else "") + rollout.text
-
-
-def _outside(text: str) -> int | None:
-    """Characters outside the first block, None without one. It takes linear time, as completions may be long."""
-    start = text.find("<think>")
-    between = _BETWEEN.search(text, start) if start >= 0 else None
-    end = text.find("</answer>", between.end()) if between else -1
-    return None if end < 0 else len(text) - (end + len("</answer>") - start)
 
 
 def _shape(score: float) -> Outcome:

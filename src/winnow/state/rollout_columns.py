@@ -164,7 +164,7 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
-        "turns": [row and _as_json(row.rollout.turns) for row in full],
+        "turns": [row and (None if row.rollout.turns is None else json.dumps(row.rollout.turns)) for row in full],
         **_of_outcomes([row.outcome for row in rows]),
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
@@ -211,10 +211,6 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
         "late": [bool(o.late) for o in outcomes],
     }
-
-
-def _as_json(turns: tuple[str, ...] | None) -> str | None:
-    return None if turns is None else json.dumps(turns)
 
 
 def _reason(row: Row) -> str:

@@ -91,7 +91,9 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
         )
     problems: dict[str, Problem] = {}
     for item in range(MOST_DRAWS * size):
-        expression, value = _function(generator("programs", seed, split, item))
+        rng = generator("programs", seed, split, item)
+        kind, a, b = int(rng.integers(len(_FUNCTIONS))), int(rng.integers(2, 10)), int(rng.integers(1, 100))
+        expression, value = _FUNCTIONS[kind](a, b)
         if split_of(expression) == wanted and expression not in problems:
             problems[expression] = _procedural(expression, value, tests_per_problem, seed)
         if len(problems) == size:
@@ -208,11 +210,6 @@ def _malformed(record: Record, problem: str, remedy: str) -> DataError:
 def _text(value: Any) -> str:
     """The text of an input or output of APPS, which may be a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _function(rng: np.random.Generator) -> tuple[str, Callable[[int], int]]:
-    kind, a, b = int(rng.integers(len(_FUNCTIONS))), int(rng.integers(2, 10)), int(rng.integers(1, 100))
-    return _FUNCTIONS[kind](a, b)
 
 
 def _procedural(expression: str, value: Callable[[int], int], count: int, seed: int) -> Problem:

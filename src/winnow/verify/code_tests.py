@@ -159,7 +159,7 @@ def _as_program(source: bytes, function: str, test: Test) -> Program:
 
 def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
-        return _Verdict(run.ending, _last_line(run.detail), run.late)
+        return _Verdict(run.ending, run.detail.rpartition("\n")[2][-_SHOWN:], run.late)
     if test.arguments is None:
         (gold,) = test.expected
         same = same_output(run.stdout, gold.encode("utf-8", "surrogatepass"), tolerance=tolerance)
@@ -193,10 +193,6 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
 
 def _complaint(place: int, verdict: _Verdict) -> str:
     return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
-
-
-def _last_line(text: str) -> str:
-    return text.rpartition("\n")[2][-_SHOWN:]
 
 
 def _program(prompt: Prompt, text: str, where: str) -> str | None:

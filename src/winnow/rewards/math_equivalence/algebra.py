@@ -68,7 +68,7 @@ def warm() -> None:
 
 def equal(answer: str, gold: str) -> bool:
     """True when math-verify judges the two equal and every check of its answer passes. Raises MemoryError."""
-    texts = [computed(text) for text in (answer, gold) if _suitable(text)]
+    texts = [computed(text) for text in (answer, gold) if within(text) and not _UNFINISHED.search(text)]
     if len(texts) < 2 or not all(text and within(text) for text in texts) or _differ_in_case(answer, gold):
         return False
     try:
@@ -86,10 +86,6 @@ def _without_capitals(answer: str, gold: str) -> tuple[str, str]:
         letter = next(free)
         answer, gold = (re.sub(rf"\\{name}(?![a-zA-Z])", f" {letter} ", text) for text in (answer, gold))
     return answer, gold
-
-
-def _suitable(text: str) -> bool:
-    return within(text) and not _UNFINISHED.search(text)
 
 
 def _verified(answer: str, gold: str) -> bool:

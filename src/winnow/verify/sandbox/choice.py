@@ -150,7 +150,8 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
         yield "seccomp", "the system call filter exists for Linux on x86_64 and aarch64 only"
         return
     try:
-        python = _python(root)
+        own = interpreter.own()
+        python = interpreter.copied() if root and not interpreter.reachable_by_others(own) else own
     except OSError as error:
         yield "python", f"each program runs as a separate user, and such a user cannot start this Python: {error}"
         return
@@ -172,8 +173,3 @@ def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> 
         seccomp=True,
         own_user=root,
     )
-
-
-def _python(root: bool) -> Interpreter:
-    own = interpreter.own()
-    return interpreter.copied() if root and not interpreter.reachable_by_others(own) else own
