@@ -132,7 +132,7 @@ def named_options(options: Mapping[str, tuple[str, Any]], sets: Sequence[str]) -
 
 
 class ProgressDisplay(EvaluationProgress):
-    """Counts rollouts and prints the progress; prints the progress."""
+    """Counts rollouts and prints the progress."""
 
     def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
         self._console, self._live, self._clock = console, live, clock
@@ -141,15 +141,12 @@ class ProgressDisplay(EvaluationProgress):
         self._task = ""
 
     def loading(self, model: str) -> None:
-        """Announce that the model is about to be loaded."""
         self._print(f"loading {model}")
 
     def begin(self, rollouts: int) -> None:
-        """Set the total number of rollouts, including those that an interrupted evaluation already has."""
         self._total = rollouts
 
     def resumed(self, task: str, rollouts: int) -> None:
-        """Count and print rollouts of a task that an interrupted evaluation already has."""
         self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
         if rollouts:
             self._print(f"{task}: {rollouts:,} rollouts were done before")
@@ -160,7 +157,6 @@ class ProgressDisplay(EvaluationProgress):
         self._task = task
 
     def rollout(self, tokens: int) -> None:
-        """Count one finished rollout, and show the progress if the last update is old enough."""
         self._done, self._tokens = self._done + 1, self._tokens + tokens
         now = self._clock()
         if now - self._drawn <= (EVERY if self._live is not None else QUIET):

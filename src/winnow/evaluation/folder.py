@@ -26,7 +26,6 @@ from typing import Any, Self
 import pydantic
 
 from winnow.config import Section, leaves
-from winnow.core.evaluation import Judged, judged_row
 from winnow.errors import DataError, resumable
 from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, errors_as, opened, replace_file, write_all, write_json
@@ -57,7 +56,7 @@ class _Line(Section):
     cause: Cause | None
     detail: str
     late: bool
-    turns: list[str] | None = None  # absent from rows that were written before environments existed
+    turns: list[str] | None = None
 
 
 def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
@@ -85,12 +84,12 @@ def parse_row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def group_by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Judged]]:
-    """The judged rollouts of each problem, by its id, in the order of the rows."""
-    by_id: dict[str, list[Judged]] = {}
+def group_by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    """The rows of each problem in one mode, by its id, in their order."""
+    by_id: dict[str, list[Row]] = {}
     for row in rows:
         if row["mode"] == mode:
-            by_id.setdefault(row["prompt_id"], []).append(judged_row(row))
+            by_id.setdefault(row["prompt_id"], []).append(row)
     return by_id
 
 

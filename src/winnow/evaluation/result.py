@@ -21,6 +21,7 @@ from winnow.core.evaluation import (
     count_votes,
     greedy_accuracy,
     greedy_metrics,
+    judged_row,
     maj_at,
     majority_is_known,
     pass_at,
@@ -52,12 +53,12 @@ class EvaluationResult:
     @cached_property
     def sampled(self) -> Mapping[str, list[Judged]]:
         """The sampled rollouts of each problem, by its id."""
-        return group_by_problem(self.rows, "sampled")
+        return self._judged("sampled")
 
     @cached_property
     def greedy(self) -> Mapping[str, list[Judged]]:
         """The greedy rollout of each problem; empty if evaluate.greedy is off."""
-        return group_by_problem(self.rows, "greedy")
+        return self._judged("greedy")
 
     @cached_property
     def ballots(self) -> list[Votes]:
@@ -136,6 +137,9 @@ class EvaluationResult:
             "engine": config.rollout.engine.label,
             "seed": config.seed,
         }
+
+    def _judged(self, mode: str) -> dict[str, list[Judged]]:
+        return {id: list(map(judged_row, rows)) for id, rows in group_by_problem(self.rows, mode).items()}
 
     @cached_property
     def _sampled_values(self) -> dict[str, FloatArray]:

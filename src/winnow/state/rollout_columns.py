@@ -48,7 +48,6 @@ from winnow.records import CAUSES, NO_VERDICT, Finish, FloatArray, Group, Kind, 
 from winnow.state.log import encode
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-MAY_LACK = ("values", "returns", "turns", "drawn")  # absent from files that were written before they existed
 SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
 TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
 # None in a table of another trainer; in a file of winnow, the schema refuses it
@@ -289,27 +288,13 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Raise ValueError, naming the column, unless every column that winnow writes is present with its type.
-
-    The columns of `MAY_LACK` may be absent, as they are in files of older runs.
-    """
+    """Raise ValueError, naming the column, unless every column that winnow writes is present with its type."""
     for field in SCHEMA:
         if field.name not in schema.names:
-            if field.name in MAY_LACK:
-                continue
             raise ValueError(f"there is no column {field.name!r}")
         column = schema.field(field.name)
         if column.type != field.type or (column.nullable and not field.nullable):
             raise ValueError(f"the column {field.name!r} is of type {_kind(column)} instead of {_kind(field)}")
-
-
-def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with these columns in this order. A column that it lacks (in a file of an older run) is null."""
-    for name in names:
-        if name not in table.column_names:
-            field = SCHEMA.field(name)
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(names)
 
 
 def records(table: pa.Table) -> list[dict[str, Any]]:

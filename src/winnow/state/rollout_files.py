@@ -228,7 +228,7 @@ class StepFile:
 
     def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
         """A row group. The last one stays in memory, as its rows are often requested one group after the other."""
-        from winnow.state.rollout_columns import SCHEMA, with_columns
+        from winnow.state.rollout_columns import SCHEMA
 
         for name in columns or ():
             if name not in SCHEMA.names:
@@ -240,9 +240,8 @@ class StepFile:
             return self._whole.select(names)
         if self._read[0] != (part, names):
             self._read = None, None
-            present = [name for name in names if name in self._file.schema_arrow.names]
-            read = self._file.read_row_group(part, columns=present, use_threads=False)
-            self._read = (part, names), with_columns(read, names)
+            read = self._file.read_row_group(part, columns=names, use_threads=False)
+            self._read = (part, names), read.select(names)
         return self._read[1]
 
     @contextlib.contextmanager
