@@ -35,7 +35,6 @@ from winnow.state.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from winnow.state.rollout_columns import Row
 
@@ -182,6 +181,8 @@ class StepFile:
     """
 
     def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
         from winnow.state.rollout_columns import check_schema
 
         self.path = path
@@ -194,7 +195,7 @@ class StepFile:
             self._ends = [0, len(self._whole)]
             return
         with self._named():
-            self._file = _parquet(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
             check_schema(self._file.schema_arrow)
         self._ends = [0]  # of its row groups, in rows
         for part in range(self._file.num_row_groups):
@@ -253,18 +254,6 @@ class StepFile:
         problem = f"{self.path}: not rollouts as a run logs them"
         with unread, errors_as(DataError, problem, remedy, code="data.malformed", of=wrong):
             yield
-
-
-def _parquet(path: Path) -> pq.ParquetFile:
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(
-            f"{path}: the package 'pyarrow', which reads it, is not installed here",
-            remedy="pip install pyarrow",
-            code="data.not_installed",
-        ) from error
-    return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 def count(path: Path) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from winnow.errors import DataError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import hashes, last_boxed
@@ -69,10 +68,9 @@ def gsm8k(split: str, *, path: str = "openai/gsm8k") -> list[Problem]:
 def _gold(record: Record) -> str:
     gold = hashes(record.text("answer"))
     if gold is None:
-        raise DataError(
-            f"{record.where}: the field 'answer' has no gold after '#### '",
-            remedy="correct or remove this line; the task 'jsonl' reads problems of another form",
-            code="data.malformed",
+        raise record.malformed(
+            "the field 'answer' has no gold after '#### '",
+            "correct or remove this line; the task 'jsonl' reads problems of another form",
         )
     return gold.replace(",", "")
 
@@ -118,10 +116,8 @@ def _boxed(record: Record) -> str:
     if gold is not None and gold.strip():
         return gold
     if "answer" not in record.fields:
-        raise DataError(
-            f"{record.where}: the solution has no \\boxed{{...}}, and there is no field 'answer'",
-            remedy="correct or remove this line",
-            code="data.malformed",
+        raise record.malformed(
+            r"the solution has no \boxed{...}, and there is no field 'answer'", "correct or remove this line"
         )
     return record.text("answer")
 

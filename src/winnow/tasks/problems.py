@@ -73,6 +73,18 @@ def check_only_test(task: str, split: str) -> None:
         )
 
 
+def refused(option: str, problem: str, remedy: str) -> ConfigError:
+    """The error about a value of a task's option."""
+    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")
+
+
+def check_positive(**options: int) -> None:
+    """Raise ConfigError for an option of a task that is below 1."""
+    for name, value in options.items():
+        if value < 1:
+            raise refused(name, f"task.{name} is {value}", "set it to 1 or more")
+
+
 def check_split(split: str) -> Split:
     """`split` itself. Raises ConfigError if there is no such split."""
     if split not in SPLITS:
