@@ -38,6 +38,13 @@ from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, sanitize, shorten
 from winnow_lab.scoring import build_config, verifiers_for
 
+CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
+SPLITS = ("train", "validation", "test")
+TRIED = 500  # about so many problems for each constant answer; see `constants`
+SHOWN = 10  # findings per kind that the report lists
+
+Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
+
 
 def audit(
     task: Annotated[str, typer.Argument(metavar="TASK", help="By name, or file.py:function.")],
@@ -50,14 +57,6 @@ def audit(
         print_text(line)
     if not result.clean:
         raise typer.Exit(FAILED if result.faults else BAD_INPUT)
-
-
-CONSTANTS = ("", " ", "0", "1", "-1", "2", "10", "x", "A", "yes", "no", "true", "nan", "inf", "{", "answer", "?")
-SPLITS = ("train", "validation", "test")
-TRIED = 500  # about so many problems for each constant answer; see `constants`
-SHOWN = 10  # findings per kind that the report lists
-
-Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 
 import forked
 import winnow
+from logged_groups import read_rollouts
 from refusals import check_refusal, refusal_of, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, VerifierError, WinnowError
 from winnow.state.folder import RunFolder
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 
 @pytest.fixture

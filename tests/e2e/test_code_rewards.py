@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 
 def test_programs_train(smallest, tmp_path):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 
 def run(config, **more):

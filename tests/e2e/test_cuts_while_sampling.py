@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
 from winnow.engines.scripted import scripted
 from winnow.errors import ConfigError
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 SCRIPT = ["a", "bb", "c d e f", "g h i j k"]  # in turn, so that each prompt has four lengths
 

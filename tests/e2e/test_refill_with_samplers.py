@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.engines.scripted import scripted
 from winnow.registry import members
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 OPTIONS = {"adarft": {"field": "level"}}
 

@@ -7,9 +7,10 @@ import shutil
 import numpy as np
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
 from winnow.errors import ConfigError
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 RULE = {"use": "balanced", "right": 1, "wrong": 1, "per_round": 2}
 

@@ -7,8 +7,9 @@ import json
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.records import StepReport
-from winnow.state.logbook import METRICS, read_metrics, read_rollouts, read_rows
+from winnow.state.logbook import METRICS, read_metrics, read_rows
 
 
 class BrokeOff(BaseException):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.config_file import validate
 from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.records import StepReport
-from winnow.state.logbook import read_metrics, read_rollouts, totals
+from winnow.state.logbook import read_metrics, totals
 
 
 def run(config, **more):

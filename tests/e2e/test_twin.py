@@ -14,8 +14,9 @@ import pytest
 from safetensors.torch import load_file
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.algos.advantage import is_flat
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 TWIN = Path(__file__).parents[2] / "examples" / "one_file_grpo.py"
 

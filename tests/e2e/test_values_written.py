@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.commands.show import Choice, format_rollouts
 from winnow.core.critic import describe_values
 from winnow.core.events import Notice
 from winnow.run_view.summary import summary
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import torch
 from distances import relative
 from safetensors.torch import load_file
 
-from winnow.state.logbook import read_metrics, read_rollouts
+from logged_groups import read_rollouts
+from winnow.state.logbook import read_metrics
 
 PARITY = '''
 import numpy as np

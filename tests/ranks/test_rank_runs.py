@@ -18,9 +18,10 @@ from run_cases import Ran
 from runs import Found
 from transformers import AutoModelForCausalLM
 
+from logged_groups import read_rollouts
 from winnow.recipes import recipe_paths
 from winnow.seeds import uniforms
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 
 CASE = "run_cases:ran"
 LIMITS = {"gradients": 1e-12, "logprobs": 1e-10, "metrics": 1e-9, "weights": 1e-10}

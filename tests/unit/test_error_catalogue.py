@@ -218,7 +218,7 @@ def other_version(place: Place) -> None:
 
 def no_sandbox(place: Place) -> None:
     place.patch.setattr(choice.landlock, "version", lambda: 0)
-    place.patch.setattr(choice, "_python", lambda root: interpreter.own())
+    place.patch.setattr(choice.interpreter, "copied", interpreter.own)
     place.patch.setattr(choice.seccomp, "machine", object)
     choice.choose.__wrapped__("landlock")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from logged_groups import read_rollouts
 from winnow.learner.policy import Policy
 from winnow.models.load import load
 from winnow.records import Group, TrainingSequence
-from winnow.state.logbook import read_rollouts
 
 STEPS = 5
 

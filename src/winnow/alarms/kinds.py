@@ -16,6 +16,8 @@ from typing import Any
 from winnow.alarms.history import Past
 from winnow.config import AlarmsSection
 
+KINDS: list[Kind] = []  # in the order of docs/alarms.md
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -42,9 +44,6 @@ class Kind:
     limits: tuple[str, ...] = ()  # the keys of [alarms] that its rule reads
     rule: Rule
     explains: tuple[str, ...] = ()  # alarms that are its consequences: none of them is raised while it holds
-
-
-KINDS: list[Kind] = []  # in the order of docs/alarms.md
 
 
 def alarm(**declared: Any) -> Callable[[Rule], Rule]:

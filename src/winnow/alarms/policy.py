@@ -10,7 +10,6 @@ from winnow.alarms.history import (
     ACCURACY_READ,
     PROMPTS_READ,
     Past,
-    Row,
     accuracy,
     is_held,
     mean,
@@ -28,6 +27,12 @@ ALIKE = 0.7
 NORMS, FEWEST_NORMS = 20, 10  # gradient norms, at most and at least, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
 _GAPS = ("policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max", "policy/ratio_outside")
+LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
+STALE = "policy/staleness_sample_size"
+BESIDE_EVALUATIONS = 2  # fewest measurements of a lag, where a step's own rollouts show none
+FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
+EXPLAINED = "critic/explained_variance"
+CONSTANT = 0.0  # explained variance of a constant prediction
 
 
 @alarm(
@@ -147,7 +152,8 @@ def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
     """
     if not past.rows or "policy/grad_norm" not in past.rows[-1]:
         return None
-    teaching = [row for row in past.rows[-1 - NORMS : -1] if _has_credit(row)]
+    earlier = past.rows[-1 - NORMS : -1]
+    teaching = [row for row in earlier if row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0)]
     norm, before = past.rows[-1]["policy/grad_norm"], values(teaching, "policy/grad_norm")
     if len(before) < FEWEST_NORMS:
         return None
@@ -156,10 +162,6 @@ def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     text = f"the gradient's norm is {norm:.3g}, {norm / median:.0f} times the median of {len(before)} steps before"
     return Evidence(text, {"policy/grad_norm": norm, "median": median})
-
-
-def _has_credit(row: Row) -> bool:
-    return bool(row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0))
 
 
 @alarm(
@@ -209,11 +211,6 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"rollout.max_ratio_outside",
         {name: row[name] for name in names},
     )
-
-
-LAG, LAG_ERROR = "policy/engine_lag", "policy/engine_lag_sem"
-STALE = "policy/staleness_sample_size"
-BESIDE_EVALUATIONS = 2  # fewest measurements of a lag, where a step's own rollouts show none
 
 
 @alarm(
@@ -276,9 +273,6 @@ def engine_lags(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(text, {LAG: lag, "before": was})
 
 
-FOLLOWED, NOISE = "policy/move_followed", "policy/move_noise"
-
-
 @alarm(
     meaning="the bfloat16 weights, which sample and whose gradient is taken, have followed less than half of the move "
     "of their float32 masters",
@@ -300,10 +294,6 @@ def weights_lag(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     text = f"the weights in use have made {share:.1%} of the move of their float32 masters since the start"
     return Evidence(text, {FOLLOWED: share, NOISE: past.rows[-1].get(NOISE, math.nan)})
-
-
-EXPLAINED = "critic/explained_variance"
-CONSTANT = 0.0  # explained variance of a constant prediction
 
 
 @alarm(

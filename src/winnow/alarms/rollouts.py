@@ -30,6 +30,9 @@ from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
 BETTER = 2.0  # standard errors above which a reward has risen
+FEWEST_ROLLOUTS = 64  # of fewer, equal rewards may be chance
+CREDIT = 0.5  # of the rewards' range: a root mean square advantage above it shows that flat groups are trained on
+SOLVED = 0.8  # accuracy, above which it does not matter how a rollout ended
 
 
 @alarm(
@@ -94,10 +97,6 @@ def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
     """Whether the reward rose beyond noise; true where it is not known, as it may have risen."""
     was, is_now = rewards(before), rewards(now)
     return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)
-
-
-FEWEST_ROLLOUTS = 64  # of fewer, equal rewards may be chance
-CREDIT = 0.5  # of the rewards' range: a root mean square advantage above it shows that flat groups are trained on
 
 
 @alarm(
@@ -245,9 +244,6 @@ def _too_easy_or_hard(right: float, wrong: float) -> str:
     if right > wrong:
         return "the task is solved or too easy: use harder problems, or end the run"
     return "the task is too hard for this policy, its answers are cut off or cannot be read, or the golds are misread"
-
-
-SOLVED = 0.8  # accuracy, above which it does not matter how a rollout ended
 
 
 @alarm(

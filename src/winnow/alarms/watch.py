@@ -34,7 +34,9 @@ class Alarms:
         self._limits = _section(settings)
         self._settings = {} if isinstance(settings, AlarmsSection) else settings
         self._kinds = [kind for kind in ALARMS if kind.name not in self._limits.off]
-        self._past = Past(_reach(self._limits), evaluated_since)
+        limits = self._limits
+        configured = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
+        self._past = Past(max(LONGEST, 3 * BLOCK, *configured), evaluated_since)  # at least the rows that a rule reads
         self._held: dict[str, int] = {}  # the last step at which each alarm held
         self._between: dict[str, float] = {}  # an evaluation that belongs to the row of the next step
         self.begun: tuple[Alarm, ...] = ()  # raised at the newest step; these were clear before
@@ -145,12 +147,6 @@ def _unusable(mistake: Any) -> ConfigError:
         key=key,
         code="config.value",
     )
-
-
-def _reach(limits: AlarmsSection) -> int:
-    """Upper bound of the number of rows that a rule reads."""
-    configured = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
-    return max(LONGEST, 3 * BLOCK, *configured)
 
 
 def _alarm(step: int, kind: Kind, evidence: Evidence, settings: Mapping[str, Any]) -> Alarm:

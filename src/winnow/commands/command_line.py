@@ -32,6 +32,18 @@ from winnow.view.text import sanitize
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 CONNECT_SECONDS = 10  # to a Ray cluster
 _WORDS = "winnow.words"  # key of the command's arguments in its context
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", parser=find_config, help="A recipe (winnow list recipes), or the path of a TOML file."
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Unsets = Annotated[
+    list[str] | None,
+    typer.Option("--unset", metavar="A.B", help="Remove a key or a table of the file; may be repeated."),
+]
 
 
 class RunFailed(WinnowError):
@@ -119,20 +131,6 @@ def interruptible(begun: Callable[[], bool]) -> Iterator[None]:
         if begun():
             resumable(error)
         raise
-
-
-ConfigFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CONFIG", parser=find_config, help="A recipe (winnow list recipes), or the path of a TOML file."
-    ),
-]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
-Unsets = Annotated[
-    list[str] | None,
-    typer.Option("--unset", metavar="A.B", help="Remove a key or a table of the file; may be repeated."),
-]
 
 
 def note_cut_row(run: Path) -> None:

@@ -21,6 +21,9 @@ from winnow.recipes import find_config
 from winnow.view.screen import console_on, is_screen
 from winnow.view.text import format_count, format_duration, one_line
 
+EVERY = 0.2  # seconds between two updates of the live line
+QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
+
 
 def evaluate(
     model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
@@ -128,12 +131,8 @@ def named_options(options: Mapping[str, tuple[str, Any]], sets: Sequence[str]) -
         raise error.within(option) from error
 
 
-EVERY = 0.2  # seconds between two updates of the live line
-QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
-
-
 class ProgressDisplay(EvaluationProgress):
-    """Counts rollouts and prints the progress; prints the progress."""
+    """Counts rollouts and prints the progress."""
 
     def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
         self._console, self._live, self._clock = console, live, clock
@@ -142,15 +141,12 @@ class ProgressDisplay(EvaluationProgress):
         self._task = ""
 
     def loading(self, model: str) -> None:
-        """Announce that the model is about to be loaded."""
         self._print(f"loading {model}")
 
     def begin(self, rollouts: int) -> None:
-        """Set the total number of rollouts, including those that an interrupted evaluation already has."""
         self._total = rollouts
 
     def resumed(self, task: str, rollouts: int) -> None:
-        """Count and print rollouts of a task that an interrupted evaluation already has."""
         self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
         if rollouts:
             self._print(f"{task}: {rollouts:,} rollouts were done before")
@@ -161,7 +157,6 @@ class ProgressDisplay(EvaluationProgress):
         self._task = task
 
     def rollout(self, tokens: int) -> None:
-        """Count one finished rollout, and show the progress if the last update is old enough."""
         self._done, self._tokens = self._done + 1, self._tokens + tokens
         now = self._clock()
         if now - self._drawn <= (EVERY if self._live is not None else QUIET):

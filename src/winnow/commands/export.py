@@ -14,6 +14,21 @@ from winnow.commands.command_line import BAD_INPUT, RunPath, note_cut_row, print
 from winnow.metrics import is_step
 from winnow.view.text import wrap
 
+Row = Mapping[str, float]
+
+_FIELDS = {
+    "reward_mean": ("reward/mean",),
+    "reward_std": ("reward/std",),
+    "reward_max": ("reward/max",),
+    "reward_min": ("reward/min",),
+    "answer_reward_mean": ("reward/part/answer", "reward/accuracy"),
+    "format_reward_mean": ("reward/part/format",),
+    "advantage_mean": ("advantage/mean",),
+    "advantage_std": ("advantage/std",),
+    "loss": ("policy/loss",),
+    "grad_norm": ("policy/grad_norm",),
+}
+
 
 def export(
     run: RunPath,
@@ -35,22 +50,6 @@ def export(
         print_text(json.dumps(entries, indent=1, allow_nan=False))
     else:
         write_output_json(output, entries)
-
-
-Row = Mapping[str, float]
-
-_FIELDS = {
-    "reward_mean": ("reward/mean",),
-    "reward_std": ("reward/std",),
-    "reward_max": ("reward/max",),
-    "reward_min": ("reward/min",),
-    "answer_reward_mean": ("reward/part/answer", "reward/accuracy"),
-    "format_reward_mean": ("reward/part/format",),
-    "advantage_mean": ("advantage/mean",),
-    "advantage_std": ("advantage/std",),
-    "loss": ("policy/loss",),
-    "grad_norm": ("policy/grad_norm",),
-}
 
 
 def training_history(rows: Sequence[Row]) -> list[dict[str, Any]]:

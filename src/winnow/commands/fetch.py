@@ -22,6 +22,18 @@ from winnow.state.disk import new_folder, replace_file
 from winnow.tasks.rows import Record
 from winnow.tasks.source import read_hub
 
+Read = Callable[..., Sequence[Record]]
+Download = Callable[..., Any]
+
+_SUBSETS = {"gsm8k": "main", "olympiad_bench": "OE_TO_maths_en_COMP"}
+_SPLITS: dict[str, tuple[str, ...]] = {  # names on the hub, where two sets of test problems are called "train"
+    "math500": ("test",),
+    "minerva_math": ("test",),
+    "olympiad_bench": ("train",),
+    "aime24": ("train",),
+    "amc23": ("test",),
+}
+
 
 def fetch(
     source: Annotated[
@@ -35,19 +47,6 @@ def fetch(
     data = data_set_of(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
         print_text(line)
-
-
-Read = Callable[..., Sequence[Record]]
-Download = Callable[..., Any]
-
-_SUBSETS = {"gsm8k": "main", "olympiad_bench": "OE_TO_maths_en_COMP"}
-_SPLITS: dict[str, tuple[str, ...]] = {  # names on the hub, where two sets of test problems are called "train"
-    "math500": ("test",),
-    "minerva_math": ("test",),
-    "olympiad_bench": ("train",),
-    "aime24": ("train",),
-    "amc23": ("test",),
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,18 +22,6 @@ from winnow.recipes import CONFIG, FOLDER, recipe_paths
 from winnow.registry import description, resolve
 from winnow.state.disk import write_output_folder
 
-
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="NAME", help="A folder that does not exist yet.")],
-    recipe: Annotated[str, typer.Option(help="The recipe to start from: winnow list recipes.")] = "arithmetic",
-) -> None:
-    """Make a folder with a configuration that explains its keys, and with a reward function. Both train as they are."""
-    project = write_project(folder, recipe)
-    print_text(f"written    {project.config}, {project.reward}")
-    print_text(f"train it:  {project.command}")
-    print_text(f"its sizes: {shlex.join(['winnow', 'plan', str(project.config)])}")
-
-
 DEFAULT = "arithmetic"
 REWARD = "reward.py"
 WIDTH = 120  # columns of a comment
@@ -65,6 +53,17 @@ def reward(prompt, rollout):
     right = bool(answers) and answers[-1].strip() == gold
     return {{"right": float(right)}}
 '''
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="A folder that does not exist yet.")],
+    recipe: Annotated[str, typer.Option(help="The recipe to start from: winnow list recipes.")] = "arithmetic",
+) -> None:
+    """Make a folder with a configuration that explains its keys, and with a reward function. Both train as they are."""
+    project = write_project(folder, recipe)
+    print_text(f"written    {project.config}, {project.reward}")
+    print_text(f"train it:  {project.command}")
+    print_text(f"its sizes: {shlex.join(['winnow', 'plan', str(project.config)])}")
 
 
 @dataclass(frozen=True)

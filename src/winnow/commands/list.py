@@ -17,6 +17,8 @@ from winnow.recipes import recipe_paths, summary
 from winnow.registry import Entry, description, load_plugins, members
 from winnow.view.text import wrap
 
+KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
+
 
 def list_members(
     kind: Annotated[str | None, typer.Argument(help="recipes, losses, selectors, rewards, tasks, metrics ...")] = None,
@@ -24,9 +26,6 @@ def list_members(
     """List the recipes, or what a configuration can name: members with their options, defaults and purpose; keys."""
     for block in KINDS if kind is None else catalog(kind):
         print_text(block)
-
-
-KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
 
 
 def catalog(kind: str, *, own: bool = False) -> Iterator[str]:

@@ -17,19 +17,23 @@ import numpy as np
 
 from winnow.algos.intervals import Interval, PairedTest, of_difference, paired_test
 from winnow.core.evaluation import Category, judged_row
-from winnow.errors import DataError
 from winnow.evaluation.folder import (
-    AGAINST,
-    METRICS,
-    SETTINGS,
     Row,
     differing_keys,
-    is_evaluation,
-    read_settings,
-    read_tasks,
+    group_by_problem,
 )
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
+MODES = ("sampled", "greedy")
+CATEGORIES: dict[Category, str] = {
+    "correct": "correct",
+    "wrong answer": "right format, wrong answer",
+    "wrong format": "wrong format",
+    "failed": "verifier failed",
+}
+
+OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
+LISTED = 5  # keys that a note names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +66,6 @@ def _alike(texts: Sequence[str]) -> str:
     return first[
         : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     ]
-
-
-MODES = ("sampled", "greedy")
-CATEGORIES: dict[Category, str] = {
-    "correct": "correct",
-    "wrong answer": "right format, wrong answer",
-    "wrong format": "wrong format",
-    "failed": "verifier failed",
-}
-
-OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
 
 
 class Models(NamedTuple):
@@ -153,7 +146,7 @@ def compare_models(
     comparisons, notes = list[Comparison](), list[str]()
     frame = Frame.of([row["prompt"] for row in model])
     for mode in MODES:
-        mine, theirs = _of_mode(model, mode), _of_mode(other, mode)
+        mine, theirs = group_by_problem(model, mode), group_by_problem(other, mode)
         if not mine or not theirs:
             continue
         scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
@@ -162,18 +155,10 @@ def compare_models(
             comparisons.append(_compared(_Answered(task, models, mode, mine, theirs, frame, both), seed))
         else:
             notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
-    alone = _of_mode(model, MODES[0]).keys() ^ _of_mode(other, MODES[0]).keys()
+    alone = group_by_problem(model, MODES[0]).keys() ^ group_by_problem(other, MODES[0]).keys()
     if alone:
         notes.append(f"{task}: {len(alone):,} problems were sampled from one model alone, and are left out")
     return comparisons, notes
-
-
-def _of_mode(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    by_id: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["mode"] == mode:
-            by_id.setdefault(row["prompt_id"], []).append(row)
-    return by_id
 
 
 @dataclass(frozen=True)
@@ -243,76 +228,9 @@ def _first(rows: Sequence[Row], *, correct: bool) -> str:
     return text
 
 
-LISTED = 5  # keys that a note names
-
-
-@dataclass(frozen=True)
-class ComparedFolders:
-    """The result of a comparison of two folders."""
-
-    models: Models
-    comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...]
-
-
-def compare_folders(model: Path, other: Path) -> ComparedFolders:
-    """Compare every task that both evaluations have. Raises DataError for an unfinished or damaged evaluation, and if
-    they have no task in common.
-    """
-    mine, theirs = read_settings(model), read_settings(other)
-    try:
-        names = [name for name in mine["tasks"] if name in theirs["tasks"]]
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})",
-            remedy="evaluate again into a new folder",
-            code="data.malformed",
-        ) from error
-    if not names:
-        raise DataError(
-            f"the evaluations {model} and {other} have no task in common",
-            remedy="name two evaluations of the same task",
-            code="data.mismatch",
-        )
-    models = Models(other=_model_of(theirs), model=_model_of(mine))
-    comparisons, notes = list[Comparison](), list[str]()
-    tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
-    for one, against in tasks:
-        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
-        comparisons += of_task
-        notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
-    return ComparedFolders(models, tuple(comparisons), tuple(notes))
-
-
 def settings_notes(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
     """A note if the evaluation in `folder` has other settings of a task, with some of the keys that differ."""
     keys = differing_keys(there["tasks"][task], here["tasks"][task])
     if keys:
         more = " ..." if len(keys) > LISTED else ""
         yield f"{task}: its settings in {folder} differ: {', '.join(keys[:LISTED])}{more}"
-
-
-def comparisons_below(folder: Path) -> list[Path]:
-    """The finished evaluations at most two levels below this folder that contain a comparison with another model
-    (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
-    """
-    paths = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
-    return [path for path in paths if _has_another(path) and not _through_a_link(path, folder)]
-
-
-def _has_another(path: Path) -> bool:
-    return all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
-
-
-def _through_a_link(path: Path, above: Path) -> bool:
-    return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
-
-
-def _seed(config: Any) -> int:
-    seed = config.get("seed", 0)
-    return seed if isinstance(seed, int) else 0
-
-
-def _model_of(settings: dict[str, Any]) -> str:
-    machine = settings.get("machine")
-    return str(machine.get("model", "?")) if isinstance(machine, dict) else "?"

@@ -26,7 +26,6 @@ from typing import Any, Self
 import pydantic
 
 from winnow.config import Section, leaves
-from winnow.core.evaluation import Judged, judged_row
 from winnow.errors import DataError, resumable
 from winnow.records import Cause, Finish, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.disk import check_kind, errors_as, opened, replace_file, write_all, write_json
@@ -34,6 +33,8 @@ from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 
 Row = Mapping[str, Any]
+SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
+FORMAT = 1
 
 
 class _Line(Section):
@@ -55,7 +56,7 @@ class _Line(Section):
     cause: Cause | None
     detail: str
     late: bool
-    turns: list[str] | None = None  # absent from rows that were written before environments existed
+    turns: list[str] | None = None
 
 
 def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
@@ -83,12 +84,12 @@ def parse_row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def group_by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Judged]]:
-    """The judged rollouts of each problem, by its id, in the order of the rows."""
-    by_id: dict[str, list[Judged]] = {}
+def group_by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    """The rows of each problem in one mode, by its id, in their order."""
+    by_id: dict[str, list[Row]] = {}
     for row in rows:
         if row["mode"] == mode:
-            by_id.setdefault(row["prompt_id"], []).append(judged_row(row))
+            by_id.setdefault(row["prompt_id"], []).append(row)
     return by_id
 
 
@@ -114,10 +115,6 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
         "detail": outcome.detail,
         "late": outcome.late,
     }
-
-
-SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
-FORMAT = 1
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from winnow.core.evaluation import (
     count_votes,
     greedy_accuracy,
     greedy_metrics,
+    judged_row,
     maj_at,
     majority_is_known,
     pass_at,
@@ -35,6 +36,8 @@ from winnow.options import hide_secrets
 from winnow.records import FloatArray
 
 SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults
+BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
+AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +53,12 @@ class EvaluationResult:
     @cached_property
     def sampled(self) -> Mapping[str, list[Judged]]:
         """The sampled rollouts of each problem, by its id."""
-        return group_by_problem(self.rows, "sampled")
+        return self._judged("sampled")
 
     @cached_property
     def greedy(self) -> Mapping[str, list[Judged]]:
         """The greedy rollout of each problem; empty if evaluate.greedy is off."""
-        return group_by_problem(self.rows, "greedy")
+        return self._judged("greedy")
 
     @cached_property
     def ballots(self) -> list[Votes]:
@@ -135,6 +138,9 @@ class EvaluationResult:
             "seed": config.seed,
         }
 
+    def _judged(self, mode: str) -> dict[str, list[Judged]]:
+        return {id: list(map(judged_row, rows)) for id, rows in group_by_problem(self.rows, mode).items()}
+
     @cached_property
     def _sampled_values(self) -> dict[str, FloatArray]:
         return per_problem(list(self.sampled.values()), self.ballots, self.config.evaluate.rollouts_per_prompt)
@@ -146,10 +152,6 @@ class EvaluationResult:
 
 def _mean(values: FloatArray) -> float:
     return float(np.nanmean(values))
-
-
-BENCHMARKS = ("math500", "minerva_math", "olympiad_bench", "aime24", "amc23")
-AVERAGES = {"3 average": BENCHMARKS[:3], "5 average": BENCHMARKS}
 
 
 class Average(NamedTuple):

@@ -14,12 +14,19 @@ from typing import Any
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import after_reasoning, answer_tag, has_box, hashes, last_boxed, last_number
-from winnow.rewards.format import thinking_open
+from winnow.rewards.extract import answer_tag, has_box, hashes, last_boxed, last_number
+from winnow.rewards.format import conclusion
 from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence import exact, expression
 from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
 from winnow.rewards.math_equivalence.units import units_of
+
+Equal = Callable[[str, str], bool]
+MAX_DIGITS = 400
+_PLAIN = re.compile(
+    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
+    re.ASCII,
+)
 
 
 def _check_boxed(options: Mapping[str, Any]) -> None:
@@ -90,14 +97,14 @@ def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_to
     """
     gold = with_unit(prompt.answer, prompt.meta, GRADERS[grader])
     equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
-    return verdict(last_boxed(_conclusion(prompt, rollout)), gold, equal)
+    return verdict(last_boxed(conclusion(prompt, rollout)), gold, equal)
 
 
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
 def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
     """1 when the number after the last `#### `, or else the last number, equals the gold's exactly (Cobbe et al., 2021,
     arXiv 2110.14168)."""
-    text = _conclusion(prompt, rollout)
+    text = conclusion(prompt, rollout)
     marked = hashes(text)
     answer = last_number(text if marked is None else marked)
     return verdict(answer, _marked(prompt.answer), _equal_numbers)
@@ -109,7 +116,7 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0
 
     The comparison is exact, or within `relative_tolerance` times the gold's size. A gold of 0 is always exact.
     """
-    text = _conclusion(prompt, rollout)
+    text = conclusion(prompt, rollout)
     tagged = answer_tag(text)
     answer = last_number(text if tagged is None else tagged)
     tolerance = Fraction(relative_tolerance)
@@ -123,19 +130,13 @@ def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome
     PODS (Xu et al., 2025, arXiv 2504.13818) rewards answers this way, and the format by a separate reward. Its code
     also accepts the last number where the tag is wrong.
     """
-    text = _conclusion(prompt, rollout)
+    text = conclusion(prompt, rollout)
     answer = answer_tag(text)
     if answer is None:
         answer = last_number(text)
     elif has_box(answer):
         answer = last_boxed(answer)
     return verdict(answer, prompt.answer, GRADERS[grader])
-
-
-def _conclusion(prompt: Prompt, rollout: Rollout) -> str:
-    """The text after the reasoning; empty when the prompt opened the reasoning and the completion did not close it."""
-    unfinished = thinking_open(prompt) and "</think>" not in rollout.text
-    return "" if unfinished else after_reasoning(rollout.text)
 
 
 def _marked(gold: object) -> object:
@@ -148,9 +149,6 @@ def _equal_numbers(answer: str, gold: str, tolerance: Fraction = Fraction(0)) ->
     if mine is None or theirs is None:
         return False
     return abs(mine - theirs) <= tolerance * abs(theirs)
-
-
-Equal = Callable[[str, str], bool]
 
 
 def tolerant(equal: Equal, error: Fraction) -> Equal:
@@ -207,13 +205,6 @@ def _bare(gold: str) -> str:
 def _parts(text: str) -> tuple[str, list[str], str]:
     opening, inside, closing = brackets(exact.value(tidy(text)))
     return opening, split_top(inside), closing
-
-
-MAX_DIGITS = 400
-_PLAIN = re.compile(
-    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
-    re.ASCII,
-)
 
 
 def to_fraction(text: str) -> Fraction | None:

@@ -27,6 +27,12 @@ from winnow.registry import resolve, resolve_at
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
 
 _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}
+Score = Callable[[Prompt, Rollout], Outcome]
+
+_SINGLE = ("use", "options")
+_PART = ("use", "options", "weight")
+_SUM = ("parts", "shaping")
+_SHAPING = ("always", "if_wrong")
 
 
 class NotRead:
@@ -85,14 +91,6 @@ def unsaved_tokens(length: int | None = None) -> IntArray:
 def without_logprobs(rollout: Rollout) -> Rollout:
     """The rollout for a reward that does not declare that it reads log-probs."""
     return rollout if rollout.logprobs is NOT_READ else dataclasses.replace(rollout, logprobs=NOT_READ)
-
-
-Score = Callable[[Prompt, Rollout], Outcome]
-
-_SINGLE = ("use", "options")
-_PART = ("use", "options", "weight")
-_SUM = ("parts", "shaping")
-_SHAPING = ("always", "if_wrong")
 
 
 @dataclass(frozen=True)

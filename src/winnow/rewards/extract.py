@@ -29,7 +29,9 @@ def last_boxed(text: str) -> str | None:
             last = (start, token.start()) if is_box else last
     if last is None or any(is_box and start > last[1] for is_box, start in opened):
         return None
-    return _unwrap(text[slice(*last)])
+    content = text[slice(*last)]
+    inner = re.fullmatch(r"\s*\\+(?:boxed|fbox)\s*\{([^{}]*)\}\s*", content)
+    return inner[1] if inner else content
 
 
 def has_box(text: str) -> bool:
@@ -64,8 +66,3 @@ def last_number(text: str) -> str | None:
 def after_reasoning(text: str) -> str:
     """The text after the last `</think>`, up to a `<think>` that is not closed; all of it where there is neither."""
     return text.rpartition("</think>")[2].partition("<think>")[0]
-
-
-def _unwrap(content: str) -> str:
-    inner = re.fullmatch(r"\s*\\+(?:boxed|fbox)\s*\{([^{}]*)\}\s*", content)
-    return inner[1] if inner else content

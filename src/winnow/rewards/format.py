@@ -14,6 +14,8 @@ from typing import Any
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
+from winnow.rewards.extract import after_reasoning
+from winnow.rewards.outcomes import judged
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _FORMS = [TAGS[1:]]  # without the first, which is often part of the prompt
@@ -25,6 +27,12 @@ def thinking_open(prompt: Prompt) -> bool:
     return prompt.text.rstrip().endswith("<think>")
 
 
+def conclusion(prompt: Prompt, rollout: Rollout) -> str:
+    """The text after the reasoning; empty when the prompt opened the reasoning and the completion did not close it."""
+    unfinished = thinking_open(prompt) and "</think>" not in rollout.text
+    return "" if unfinished else after_reasoning(rollout.text)
+
+
 @register("reward", "format", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=_FORMS)
 def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Outcome:
     """max(0, 1 - 0.01 * characters outside the block `<think>..</think> <answer>..</answer>`); 0 without the block.
@@ -33,38 +41,30 @@ def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Ou
     that of PODS (Xu et al., 2025, arXiv 2504.13818).
     """
     text = _whole(prompt, rollout).strip()
-    outside = _outside(text)
+    # Characters outside the first block, None without one. It takes linear time, as completions may be long.
+    start = text.find("<think>")
+    between = _BETWEEN.search(text, start) if start >= 0 else None
+    end = text.find("</answer>", between.end()) if between else -1
+    outside = None if end < 0 else len(text) - (end + len("</answer>") - start)
     if outside is None:
         return Outcome(reward=0.0, correct=False, kind="unparsable")
     if strict:
         score = float(outside == 0 and all(text.count(tag) == 1 for tag in TAGS))
     else:
         score = max(0.0, 1.0 - 0.01 * outside)
-    return _shape(score)
+    return judged(score == 1.0, score)
 
 
 @register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=_FORMS)
 def tag_count(prompt: Prompt, rollout: Rollout) -> Outcome:
     """0.25 for each of the four tags that occurs exactly once."""
     text = _whole(prompt, rollout)
-    return _shape(0.25 * sum(text.count(tag) == 1 for tag in TAGS))
+    score = 0.25 * sum(text.count(tag) == 1 for tag in TAGS)
+    return judged(score == 1.0, score)
 
 
 def _whole(prompt: Prompt, rollout: Rollout) -> str:
     return ("<think>" if thinking_open(prompt) else "") + rollout.text
-
-
-def _outside(text: str) -> int | None:
-    """Characters outside the first block, None without one. It takes linear time, as completions may be long."""
-    start = text.find("<think>")
-    between = _BETWEEN.search(text, start) if start >= 0 else None
-    end = text.find("</answer>", between.end()) if between else -1
-    return None if end < 0 else len(text) - (end + len("</answer>") - start)
-
-
-def _shape(score: float) -> Outcome:
-    correct = score == 1.0
-    return Outcome(reward=score, correct=correct, kind="correct" if correct else "wrong")
 
 
 def _check_pattern(options: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = Fal
     verify.timeout_seconds, provided that a worker judges it (verify.workers is not 0).
     """
     matched = (re.fullmatch if whole else re.search)(pattern, rollout.text) is not None
-    return Outcome(reward=float(matched), correct=matched, kind="correct" if matched else "wrong")
+    return judged(matched)
 
 
 def _check_limit(options: Mapping[str, Any]) -> None:
@@ -124,7 +124,8 @@ def length(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_
     It is `overlong` plus 1, so that rewards stay non-negative. Without a slope, it is 1 within the limit. Only
     tokens that the policy sampled count, the stop token included.
     """
-    return _scored(1.0, _penalty(rollout, limit_tokens, slope_tokens))
+    penalty = _penalty(rollout, limit_tokens, slope_tokens)
+    return judged(penalty == 0.0, 1.0 + penalty)
 
 
 @register(
@@ -140,14 +141,10 @@ def overlong(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slop
     its L_cache (20480 and 4096 there). A limit above rollout.max_new_tokens never punishes in full. Only tokens that
     the policy sampled count, the stop token included.
     """
-    return _scored(0.0, _penalty(rollout, limit_tokens, slope_tokens))
+    penalty = _penalty(rollout, limit_tokens, slope_tokens)
+    return judged(penalty == 0.0, penalty)
 
 
 def _penalty(rollout: Rollout, limit_tokens: int, slope_tokens: int) -> float:
     over = rollout.length - (limit_tokens - slope_tokens)
     return 0.0 if over <= 0 else max(-1.0, -over / slope_tokens) if slope_tokens else -1.0
-
-
-def _scored(best: float, penalty: float) -> Outcome:
-    correct = penalty == 0.0
-    return Outcome(reward=best + penalty, correct=correct, kind="correct" if correct else "wrong")

@@ -11,6 +11,7 @@ from winnow.records import Outcome
 from winnow.rewards.extract import unwrap_box
 from winnow.rewards.math_equivalence import algebra, grader, strict
 from winnow.rewards.math_equivalence.latex import MAX_CHARACTERS
+from winnow.rewards.outcomes import judged
 
 Grader = Callable[[str, str], bool]
 GRADERS: Mapping[str, Grader] = MappingProxyType({"strict": strict.equal, "math": grader.equal})
@@ -47,13 +48,7 @@ def verdict(answer: str | None, gold: Any, equal: Grader, **parts: float) -> Out
     if answer is None or not answer.strip() or len(answer) > MAX_CHARACTERS:
         return unparsable(**parts)
     correct = any(equal(answer, accepted) for accepted in golds(gold))
-    return Outcome(
-        reward=float(correct),
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts={"answer": float(correct), **parts},
-        answer=answer.strip(),
-    )
+    return judged(correct, parts={"answer": float(correct), **parts}, answer=answer.strip())
 
 
 def unparsable(**parts: float) -> Outcome:

@@ -24,10 +24,10 @@ from winnow.errors import ConfigError
 from winnow.installed import is_installed
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import after_reasoning, answer_tag, last_boxed
-from winnow.rewards.format import thinking_open
+from winnow.rewards.extract import answer_tag, last_boxed
+from winnow.rewards.format import conclusion
 from winnow.rewards.graders import unparsable
-from winnow.rewards.outcomes import failure
+from winnow.rewards.outcomes import failure, judged
 
 LONGEST = 4096
 LONGEST_FIELD = 1 << 16  # of an item, characters
@@ -73,6 +73,11 @@ _ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
         "composite": {"metadata.source_dataset": r"(?!)"},  # the item chooses the scorer: no item is accepted
     }.items()
 }
+CONSTANTS = (
+    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
+)  # fmt: skip
+MARGIN = 0.05
+AUDITED = 50  # items
 
 
 def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
@@ -144,13 +149,6 @@ def _is_json(text: str) -> bool:
         return False
 
 
-CONSTANTS = (
-    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
-)  # fmt: skip
-MARGIN = 0.05
-AUDITED = 50  # items
-
-
 def _example_meta(gold: Any) -> dict[str, Any]:
     entry = {"question": "", "answer": str(gold), "metadata": {}}
     return {"dataset": "chain_sum", "options": {}, "entry": entry}
@@ -197,14 +195,7 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     if not math.isfinite(value):
         return failure("malformed", f"the scorer of {dataset} returned {value} for {answer!r:.200}")
     value = min(1.0, max(0.0, float(value)))
-    correct = value == 1.0
-    return Outcome(
-        reward=value,
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts={"answer": value},
-        answer=answer,
-    )
+    return judged(value == 1.0, value, parts={"answer": value}, answer=answer)
 
 
 def foreign_field_message(dataset: str, field: str) -> str:
@@ -252,9 +243,7 @@ def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence
 
 
 def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
-    if thinking_open(prompt) and "</think>" not in rollout.text:
-        return None
-    text = after_reasoning(rollout.text)
+    text = conclusion(prompt, rollout)
     answer = answer_tag(text)
     answer = last_boxed(text) if answer is None else answer
     return answer.strip() if answer is not None else None

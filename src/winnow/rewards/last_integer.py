@@ -11,6 +11,7 @@ from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.graders import golds
+from winnow.rewards.outcomes import judged
 
 _INTEGER = re.compile(r"(?<!\w)-?\d+", re.ASCII)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))", re.ASCII)
@@ -41,10 +42,4 @@ def last_integer(prompt: Prompt, rollout: Rollout, *, ended: float = 0.1) -> Out
         return Outcome(reward=parts["ended"], correct=False, kind="unparsable", parts=parts)
     correct = by_itself and numbers[-1] in [gold.strip() for gold in golds(prompt.answer)]
     parts["answer"] = float(correct)
-    return Outcome(
-        reward=sum(parts.values()),
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts=parts,
-        answer=numbers[-1],
-    )
+    return judged(correct, sum(parts.values()), parts=parts, answer=numbers[-1])

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import Any
 
 from winnow.metrics import distinct
-from winnow.records import CAUSES, Cause, Outcome
+from winnow.records import CAUSES, Cause, Kind, Outcome
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
     "parts": (dict,), "answer": (str, NoneType), "detail": (str,), "seconds": (int, float), "late": (bool,)
@@ -20,6 +20,12 @@ LARGEST_REWARD = 1e6  # a larger number is a bug of the reward (a float32 infini
 def failure(cause: Cause, detail: str) -> Outcome:
     """The outcome where there is no verdict: reward NaN, correct None."""
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
+
+
+def judged(correct: bool, reward: float | None = None, **fields: Any) -> Outcome:
+    """The outcome of a verdict, with a reward of 1 or 0 unless it is given; `fields` are the other ones."""
+    kind: Kind = "correct" if correct else "wrong"
+    return Outcome(reward=float(correct) if reward is None else reward, correct=correct, kind=kind, **fields)
 
 
 def cut() -> Outcome:
@@ -60,12 +66,7 @@ def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Out
     if not values:
         raise ValueError("a mapping of parts needs at least one part")
     correct = next(iter(values.values())) >= correct_at
-    return Outcome(
-        reward=_number(math.fsum(values.values())),
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts=values if named else {},
-    )
+    return judged(correct, _number(math.fsum(values.values())), parts=values if named else {})
 
 
 def check_outcome(outcome: Outcome) -> None:

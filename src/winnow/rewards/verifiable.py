@@ -32,7 +32,7 @@ from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning
 from winnow.rewards.graders import unparsable
-from winnow.rewards.outcomes import failure
+from winnow.rewards.outcomes import failure, judged
 from winnow.user_code import LOCK
 
 PACKAGE = "if_verifiable"
@@ -161,13 +161,7 @@ def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
     if not is_answer(text):
         return unparsable(rules=0.0, all=0.0)
     share = sum(obeys(text, rule) for rule in rules) / len(rules)
-    correct = share == 1.0
-    return Outcome(
-        reward=share,
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts={"rules": share, "all": float(correct)},
-    )
+    return judged(share == 1.0, share, parts={"rules": share, "all": float(share == 1.0)})
 
 
 @register(
@@ -188,18 +182,13 @@ def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
     forms = loose_variants(text)
     strict = [obeys(text, rule) for rule in rules]
     easier = [any(obeys(form, rule) for form in forms) for rule in rules]
-    correct = all(easier if loose else strict)
-    return Outcome(
-        reward=float(correct),
-        correct=correct,
-        kind="correct" if correct else "wrong",
-        parts={
-            "strict": float(all(strict)),
-            "loose": float(all(easier)),
-            "rules_strict": sum(strict) / len(rules),
-            "rules_loose": sum(easier) / len(rules),
-        },
-    )
+    parts = {
+        "strict": float(all(strict)),
+        "loose": float(all(easier)),
+        "rules_strict": sum(strict) / len(rules),
+        "rules_loose": sum(easier) / len(rules),
+    }
+    return judged(all(easier if loose else strict), parts=parts)
 
 
 def _rules(prompt: Prompt) -> Sequence[Rule]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from winnow.config import key_of, leaves
 from winnow.registry import members
-from winnow.state.resume import evaluated_since
+from winnow.state.resume import evaluated_since, within
 from winnow.view.text import shorten
 
 LONGEST = 40  # characters of a name
@@ -185,11 +185,6 @@ def at(config: Any, *path: str) -> Any:
     for name in path:
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
-
-
-def within(key: str, tables: Sequence[str]) -> bool:
-    """Whether a key is one of these, or below one."""
-    return any(key == table or key.startswith(f"{table}.") for table in tables)
 
 
 def differing(configurations: Sequence[Keys]) -> list[str]:

@@ -16,9 +16,10 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
+from winnow.alarms.history import is_held
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
-from winnow.run_view.summary import LARGEST, Row, policy_is_held, training_rows
+from winnow.run_view.summary import LARGEST, Row, training_rows
 
 VALUED = ("critic/explained_variance", "critic/loss")
 LEAST_EXPLAINED = -1.0  # smaller values are drawn here: an untrained value model may be far below
@@ -222,7 +223,7 @@ def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
     line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))
     beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
-    held = [row["step"] for row in takewhile(policy_is_held, steps)]
+    held = [row["step"] for row in takewhile(is_held, steps)]
     return RunPanel(
         title="value model",
         y_label="explained variance" + " (-1: or below)" * bool(np.any(drawn > explained)),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from winnow.alarms.history import is_held
 from winnow.alarms.watch import alarms_of_run
 from winnow.errors import DataError
 from winnow.metrics import is_step, per_prompt_metric
@@ -25,12 +26,6 @@ PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "updat
 def training_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of finished steps; the others contain only an evaluation."""
     return [row for row in rows if is_step(row)]
-
-
-def policy_is_held(row: Row) -> bool:
-    """Whether a step trained the value model alone."""
-    held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
-    return held and "critic/updates" in row
 
 
 def costs(rows: Sequence[Row]) -> dict[str, float]:
@@ -83,7 +78,7 @@ def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
     if "values_explain_nothing" not in raised and mean(late, "critic/explained_variance") < 0:
         yield "! the values explain less of the returns than a constant would: docs/ppo.md lists what to check"
-    if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
+    if skipped := _sum([row for row in steps if not is_held(row)], "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to train on, or no finite gradient"
     if skipped := _sum(steps, "critic/skipped_updates"):
         yield f"! {skipped:.0f} updates of the value model were skipped: no row to train on, or no finite gradient"

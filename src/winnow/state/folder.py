@@ -35,6 +35,8 @@ ANSWERS = "answers"  # a new run may begin with the answers of another one
 SWEEP = "sweep.json"  # in a folder of runs that one sweep launches; see winnow_lab/sweep_folder.py
 TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
 _NAME = re.compile(r"step-(\d+)")
+LOCK = ".lock"
+_DONE = b'"budget/rollouts"'  # in the row of metrics of every finished step, and in no other row
 
 
 def path_of(run: Path, step: int) -> Path:
@@ -65,10 +67,6 @@ def paths(run: Path) -> list[Path]:
         return [path for _, path in find(run)]
     except OSError:
         return []
-
-
-LOCK = ".lock"
-_DONE = b'"budget/rollouts"'  # in the row of metrics of every finished step, and in no other row
 
 
 class Lock:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MANY = 12  # names in a note
 KINDS = {None: None, True: "correct", False: "wrong"}  # of a verdict
+SETTINGS = "winnow.toml"
+WEIGHTS, GROUP, VERDICTS = KEYS = ("reward_weights", "rollouts_per_prompt", "correct_by")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,10 +286,6 @@ def listed(names: Iterable[str]) -> str:
 
 def malformed(path: Path, problem: str) -> DataError:
     return DataError(f"{path} {problem}", remedy="restore it, or name another run", code="data.malformed")
-
-
-SETTINGS = "winnow.toml"
-WEIGHTS, GROUP, VERDICTS = KEYS = ("reward_weights", "rollouts_per_prompt", "correct_by")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ COLUMNS = {
     "drawn_at": "<i4",
 }
 NORMS = "gradient_norm"  # a further column of "<f8", where one was measured
+BYTES = "base64"
 
 
 class Probed(NamedTuple):
@@ -328,9 +329,6 @@ def _stats(prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, n
         trials=trials,
         correct=correct,
     )
-
-
-BYTES = "base64"
 
 
 def packed(array: Any, dtype: str) -> str:

@@ -17,7 +17,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,11 +28,12 @@ import orjson
 from winnow import metrics as metric_names
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
-from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
+from winnow.records import Prompt, Rollout
 from winnow.state.disk import check_kind, errors_as, opened, write_all
 
 METRICS = "metrics.jsonl"  # of a run folder
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
+TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
 
 
 class LineLog:
@@ -210,9 +211,6 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return cast(dict[str, Any], row)
 
 
-TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """The end of a log."""
@@ -249,17 +247,6 @@ def lost(path: Path, mark: Mark) -> str | None:
 def _tail(descriptor: int, end: int) -> str:
     start = max(0, end - TAIL_BYTES)
     return hashlib.sha256(os.pread(descriptor, end - start, start)).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoggedGroup:
-    """A group as it was logged: filled up to its advantages."""
-
-    step: int
-    seed: int
-    group: Group
-    reasons: tuple[str, ...]  # [N]
-    weights: tuple[float | None, ...]  # [N]
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> bytes:
@@ -303,53 +290,6 @@ def rollout_of(row: Mapping[str, Any]) -> Rollout:
         version=row["version"],
         trainable=None if row["trainable"] is None else np.asarray(row["trainable"], dtype=np.bool_),
         turns=None if row.get("turns") is None else tuple(row["turns"]),
-    )
-
-
-def outcome_of(row: Mapping[str, Any]) -> Outcome:
-    """The outcome in a row."""
-    return Outcome(
-        reward=row["reward"],
-        correct=row["correct"],
-        kind=row["kind"],
-        parts={name: math.nan if value is None else value for name, value in row["parts"].items()},
-        answer=row["extracted"],
-        cause=row["cause"],
-        detail=row["detail"],
-        seconds=row["seconds"],
-        late=row["late"],
-    )
-
-
-def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
-    """The group of these rows. Raises ValueError where it was logged without texts."""
-    per_token = rows[0]["advantages"] is not None
-    group = Group(
-        prompt=prompt_of(rows[0]),
-        rollouts=tuple(rollout_of(row) for row in rows),
-        outcomes=tuple(outcome_of(row) for row in rows),
-        keep=np.array([row["keep"] for row in rows], dtype=np.bool_),
-        values=_of_value_model(rows, "values"),
-        returns=_of_value_model(rows, "returns"),
-        advantages=tuple(row["advantages"] for row in rows)
-        if per_token
-        else np.array([row["advantage"] for row in rows], dtype=np.float64),
-    )
-    return LoggedGroup(
-        step=rows[0]["step"],
-        seed=rows[0]["seed"],
-        group=group,
-        reasons=tuple(row["reason"] for row in rows),
-        weights=tuple(row["weight"] for row in rows),
-    )
-
-
-def _of_value_model(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[FloatArray, ...] | None:
-    """N x [L] numbers of a value model, NaN for a rollout that it has not read; None where it has read none."""
-    if all(row[name] is None for row in rows):
-        return None
-    return tuple(
-        np.full(row["length"], np.nan) if row[name] is None else np.asarray(row[name], dtype=np.float64) for row in rows
     )
 
 

@@ -7,7 +7,6 @@ run that continued would have a gap in its logs. This module imports no torch.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -27,11 +26,9 @@ from winnow.state.foreign import no_run, open_log
 from winnow.state.log import (
     METRICS,
     LineLog,
-    LoggedGroup,
     Mark,
     check_metrics,
     extent,
-    logged_group,
     metrics_line,
     named,
     refusals,
@@ -223,25 +220,6 @@ def read_rows(path: Path, step: int | None = None, columns: Collection[str] | No
     does not exist or was not written by a run.
     """
     return rollout_files.read(path, step, columns)
-
-
-def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
-    """The groups of a run as they were logged; those of one step when given.
-
-    Raises as `read_rows`, and DataError for rollouts that were logged without their texts.
-    """
-    for (at, prompt), of_group in itertools.groupby(
-        read_rows(path, step), key=lambda row: (row["step"], row["prompt_id"])
-    ):
-        try:
-            logged = logged_group(list(of_group))
-        except ValueError as error:
-            raise DataError(
-                f"{path}, step {at}, prompt {prompt!r}: its rollouts cannot be rebuilt ({error})",
-                remedy='name a run that logged all its rollouts with their texts (log.rollouts = "all")',
-                code="data.incomplete",
-            ) from error
-        yield logged
 
 
 def _is_evaluation(line: bytes, step: int) -> bool:

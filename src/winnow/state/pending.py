@@ -75,7 +75,10 @@ class PendingGroups:
                     code="run_folder.changed",
                 )
             rollouts = tuple(_rollout(of, *next(rows)) for of in saved["rollouts"])
-            outcomes = tuple(_outcome(of) for of in saved["outcomes"])
+            outcomes = tuple(
+                Outcome(**{**of, "reward": math.nan if of["reward"] is None else of["reward"]})
+                for of in saved["outcomes"]
+            )
             groups.append(Group(prompt=by_id[saved["prompt"]], rollouts=rollouts, outcomes=outcomes))
         return cls(state["step"], tuple(groups))
 
@@ -84,7 +87,10 @@ def _group_state(group: Group) -> dict[str, Any]:
     return {
         "prompt": group.prompt.id,
         "rollouts": [_rollout_state(rollout) for rollout in group.rollouts],
-        "outcomes": [_outcome_state(outcome) for outcome in group.outcomes or ()],
+        "outcomes": [
+            {**dataclasses.asdict(outcome), "reward": None if math.isnan(outcome.reward) else outcome.reward}
+            for outcome in group.outcomes or ()
+        ],
     }
 
 
@@ -102,11 +108,3 @@ def _rollout(saved: Mapping[str, Any], tokens: Any, logprobs: Any, trainable: An
         turns=None if saved["turns"] is None else tuple(saved["turns"]),
         **{name: saved[name] for name in _PLAIN},
     )
-
-
-def _outcome_state(outcome: Outcome) -> dict[str, Any]:
-    return {**dataclasses.asdict(outcome), "reward": None if math.isnan(outcome.reward) else outcome.reward}
-
-
-def _outcome(saved: Mapping[str, Any]) -> Outcome:
-    return Outcome(**{**saved, "reward": math.nan if saved["reward"] is None else saved["reward"]})

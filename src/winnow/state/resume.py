@@ -30,6 +30,29 @@ BLOCKS, BLOCK = 1024, 4096
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")  # what a loader may open
 
 Digests = dict[str, dict[str, str]]
+# Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
+# Options of the engine are not in this list, as each engine declares its own.
+MAY_CHANGE = (
+    "steps",
+    "max_hours",
+    "alarms",
+    "output",
+    "device",
+    "threads",
+    "checkpoint",
+    "evaluate",
+    "log",
+    "ranks",
+    "model.gradient_checkpointing",
+    "track",
+    "rollout.max_ratio_outside",
+    "rollout.max_rollouts_at_once",
+    "update.layout",
+    "update.max_skipped",
+    "update.tokens_per_micro_batch",
+    "verify.workers",
+)
+WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
 
 
 def digests(config: Config, base: Path, *, below: str = "", but: str | None = None) -> Digests:
@@ -96,31 +119,6 @@ def _model_folder(path: str) -> Path | None:
         return None
 
 
-# Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
-# Options of the engine are not in this list, as each engine declares its own.
-MAY_CHANGE = (
-    "steps",
-    "max_hours",
-    "alarms",
-    "output",
-    "device",
-    "threads",
-    "checkpoint",
-    "evaluate",
-    "log",
-    "ranks",
-    "model.gradient_checkpointing",
-    "track",
-    "rollout.max_ratio_outside",
-    "rollout.max_rollouts_at_once",
-    "update.layout",
-    "update.max_skipped",
-    "update.tokens_per_micro_batch",
-    "verify.workers",
-)
-WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
-
-
 @dataclass(frozen=True)
 class Change:
     """A difference between a run's manifest and that of its resume."""
@@ -159,7 +157,7 @@ def compare(
         if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
-    refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, (*may_change, *allow)))]
+    refused = [c for c in changes if not (_may_change(c.key, after["config"]) or within(c.key, (*may_change, *allow)))]
     if refused:
         keys = dict.fromkeys(c.key for c in refused)
         error = RunFolderError(
@@ -188,12 +186,12 @@ def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
     changes that were allowed by name.
     """
     keys = [change.key for change in changes if change.key not in WHEN_EVALUATED]
-    return not any(_within(key, ("evaluate", *allow)) for key in keys)
+    return not any(within(key, ("evaluate", *allow)) for key in keys)
 
 
 def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
     """The step from which on the evaluations of a run are comparable, by the changes that its manifest lists."""
-    of_evaluation = (change for change in changes if _within(change["key"], ("evaluate", "task", "prompt", "reward")))
+    of_evaluation = (change for change in changes if within(change["key"], ("evaluate", "task", "prompt", "reward")))
     return max((int(change["step"]) for change in of_evaluation if change["key"] not in WHEN_EVALUATED), default=0)
 
 
@@ -206,7 +204,7 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
     known = {key for manifest in manifests for key in manifest.get("inputs", {})}
     known |= {key_of(path) for manifest in manifests for path, _ in leaves(manifest.get("config"))}
     for key in allow:
-        if not any(_within(name, [key]) for name in known):
+        if not any(within(name, [key]) for name in known):
             raise ConfigError(
                 f"allow-change {key}: there is no such key",
                 remedy=near_miss(key, known),
@@ -251,10 +249,10 @@ def _may_change(key: str, config: Mapping[str, Any]) -> bool:
     optimizers = [config.get("optimizer"), (config.get("critic") or {}).get("optimizer")]
     if key == "steps" and any((of or {}).get("schedule", "constant") != "constant" for of in optimizers):
         return False  # a decaying learning rate reaches 0 at the last step: another end is another run
-    return _within(key, MAY_CHANGE)
+    return within(key, MAY_CHANGE)
 
 
-def _within(key: str, tables: Sequence[str]) -> bool:
+def within(key: str, tables: Sequence[str]) -> bool:
     """Whether a key is one of these, or below one."""
     return any(key == table or key.startswith(f"{table}.") for table in tables)
 

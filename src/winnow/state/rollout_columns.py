@@ -47,12 +47,24 @@ from winnow.algos.advantage import is_flat
 from winnow.records import CAUSES, NO_VERDICT, Finish, FloatArray, Group, Kind, Outcome, Prompt, Rollout
 from winnow.state.log import encode
 
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
+TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
+# None in a table of another trainer; in a file of winnow, the schema refuses it
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "finish": (None, *get_args(Finish)),
+    "kind": (None, *get_args(Kind)),
+    "cause": (None, *CAUSES),
+}
+_COUNTS = ("step", "count", "index", "length", "version")
+_PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
+_JSON = ("answer", "meta", "parts", "turns", "surrogates")
+
 
 def _each(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
-_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "step": (_INT, False), "seed": (_INT, False),
     "prompt_id": (_TEXT, False), "prompt": (_TEXT, False), "prompt_tokens": (_each(pa.int32()), False),
@@ -69,9 +81,6 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
-MAY_LACK = ("values", "returns", "turns", "drawn")  # absent from files that were written before they existed
-SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
-TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
 PARQUET: dict[str, Any] = {  # options of the writer
     "compression": "zstd",
     "compression_level": {"text": 3, "tokens.list.element": 3},
@@ -154,7 +163,7 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
-        "turns": [row and _as_json(row.rollout.turns) for row in full],
+        "turns": [row and (None if row.rollout.turns is None else json.dumps(row.rollout.turns)) for row in full],
         **_of_outcomes([row.outcome for row in rows]),
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
@@ -201,10 +210,6 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
         "late": [bool(o.late) for o in outcomes],
     }
-
-
-def _as_json(turns: tuple[str, ...] | None) -> str | None:
-    return None if turns is None else json.dumps(turns)
 
 
 def _reason(row: Row) -> str:
@@ -282,39 +287,14 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
     yield pa.array(surrogates, type=pa.string())
 
 
-# None in a table of another trainer; in a file of winnow, the schema refuses it
-_WORDS: dict[str, tuple[Any, ...]] = {
-    "finish": (None, *get_args(Finish)),
-    "kind": (None, *get_args(Kind)),
-    "cause": (None, *CAUSES),
-}
-_COUNTS = ("step", "count", "index", "length", "version")
-_PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
-_JSON = ("answer", "meta", "parts", "turns", "surrogates")
-
-
 def check_schema(schema: pa.Schema) -> None:
-    """Raise ValueError, naming the column, unless every column that winnow writes is present with its type.
-
-    The columns of `MAY_LACK` may be absent, as they are in files of older runs.
-    """
+    """Raise ValueError, naming the column, unless every column that winnow writes is present with its type."""
     for field in SCHEMA:
         if field.name not in schema.names:
-            if field.name in MAY_LACK:
-                continue
             raise ValueError(f"there is no column {field.name!r}")
         column = schema.field(field.name)
         if column.type != field.type or (column.nullable and not field.nullable):
             raise ValueError(f"the column {field.name!r} is of type {_kind(column)} instead of {_kind(field)}")
-
-
-def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with these columns in this order. A column that it lacks (in a file of an older run) is null."""
-    for name in names:
-        if name not in table.column_names:
-            field = SCHEMA.field(name)
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(names)
 
 
 def records(table: pa.Table) -> list[dict[str, Any]]:

@@ -35,7 +35,6 @@ from winnow.state.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from winnow.state.rollout_columns import Row
 
@@ -46,6 +45,9 @@ TOKENS_AT_ONCE = 2**21  # of prompts and completions: about 25 MB of numbers and
 BYTES_AT_ONCE = 2**26  # of texts: answers and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
+INDEX = f"{ROLLOUTS}/.index.jsonl"
+Kept = Literal["all", "kept", "none"]
+_NAMED = 3  # most files in one message
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -179,6 +181,8 @@ class StepFile:
     """
 
     def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
         from winnow.state.rollout_columns import check_schema
 
         self.path = path
@@ -191,7 +195,7 @@ class StepFile:
             self._ends = [0, len(self._whole)]
             return
         with self._named():
-            self._file = _parquet(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
             check_schema(self._file.schema_arrow)
         self._ends = [0]  # of its row groups, in rows
         for part in range(self._file.num_row_groups):
@@ -225,7 +229,7 @@ class StepFile:
 
     def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
         """A row group. The last one stays in memory, as its rows are often requested one group after the other."""
-        from winnow.state.rollout_columns import SCHEMA, with_columns
+        from winnow.state.rollout_columns import SCHEMA
 
         for name in columns or ():
             if name not in SCHEMA.names:
@@ -237,9 +241,8 @@ class StepFile:
             return self._whole.select(names)
         if self._read[0] != (part, names):
             self._read = None, None
-            present = [name for name in names if name in self._file.schema_arrow.names]
-            read = self._file.read_row_group(part, columns=present, use_threads=False)
-            self._read = (part, names), with_columns(read, names)
+            read = self._file.read_row_group(part, columns=names, use_threads=False)
+            self._read = (part, names), read.select(names)
         return self._read[1]
 
     @contextlib.contextmanager
@@ -251,18 +254,6 @@ class StepFile:
         problem = f"{self.path}: not rollouts as a run logs them"
         with unread, errors_as(DataError, problem, remedy, code="data.malformed", of=wrong):
             yield
-
-
-def _parquet(path: Path) -> pq.ParquetFile:
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(
-            f"{path}: the package 'pyarrow', which reads it, is not installed here",
-            remedy="pip install pyarrow",
-            code="data.not_installed",
-        ) from error
-    return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 def count(path: Path) -> int:
@@ -279,11 +270,6 @@ def read(path: Path, step: int | None = None, columns: Collection[str] | None = 
             for row in file.rows(first, end, names):
                 if step is None or row["step"] == step:
                     yield row
-
-
-INDEX = f"{ROLLOUTS}/.index.jsonl"
-Kept = Literal["all", "kept", "none"]
-_NAMED = 3  # most files in one message
 
 
 class RolloutLog:

@@ -69,11 +69,11 @@ def describe(run: Path) -> Manifest:
     configuration, and the name of its `program`. Raises RunFolderError where there is neither.
     """
     log = open_log(run)
-    return read_manifest(run, own=False) if log is None else Manifest(run, {}, run, {}, _of(log.program))
-
-
-def _of(program: str) -> dict[str, Any]:
-    return {"program": program, "config": {}}
+    return (
+        read_manifest(run, own=False)
+        if log is None
+        else Manifest(run, {}, run, {}, {"program": log.program, "config": {}})
+    )
 
 
 def manifest_of(run: Path) -> Manifest:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import derive, generator
@@ -49,11 +48,10 @@ def arithmetic(
         candidates = (drawn for drawn in draws if drawn[1] not in problems and split_of(drawn[1]) == split)
         new = next(candidates, None)
         if new is None:
-            raise ConfigError(
+            raise splits.refused(
+                name,
                 f"task.{name} is {size}: arithmetic levels {list(levels)} have about {item} {split} problems",
-                remedy=f"lower task.{name} or add a larger level to task.levels",
-                key=f"task.{name}",
-                code="config.value",
+                f"lower task.{name} or add a larger level to task.levels",
             )
         problems[new[1]] = _problem(*new)
     return list(problems.values())
@@ -127,13 +125,6 @@ def _check(split: str, levels: Sequence[int], size: int, name: str) -> None:
     check_split(split)
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
-        raise ConfigError(
-            f"task.levels: {f'there is no level {unknown[0]!r}' if unknown else 'the list is empty'}",
-            remedy=f"choose from {', '.join(map(str, LEVELS))}",
-            key="task.levels",
-            code="config.value",
-        )
-    if size < 1:
-        raise ConfigError(
-            f"task.{name} is {size}", remedy="set it to 1 or more", key=f"task.{name}", code="config.value"
-        )
+        what = f"there is no level {unknown[0]!r}" if unknown else "the list is empty"
+        raise splits.refused("levels", f"task.levels: {what}", f"choose from {', '.join(map(str, LEVELS))}")
+    splits.check_positive(**{name: size})

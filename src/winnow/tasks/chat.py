@@ -51,6 +51,7 @@ ESCAPES: tuple[Callable[[str], str], ...] = (
     lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),  # jinja's filter `escape`
 )
 _AS_DATA = re.compile(r"""(['"])type\1: (['"])text\2""")  # a list of parts that is itself in a text
+_INSTEAD = "set prompt.template to r1_zero, question_only or a file, or correct the template"
 
 
 def chat_texts(
@@ -211,9 +212,6 @@ def _end(child: int) -> int:
     with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has no statuses
         return os.waitpid(child, 0)[1]
     return 0
-
-
-_INSTEAD = "set prompt.template to r1_zero, question_only or a file, or correct the template"
 
 
 def _refused(message: str) -> DataError:

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from winnow.errors import ConfigError, DataError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.programs import read_tests
 from winnow.seeds import generator
-from winnow.tasks.problems import check_split, listed, problem, split_of
+from winnow.tasks.problems import check_split, listed, problem, refused, split_of
 from winnow.tasks.rows import Record, read_rows
 from winnow.tasks.source import FORMS
 
@@ -27,6 +26,22 @@ MOST_DRAWS = 40  # per requested problem; a tenth of the texts is in the test sp
 Format = Literal["plain", "apps", "livecodebench"]
 _QUESTION: Mapping[Format, str] = MappingProxyType(
     {"plain": "question", "apps": "question", "livecodebench": "question_content"}
+)
+_PICKLED = (
+    "unpack them into JSON where you trust them (they are published packed with pickle, which winnow does not read), "
+    "or set task.tests = 'public'"
+)
+Draw = Callable[[int, int], tuple[str, Callable[[int], int]]]
+
+_FUNCTIONS: tuple[Draw, ...] = (
+    lambda a, b: (f"x + {b}", lambda x: x + b),
+    lambda a, b: (f"{a} * x", lambda x: a * x),
+    lambda a, b: (f"{a} * x + {b}", lambda x: a * x + b),
+    lambda a, b: (f"{a} * x - {b}", lambda x: a * x - b),
+    lambda a, b: (f"x * x + {b}", lambda x: x * x + b),
+    lambda a, b: (f"(x + {b}) * {a}", lambda x: (x + b) * a),
+    lambda a, b: (f"x % {a + 1} + {b}", lambda x: x % (a + 1) + b),
+    lambda a, b: (f"x // {a} - {b}", lambda x: x // a - b),
 )
 
 
@@ -67,25 +82,21 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
     """
     wanted = check_split(split)
     if tests_per_problem < 2:
-        raise ConfigError(
+        raise refused(
+            "tests_per_problem",
             f"task.tests_per_problem is {tests_per_problem}: a constant passes a single test",
-            remedy="set it to 2 or more",
-            key="task.tests_per_problem",
-            code="config.value",
+            "set it to 2 or more",
         )
     problems: dict[str, Problem] = {}
     for item in range(MOST_DRAWS * size):
-        expression, value = _function(generator("programs", seed, split, item))
+        rng = generator("programs", seed, split, item)
+        kind, a, b = int(rng.integers(len(_FUNCTIONS))), int(rng.integers(2, 10)), int(rng.integers(1, 100))
+        expression, value = _FUNCTIONS[kind](a, b)
         if split_of(expression) == wanted and expression not in problems:
             problems[expression] = _procedural(expression, value, tests_per_problem, seed)
         if len(problems) == size:
             return list(problems.values())
-    raise ConfigError(
-        f"task.size is {size}: there are only about {len(problems)} {split} programs",
-        remedy="lower it",
-        key="task.size",
-        code="config.value",
-    )
+    raise refused("size", f"task.size is {size}: there are only about {len(problems)} {split} programs", "lower it")
 
 
 def _format(record: Record) -> Format:
@@ -95,21 +106,17 @@ def _format(record: Record) -> Format:
         return "apps"
     if "public_test_cases" in record.fields:
         return "livecodebench"
-    raise DataError(
-        f"{record.where}: there are no tests",
-        remedy="add one of the fields tests, input_output and public_test_cases",
-        code="data.malformed",
-    )
+    raise record.malformed("there are no tests", "add one of the fields tests, input_output and public_test_cases")
 
 
 def _problem(record: Record, question: str, tests: str) -> Problem:
     gold = _GOLDS[_format(record)](record, tests)
     if not gold["tests"]:
-        raise DataError(f"{record.where}: this problem has no tests", remedy="remove it", code="data.malformed")
+        raise record.malformed("this problem has no tests", "remove it")
     try:
         read_tests(gold)
     except ValueError as error:
-        raise _malformed(record, f"its tests cannot be used ({error})", "correct or remove the line") from error
+        raise record.malformed(f"its tests cannot be used ({error})", "correct or remove the line") from error
     starter = record.fields.get("starter_code")
     text = f"{question}\n\nBegin with:\n```python\n{starter}\n```" if starter else question
     named = ("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source")
@@ -121,7 +128,7 @@ def _plain(record: Record, tests: str) -> Gold:
     wanted = ("stdin", "stdout") if function is None else ("args", "result")
     rows = record.value("tests")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and all(w in row for w in wanted) for row in rows):
-        raise _malformed(record, "the field 'tests' is no list of tests", f"list objects with {' and '.join(wanted)}")
+        raise record.malformed("the field 'tests' is no list of tests", f"list objects with {' and '.join(wanted)}")
     made = [{name: row[name] for name in wanted} for row in rows]
     return {"tests": made} if function is None else {"function": str(function), "tests": made}
 
@@ -132,8 +139,7 @@ def _apps(record: Record, tests: str) -> Gold:
         pairs = list(zip(cases["inputs"], cases["outputs"], strict=True))
         function = cases.get("fn_name")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed(
-            record,
+        raise record.malformed(
             f"'input_output' is no set of tests ({error})",
             "give it inputs and as many outputs, or remove the line",
         ) from error
@@ -157,8 +163,7 @@ def _livecodebench(record: Record, tests: str) -> Gold:
         function = _json(record, "metadata")["func_name"]
         return {"function": function, "tests": [_call(case) for case in cases]}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed(
-            record,
+        raise record.malformed(
             f"its test cases or metadata are not in LiveCodeBench's form ({error!r})",
             "use the published file, or remove the line",
         ) from error
@@ -172,10 +177,6 @@ def _call(case: Mapping[str, str]) -> dict[str, Any]:
 _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(
     {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
 )
-_PICKLED = (
-    "unpack them into JSON where you trust them (they are published packed with pickle, which winnow does not read), "
-    "or set task.tests = 'public'"
-)
 
 
 def _json(record: Record, field: str, *, remedy: str = "correct or remove this line") -> Any:
@@ -186,35 +187,12 @@ def _json(record: Record, field: str, *, remedy: str = "correct or remove this l
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise _malformed(record, f"the field {field!r} is not JSON ({error})", remedy) from error
-
-
-def _malformed(record: Record, problem: str, remedy: str) -> DataError:
-    return DataError(f"{record.where}: {problem}", remedy=remedy, code="data.malformed")
+        raise record.malformed(f"the field {field!r} is not JSON ({error})", remedy) from error
 
 
 def _text(value: Any) -> str:
     """The text of an input or output of APPS, which may be a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-Draw = Callable[[int, int], tuple[str, Callable[[int], int]]]
-
-_FUNCTIONS: tuple[Draw, ...] = (
-    lambda a, b: (f"x + {b}", lambda x: x + b),
-    lambda a, b: (f"{a} * x", lambda x: a * x),
-    lambda a, b: (f"{a} * x + {b}", lambda x: a * x + b),
-    lambda a, b: (f"{a} * x - {b}", lambda x: a * x - b),
-    lambda a, b: (f"x * x + {b}", lambda x: x * x + b),
-    lambda a, b: (f"(x + {b}) * {a}", lambda x: (x + b) * a),
-    lambda a, b: (f"x % {a + 1} + {b}", lambda x: x % (a + 1) + b),
-    lambda a, b: (f"x // {a} - {b}", lambda x: x // a - b),
-)
-
-
-def _function(rng: np.random.Generator) -> tuple[str, Callable[[int], int]]:
-    kind, a, b = int(rng.integers(len(_FUNCTIONS))), int(rng.integers(2, 10)), int(rng.integers(1, 100))
-    return _FUNCTIONS[kind](a, b)
 
 
 def _procedural(expression: str, value: Callable[[int], int], count: int, seed: int) -> Problem:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import generator
-from winnow.tasks.problems import check_split
+from winnow.tasks.problems import check_positive, check_split
 
 
 @register("task")
@@ -17,11 +16,7 @@ def guess_number(split: str, *, most: int = 31, size: int = 512, seed: int = 0) 
     with the replies. Raises ConfigError for an unknown split and for a number below 1.
     """
     check_split(split)
-    for name, value in (("most", most), ("size", size)):
-        if value < 1:
-            raise ConfigError(
-                f"task.{name} is {value}", remedy="set it to 1 or more", key=f"task.{name}", code="config.value"
-            )
+    check_positive(most=most, size=size)
     return [
         Problem(
             id=f"guess-{split}-{seed}-{most}-{game}",

@@ -73,11 +73,7 @@ def _rules(record: Record) -> Iterator[Rule]:
     """The rules of a record, with the arguments that are not null."""
     names, arguments = record.value("instruction_id_list"), record.value("kwargs")
     if not len(names) == len(arguments):
-        raise DataError(
-            f"{record.where}: {len(names)} rules and {len(arguments)} kwargs",
-            remedy="correct or remove this line",
-            code="data.malformed",
-        )
+        raise record.malformed(f"{len(names)} rules and {len(arguments)} kwargs", "correct or remove this line")
     for name, given in zip(names, arguments, strict=True):
         yield {"rule": name, "arguments": {key: value for key, value in given.items() if value is not None}}
 

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from winnow.errors import ConfigError, near_miss
+from winnow.errors import near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import generator
-from winnow.tasks.problems import check_split, problem
+from winnow.tasks.problems import check_split, problem, refused
 
 MOST_DRAWS = 2_000  # per problem
 
@@ -38,6 +38,9 @@ ENDINGS = ("That is all.", "Thank you for reading.", "Is there anything else?", 
 
 Group = Literal["case", "layout", "words", "absent", "length", "first", "last", "comma"]
 Stated = tuple[str, Mapping[str, Any]]  # the sentence in the prompt, and the arguments of the checker
+EVALUATION: Mapping[str, Any] = MappingProxyType(
+    {"prompt": {"template": "chat"}, "rollout": {"max_new_tokens": 256}, "reward": {"use": "instructions"}}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +180,6 @@ RULES: Mapping[str, Instruction] = MappingProxyType(
 )
 
 
-EVALUATION: Mapping[str, Any] = MappingProxyType(
-    {"prompt": {"template": "chat"}, "rollout": {"max_new_tokens": 256}, "reward": {"use": "instructions"}}
-)
-
-
 @register("task", evaluation=EVALUATION)
 def instructions(
     split: str,
@@ -206,14 +204,14 @@ def instructions(
     allowed = _allowed(split, rules)
     for name, value, most in (("size", size, None), ("most_rules", most_rules, 3)):
         if value < 1 or (most is not None and value > most):
-            raise _refused(name, f"task.{name} is {value}", f"set it to 1 or more{f', at most {most}' if most else ''}")
+            raise refused(name, f"task.{name} is {value}", f"set it to 1 or more{f', at most {most}' if most else ''}")
     topics = TOPICS if split == "train" else HELD_OUT_TOPICS
     problems: dict[str, Problem] = {}  # by question
     for item in range(size):
         drawn = _draws(generator("instructions", seed, split, item), topics, allowed, most_rules)
         new = next((one for one in drawn if one.question not in problems), None)
         if new is None:
-            raise _refused(
+            raise refused(
                 "size",
                 f"task.size is {size}: these rules and topics have about {item} {split} prompts",
                 "lower task.size, or allow more rules",
@@ -249,15 +247,11 @@ def _fit(one: Instruction, other: Instruction) -> bool:
 def _allowed(split: str, rules: Sequence[str] | None) -> list[str]:
     for name in rules or ():
         if name not in RULES:
-            raise _refused("rules", f"task.rules: there is no rule {name!r}", near_miss(name, RULES))
+            raise refused("rules", f"task.rules: there is no rule {name!r}", near_miss(name, RULES))
     of_split = [name for name, form in RULES.items() if form.held_out == (split == "test")]
     allowed = [name for name in of_split if rules is None or name in rules]
     if not allowed:
-        raise _refused(
+        raise refused(
             "rules", f"task.rules has no rule of the {split} split", f"add at least one of {', '.join(of_split)}"
         )
     return allowed
-
-
-def _refused(option: str, problem: str, remedy: str) -> ConfigError:
-    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")

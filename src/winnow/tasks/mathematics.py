@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from winnow.errors import DataError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import hashes, last_boxed
@@ -46,6 +45,9 @@ TAGGED: Mapping[str, Any] = MappingProxyType(
         "reward": {"parts": ({"use": "numeric"}, {"use": "format", "weight": 0.1}), "shaping": "if_wrong"},
     }
 )
+MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
+# A local file and the data set of the hub may call the same field by two names.
+_QUESTION, _ANSWER = ("problem", "question"), ("answer", "final_answer")
 
 
 @register("task", evaluation=TAGGED)
@@ -66,15 +68,11 @@ def gsm8k(split: str, *, path: str = "openai/gsm8k") -> list[Problem]:
 def _gold(record: Record) -> str:
     gold = hashes(record.text("answer"))
     if gold is None:
-        raise DataError(
-            f"{record.where}: the field 'answer' has no gold after '#### '",
-            remedy="correct or remove this line; the task 'jsonl' reads problems of another form",
-            code="data.malformed",
+        raise record.malformed(
+            "the field 'answer' has no gold after '#### '",
+            "correct or remove this line; the task 'jsonl' reads problems of another form",
         )
     return gold.replace(",", "")
-
-
-MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
 
 
 @register("task", evaluation=BOXED)
@@ -118,20 +116,14 @@ def _boxed(record: Record) -> str:
     if gold is not None and gold.strip():
         return gold
     if "answer" not in record.fields:
-        raise DataError(
-            f"{record.where}: the solution has no \\boxed{{...}}, and there is no field 'answer'",
-            remedy="correct or remove this line",
-            code="data.malformed",
+        raise record.malformed(
+            r"the solution has no \boxed{...}, and there is no field 'answer'", "correct or remove this line"
         )
     return record.text("answer")
 
 
 def _meta(record: Record) -> dict[str, Any]:
     return {name: value for name, value in record.fields.items() if name != "problem"}
-
-
-# A local file and the data set of the hub may call the same field by two names.
-_QUESTION, _ANSWER = ("problem", "question"), ("answer", "final_answer")
 
 
 @register("task", evaluation=BOXED)

@@ -15,6 +15,9 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Message, Problem, Prompt, asked
 from winnow.seeds import derive, uniform
 
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
 
 def problem(
     task: str,
@@ -49,10 +52,6 @@ def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Prob
     return unique
 
 
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = get_args(Split)
-
-
 def split_of(text: str, *, pool: str = "split") -> Split:
     """The split of a problem of one pool, by a hash of its text: 80% train, 10% validation, 10% test."""
     place = uniform(pool, text)
@@ -72,6 +71,18 @@ def check_only_test(task: str, split: str) -> None:
             remedy="use the split 'test', and train on another task",
             code="config.unsupported",
         )
+
+
+def refused(option: str, problem: str, remedy: str) -> ConfigError:
+    """The error about a value of a task's option."""
+    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")
+
+
+def check_positive(**options: int) -> None:
+    """Raise ConfigError for an option of a task that is below 1."""
+    for name, value in options.items():
+        if value < 1:
+            raise refused(name, f"task.{name} is {value}", "set it to 1 or more")
 
 
 def check_split(split: str) -> Split:

@@ -10,7 +10,7 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.gym import AUDITED, foreign_field, foreign_field_message, refuse_constants
-from winnow.tasks.problems import Split, check_split, problem, split_of
+from winnow.tasks.problems import Split, check_positive, check_split, problem, refused, split_of
 
 ITEMS_PER_PROBLEM = 40  # a small split gets a tenth of the items, and a generator may repeat questions
 
@@ -38,13 +38,12 @@ def reasoning_gym(
     train split where a constant answer scores more than the share of the commonest gold plus 0.05.
     """
     wanted = check_split(split)
-    if size < 1:
-        raise _refused("size", f"task.size is {size}", "set it to 1 or more")
+    check_positive(size=size)
     settings = dict(options or {})
     generator = _generator(dataset, {"seed": seed, "size": size * ITEMS_PER_PROBLEM, **settings})
     entries = _different(generator, wanted, size)
     if len(entries) < size:
-        raise _refused(
+        raise refused(
             "size",
             f"task.size is {size}: {dataset} made {len(entries)} different {split} problems",
             "lower task.size or widen task.options",
@@ -76,7 +75,7 @@ def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
     try:
         return create_dataset(dataset, **options)
     except (AssertionError, TypeError, ValueError) as error:  # its generators raise these for bad options
-        raise _refused(
+        raise refused(
             "options",
             f"task.options: {dataset} refused {dict(options)}: {error}",
             "correct the options of that generator",
@@ -99,22 +98,18 @@ def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
     """Raise ConfigError where an option, such as a variable's name, is in an item's field that the scorer executes."""
     for entry in entries:
         if field := foreign_field(dataset, entry):
-            raise _refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")
+            raise refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")
 
 
 def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:
     """Raise ConfigError unless the gold scores 1 after its item was converted to JSON and back, as in `meta`."""
     gold = entry["answer"]
     if gold is not None and generator.score_answer(gold, _plain(entry)) < 1:
-        raise _refused(
+        raise refused(
             "dataset",
             f"task.dataset: the scorer of {dataset} needs objects that JSON cannot represent",
             "choose another data set",
         )
-
-
-def _refused(option: str, problem: str, remedy: str) -> ConfigError:
-    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")
 
 
 def _problem(entry: dict[str, Any], meta: dict[str, Any]) -> Problem:

@@ -173,16 +173,9 @@ def _is_deep(value: Any) -> bool:
 
 
 def _read_parquet(file: Path, key: str, keys: Sequence[str] | None) -> Iterator[Record]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise DataError(
-            f"{file}: the package 'pyarrow', which reads Parquet, is not installed here",
-            remedy="pip install pyarrow",
-            key=key,
-            code="data.not_installed",
-        ) from error
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(file) as opened:
             names = [column.name for column in opened.schema_arrow if _is_read(column, keys)]

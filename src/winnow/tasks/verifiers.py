@@ -22,7 +22,7 @@ from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.seeds import derive, generator
-from winnow.tasks.problems import check_split, listed, split_of
+from winnow.tasks.problems import check_positive, check_split, listed, refused, split_of
 
 TASKS_PER_PROBLEM = 40  # of a task set without an end: a small split gets a tenth, and tasks may repeat
 
@@ -49,8 +49,7 @@ def verifiers(
     needs anything but texts: tools, a runtime or container, a judge model, images, several agents or conversations.
     """
     wanted = check_split(split)
-    if size < 1:
-        raise _refused("size", f"task.size is {size}", "set it to 1 or more")
+    check_positive(size=size)
     settings = {**(environment or {}), "taskset": {**(options or {}), "id": taskset}}
     try:
         loaded = _load(settings, taskset)
@@ -85,7 +84,7 @@ def _load(settings: Mapping[str, Any], taskset: str) -> Any:
     try:
         return load(settings)
     except ModuleNotFoundError as error:
-        raise _refused("taskset", f"task.taskset: {error}", "install the task set") from error
+        raise refused("taskset", f"task.taskset: {error}", "install the task set") from error
     except ImportError as error:
         raise DataError(
             f"task.taskset: {taskset!r} could not be imported: {error}",
@@ -94,7 +93,7 @@ def _load(settings: Mapping[str, Any], taskset: str) -> Any:
             code="data.not_installed",
         ) from error
     except (AttributeError, TypeError, ValueError) as error:  # pydantic's ValidationError is a ValueError
-        raise _refused("options", f"task.options: {taskset!r} refused its settings: {error}", "correct them") from error
+        raise refused("options", f"task.options: {taskset!r} refused its settings: {error}", "correct them") from error
 
 
 def _problems(environment: Any, settings: Mapping[str, Any], split: str, most: int) -> Iterator[Problem]:
@@ -144,7 +143,3 @@ def _trial(environment: Any, task: Any, name: str) -> str:
     finally:
         episode.close()
     return question
-
-
-def _refused(option: str, problem: str, remedy: str) -> ConfigError:
-    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")

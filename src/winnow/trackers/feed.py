@@ -37,6 +37,9 @@ FAILURES = 5  # in a row, after which a tracker is off until the next launch
 _WINNOW = Path(__file__).parents[1]  # the package: other files are the user's
 
 What = Literal["rows of metrics", "samples of rollouts", "notices", "pictures"]
+TRACKERS = "trackers"
+SETTLED_SECONDS = 5.0  # libraries send in the background; after SIGKILL, younger rows are sent again
+THREADS = "tracker "  # prefix of the threads' names
 
 
 @dataclass(frozen=True)
@@ -251,10 +254,6 @@ def wait_for(feeds: list[tuple[TrackerFeed, float]], clock: Callable[[], float] 
         feed.wait(seconds - (clock() - began))
 
 
-TRACKERS = "trackers"
-SETTLED_SECONDS = 5.0  # libraries send in the background; after SIGKILL, younger rows are sent again
-
-
 class TrackerMark:
     """The tracker's id, and the first step of which it may lack data.
 
@@ -313,9 +312,6 @@ class TrackerMark:
     def _write(self) -> None:
         self._since = self._clock()
         write_json(self.path, {"id": self.id, "next": self.next, "options": self._options, "run": self._run})
-
-
-THREADS = "tracker "  # prefix of the threads' names
 
 
 def exit_if_running(code: int) -> None:

@@ -15,6 +15,14 @@ from typing import Any, Literal
 from winnow.config import leaves
 
 Status = Literal["finished", "interrupted", "failed"]
+# The columns of a rollout that a tracker receives; state/rollout_columns.py documents them.
+ROLLOUT = (
+    "prompt_id", "prompt", "answer", "index", "text", "reward", "correct", "kind", "advantage", "keep", "reason",
+    "length", "finish", "version",
+)  # fmt: skip
+
+
+LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
 
 
 @dataclass(frozen=True)
@@ -53,16 +61,6 @@ class Tracker:
 
     def close(self, status: Status) -> None:
         """The launch ended; this is the last call."""
-
-
-# The columns of a rollout that a tracker receives; state/rollout_columns.py documents them.
-ROLLOUT = (
-    "prompt_id", "prompt", "answer", "index", "text", "reward", "correct", "kind", "advantage", "keep", "reason",
-    "length", "finish", "version",
-)  # fmt: skip
-
-
-LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:

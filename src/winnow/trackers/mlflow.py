@@ -31,7 +31,6 @@ class MlflowTracker(Tracker):
         self._client = client
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         from mlflow.entities import Metric
 
         now = time.time_ns() // 1_000_000
@@ -50,14 +49,12 @@ class MlflowTracker(Tracker):
         self._client.log_text(self.id, text, f"notices/step-{step:06d}-{time.time_ns()}.txt")
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """See `Tracker`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"step-{step:06d}.png"
             path.write_bytes(png)
             self._client.log_artifact(self.id, str(path), name)
 
     def close(self, status: Status) -> None:
-        """See `Tracker`."""
         self._client.set_terminated(self.id, STATUS[status])
 
     def describe(self, config: Mapping[str, Any]) -> None:

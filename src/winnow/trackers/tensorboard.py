@@ -37,7 +37,6 @@ class TensorBoardTracker(Tracker):
         self._writer.flush()
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """See `Tracker`."""
         import numpy as np
         from PIL import Image
 
@@ -46,7 +45,6 @@ class TensorBoardTracker(Tracker):
         self._writer.flush()
 
     def close(self, status: Status) -> None:
-        """See `Tracker`."""
         self._writer.close()
 
 

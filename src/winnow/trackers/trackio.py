@@ -19,7 +19,6 @@ class TrackioTracker(Tracker):
         self._run, self._library = run, library
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         self._run.log(dict(metrics), step=step)
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -31,14 +30,12 @@ class TrackioTracker(Tracker):
         self._run.alert(title="winnow", text=text, level=self._library.AlertLevel.INFO, step=step)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """See `Tracker`."""
         from PIL import Image
 
         with Image.open(io.BytesIO(png)) as image:
             self._run.log({name: self._library.Image(image.convert("RGB"))}, step=step)
 
     def close(self, status: Status) -> None:
-        """See `Tracker`."""
         self._run.finish()
 
     def _trace(self, row: Mapping[str, Any]) -> Any:

@@ -25,7 +25,6 @@ class WandbTracker(Tracker):
         run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         self._run.log({**metrics, STEP: step})
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -41,7 +40,6 @@ class WandbTracker(Tracker):
         self._run.alert(title=text[:LONGEST_TITLE], text=text, wait_duration=0)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """See `Tracker`."""
         with tempfile.TemporaryDirectory() as folder:  # W&B copies the file at once
             path = Path(folder) / "picture.png"
             path.write_bytes(png)

@@ -17,9 +17,8 @@ from typing import Any, Literal
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import after_reasoning
-from winnow.rewards.format import thinking_open
-from winnow.rewards.outcomes import failure
+from winnow.rewards.format import conclusion
+from winnow.rewards.outcomes import failure, judged
 from winnow.rewards.programs import Test, read_tests, same_output, same_value
 from winnow.verify.sandbox import Limits, Program, RunResult, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference, Sandbox
@@ -94,7 +93,8 @@ def code_tests(
     is wrong; only a sandbox that failed twice is failed(sandbox). An outcome that depends on a wall-clock limit is
     marked as late. `tolerance` applies to numbers that the gold writes with a decimal point or an exponent.
     """
-    code = _program(prompt, rollout.text, program)
+    text = conclusion(prompt, rollout)
+    code = last_fence(text) if program == "fence" else text if text.strip() else None
     if code is None:
         return Outcome(reward=0.0, correct=False, kind="unparsable", detail="no program")
     function, tests = _tests(prompt)
@@ -159,7 +159,7 @@ def _as_program(source: bytes, function: str, test: Test) -> Program:
 
 def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
-        return _Verdict(run.ending, _last_line(run.detail), run.late)
+        return _Verdict(run.ending, run.detail.rpartition("\n")[2][-_SHOWN:], run.late)
     if test.arguments is None:
         (gold,) = test.expected
         same = same_output(run.stdout, gold.encode("utf-8", "surrogatepass"), tolerance=tolerance)
@@ -181,10 +181,9 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
     passed = sum(verdict.kind == "pass" for verdict in verdicts)
     correct = passed == len(verdicts)
     first = next((place for place, verdict in enumerate(verdicts) if verdict.kind != "pass"), None)
-    return Outcome(
-        reward=passed / len(verdicts) if credit == "share" else float(correct),
-        correct=correct,
-        kind="correct" if correct else "wrong",
+    return judged(
+        correct,
+        passed / len(verdicts) if credit == "share" else None,
         answer=code,
         detail="" if first is None else _complaint(first, verdicts[first]),
         late=any(verdict.late for verdict in verdicts),
@@ -193,18 +192,6 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
 
 def _complaint(place: int, verdict: _Verdict) -> str:
     return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
-
-
-def _last_line(text: str) -> str:
-    return text.rpartition("\n")[2][-_SHOWN:]
-
-
-def _program(prompt: Prompt, text: str, where: str) -> str | None:
-    """The program in a completion; None where there is none, and for reasoning that is not finished."""
-    if thinking_open(prompt) and "</think>" not in text:
-        return None
-    conclusion = after_reasoning(text)
-    return last_fence(conclusion) if where == "fence" else conclusion if conclusion.strip() else None
 
 
 def last_fence(text: str) -> str | None:

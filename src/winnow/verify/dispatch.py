@@ -35,6 +35,7 @@ TASKS_PER_WORKER = 2000  # then a new worker replaces it, which bounds the memor
 MOST_EPISODES = 1024  # whose generators a worker keeps; those of others are replayed at each turn
 
 NONE, CLOSE = b"-", b"-"  # in the place of an episode's number, and of a task: the generator is to be closed
+NUMBERS = 256  # values of a byte; far fewer tasks are between a worker and the supervisor at any time
 
 
 @dataclass
@@ -155,9 +156,6 @@ def any_idle(workers: Sequence[Worker], most: int) -> bool:
 def with_waiting_tasks(workers: Iterable[Worker]) -> list[Worker]:
     """The workers with tasks that wait behind the one being judged."""
     return [worker for worker in workers if len(worker.tasks) > 1]
-
-
-NUMBERS = 256  # values of a byte; far fewer tasks are between a worker and the supervisor at any time
 
 
 class Claims:

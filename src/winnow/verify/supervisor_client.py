@@ -180,11 +180,14 @@ class _SupervisorProcess:
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
+            # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).
+            one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             process = subprocess.Popen(
                 [sys.executable, *_MODULE, str(theirs.fileno()), settings],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                env=_environment(),
+                env={**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
                 start_new_session=True,  # Ctrl-C reaches the trainer alone
             )
         self.socket = LineSocket(ours)
@@ -204,10 +207,3 @@ def _stop(connection: LineSocket, process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable)."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}

@@ -30,6 +30,7 @@ from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 2**16  # at once
+WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 def judge(reward: Judge, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> Outcome | Reply:
@@ -46,9 +47,16 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
     """Judge tasks until the other side closes, or exit with status OUT_OF_MEMORY; never returns."""
     status = 1
     try:
-        _end_with(parent)
+        # On Linux the kernel kills a worker whose supervisor has exited; elsewhere the worker exits at its next read.
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
         _limit_memory(memory_mb)
-        _allow_files()
+        # Allow as many open files as the system does: generators that are kept may have some each.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         _judge_all(end, claims, reward)
         status = 0
     except MemoryError:
@@ -76,14 +84,6 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
         end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
 
 
-def _end_with(parent: int) -> None:
-    """On Linux the kernel kills a worker whose supervisor has exited; elsewhere the worker exits at its next read."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
 def _limit_memory(megabytes: int) -> None:
     """Limit the address space to `megabytes` in addition to what the reward's imports already take."""
     limit = _address_space() + megabytes * 2**20
@@ -93,13 +93,6 @@ def _limit_memory(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _allow_files() -> None:
-    """Allow as many open files as the system does: generators that are kept may have some each."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _address_space() -> int:
     """Bytes that this process has mapped; 0 without /proc."""
     try:
@@ -107,9 +100,6 @@ def _address_space() -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize()
-
-
-WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

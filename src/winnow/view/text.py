@@ -19,7 +19,10 @@ def sanitize(text: str) -> str:
     r"""The text with every character that a terminal would act on as a visible escape (`\x1b`); keeps line breaks."""
     if text.replace("\n", "").isprintable():  # a fast path: no unsafe character is printable
         return text
-    return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
+    return "".join(
+        c if c == "\n" or unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
 
 
 def one_line(text: str) -> str:
@@ -94,7 +97,3 @@ def format_accuracies(metrics: Mapping[str, float]) -> str:
     if shown and "eval/weight_bits" in metrics:
         shown.append(f"weights of {metrics['eval/weight_bits']:.0f} bits")
     return ", ".join(shown) or "no verdict: every verifier failed"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

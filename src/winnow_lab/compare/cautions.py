@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from winnow.config import leaves
-from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown, within
+from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown
+from winnow.state.resume import within
 from winnow_lab.compare.curve import AXES, MEASURES, Curve
 from winnow_lab.compare.groups import ReadRun, SeedGroup
 from winnow_lab.compare.speed_up import Plateau, SeedTime

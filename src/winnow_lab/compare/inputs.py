@@ -193,26 +193,16 @@ def _points(path: Path) -> Iterator[_Point]:
     for line, row in rows:
         where = f"{path}, line {line}"
         if len(row) != len(names):
-            raise DataError(
-                f"{where}: {len(row)} values under {len(names)} columns",
-                remedy="write one value for each column",
-                code="data.malformed",
+            raise _malformed(
+                f"{where}: {len(row)} values under {len(names)} columns", "write one value for each column"
             )
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=True)}
         group, seed = cells.pop("group", None), cells.pop("seed", None)
         if group == "":
-            raise DataError(
-                f"{where}: the group is empty",
-                remedy="name it, or remove the column where there is one group",
-                code="data.malformed",
-            )
+            raise _malformed(f"{where}: the group is empty", "name it, or remove the column where there is one group")
         numbers = {name: _number(cell, f"{where}, {name}") for name, cell in cells.items()}
         if math.isnan(numbers["accuracy"]):
-            raise DataError(
-                f"{where}: the accuracy is empty, and every point of a curve has one",
-                remedy="remove the row",
-                code="data.malformed",
-            )
+            raise _malformed(f"{where}: the accuracy is empty, and every point of a curve has one", "remove the row")
         yield _Point(line, group, seed or None, numbers)
 
 
@@ -227,11 +217,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                     if any(cell.strip() for cell in row):
                         yield reader.line_num, row
             except csv.Error as error:
-                raise DataError(
-                    f"{path}, line {reader.line_num}: not CSV ({error})",
-                    remedy="repair the line",
-                    code="data.malformed",
-                ) from error
+                raise _malformed(f"{path}, line {reader.line_num}: not CSV ({error})", "repair the line") from error
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror}",
@@ -239,35 +225,27 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             code="data.unreadable",
         ) from error
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not text in UTF-8 ({error.reason})",
-            remedy="name a run folder or a CSV file",
-            code="data.malformed",
-        ) from error
+        raise _malformed(f"{path} is not text in UTF-8 ({error.reason})", "name a run folder or a CSV file") from error
+
+
+def _malformed(problem: str, remedy: str) -> DataError:
+    return DataError(problem, remedy=remedy, code="data.malformed")
 
 
 def _check_header(path: Path, names: Sequence[str]) -> None:
     where = f"{path}, line 1"
     for place, name in enumerate(names):
         if name not in COLUMNS:
-            raise DataError(
-                f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS), code="data.malformed"
-            )
+            raise _malformed(f"{where}: there is no column {name!r}", near_miss(name, COLUMNS))
         if name in names[:place]:
-            raise DataError(f"{where}: two columns are called {name!r}", remedy="remove one", code="data.malformed")
+            raise _malformed(f"{where}: two columns are called {name!r}", "remove one")
     clocks = [name for name in names if name in CLOCKS]
     if len(clocks) > 1:
-        raise DataError(
-            f"{where}: {' and '.join(clocks)} are one axis", remedy="keep one of them", code="data.malformed"
-        )
+        raise _malformed(f"{where}: {' and '.join(clocks)} are one axis", "keep one of them")
     if not clocks and not set(names) & set(AXES):
-        raise DataError(
-            f"{where}: there is no column to draw over",
-            remedy=f"add one of {', '.join([*CLOCKS, *AXES[1:]])}",
-            code="data.malformed",
-        )
+        raise _malformed(f"{where}: there is no column to draw over", f"add one of {', '.join([*CLOCKS, *AXES[1:]])}")
     if "accuracy" not in names:
-        raise DataError(f"{where}: there is no column 'accuracy'", remedy="add it", code="data.malformed")
+        raise _malformed(f"{where}: there is no column 'accuracy'", "add it")
 
 
 def _number(cell: str, where: str) -> float:
@@ -278,7 +256,7 @@ def _number(cell: str, where: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise DataError(f"{where}: {cell!r} is no number of 0 or more", remedy="correct it", code="data.malformed")
+        raise _malformed(f"{where}: {cell!r} is no number of 0 or more", "correct it")
     return number
 
 
@@ -290,10 +268,8 @@ def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], lis
         above = [point for point in points if point.numbers.get(name, 0.0) > 1]
         for point in above:
             if point.numbers[name] > 100:
-                raise DataError(
-                    f"{path}, line {point.line}, {name}: {point.numbers[name]:g} is above 100 percent",
-                    remedy="correct it",
-                    code="data.malformed",
+                raise _malformed(
+                    f"{path}, line {point.line}, {name}: {point.numbers[name]:g} is above 100 percent", "correct it"
                 )
         if above:
             scales[name] = 0.01
@@ -310,20 +286,18 @@ def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]
     unclear = [name for name in SHARES if percent and name not in percent and name in points[0].numbers]
     for name in unclear:
         if any(point.numbers[name] > 0 for point in points):
-            raise DataError(
+            raise _malformed(
                 f"{path}: {percent[0]} is in percent, and {name}, which is nowhere above 1, may be either",
-                remedy="write both as shares, between 0 and 1",
-                code="data.malformed",
+                "write both as shares, between 0 and 1",
             )
 
 
 def _check_seeds(path: Path, of: Mapping[tuple[str | None, str | None], Sequence[_Point]]) -> None:
     for (group, seed), points in of.items():
         if seed is None and any(other == group and named is not None for other, named in of):
-            raise DataError(
+            raise _malformed(
                 f"{path}, line {points[0].line}: no seed, and other rows of the group have one",
-                remedy="give a group one mean curve, or a curve for each seed",
-                code="data.malformed",
+                "give a group one mean curve, or a curve for each seed",
             )
 
 
@@ -334,20 +308,15 @@ def _curve(
     axes = {("seconds" if name in CLOCKS else name): name for name in columns if name in (*CLOCKS, *AXES)}
     axes = {axis: name for axis, name in axes.items() if _is_filled(path, columns[name], points, name)}
     if not axes:
-        raise DataError(
-            f"{path}, line {points[0].line}: no value to draw over",
-            remedy=f"give one of {', '.join(AXES)}",
-            code="data.malformed",
-        )
+        raise _malformed(f"{path}, line {points[0].line}: no value to draw over", f"give one of {', '.join(AXES)}")
     order = np.lexsort([columns[name] for name in axes.values()])
     for axis, name in axes.items():
         falls = np.flatnonzero(np.diff(columns[name][order]) < 0)
         if len(falls):
             line = points[order[falls[0] + 1]].line
-            raise DataError(
+            raise _malformed(
                 f"{path}, line {line}: {axis} falls while another axis grows, and all grow with training",
-                remedy="correct the line",
-                code="data.malformed",
+                "correct the line",
             )
     _check_apart(path, np.stack([columns[name][order] for name in axes.values()]), [points[i].line for i in order])
     x = {axis: columns[name][order] for axis, name in axes.items()}
@@ -361,10 +330,9 @@ def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: s
     empty = np.isnan(values)
     if empty.any() and not empty.all():
         line = points[int(np.argmax(empty))].line
-        raise DataError(
+        raise _malformed(
             f"{path}, line {line}: {name} is empty, and other points of the curve have it",
-            remedy="fill it in, or remove the row",
-            code="data.malformed",
+            "fill it in, or remove the row",
         )
     return not empty.any()
 
@@ -374,8 +342,6 @@ def _check_apart(path: Path, x: FloatArray, lines: Sequence[int]) -> None:
     same = np.flatnonzero((np.diff(x) == 0).all(axis=0))
     if len(same):
         first, second = sorted((lines[same[0]], lines[same[0] + 1]))
-        raise DataError(
-            f"{path}, line {second}: the same group, seed and place as line {first}",
-            remedy="give each run a different seed",
-            code="data.malformed",
+        raise _malformed(
+            f"{path}, line {second}: the same group, seed and place as line {first}", "give each run a different seed"
         )

@@ -12,10 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from winnow.metrics import distinct
 from winnow_lab.logs.tensorboard import MetricsLog
-
-_EVALUATED = re.compile(r"eval/eval_(.+)_pass1")
 
 
 class OpenRlhfLog(MetricsLog):
@@ -26,6 +23,7 @@ class OpenRlhfLog(MetricsLog):
     count = "train/rollout/num_samples"
     length = "train/rollout/response_length_mean"
     known = ("train/", "eval/")
+    evaluation = re.compile(r"eval/eval_(.+)_pass1")  # the mean reward of the samples of a data source
     metrics: ClassVar[Mapping[str, str]] = {
         "train/rollout/reward_mean": "reward/mean",
         "train/rollout/truncated_rate": "rollout/truncated",
@@ -41,10 +39,3 @@ class OpenRlhfLog(MetricsLog):
         "train/timing/ppo_train": "seconds/update",
         "train/timing/broadcast": "seconds/sync",
     }
-
-    def evaluated(self, tags: Mapping[str, float]) -> dict[str, float]:
-        """pass1 of each data source is the mean reward of its samples."""
-        found = {match[1]: value for tag, value in tags.items() if (match := _EVALUATED.fullmatch(tag))}
-        if len(found) == 1:
-            return {"eval/reward_mean": next(iter(found.values()))}
-        return {f"eval/{task}/reward_mean": found[name] for name, task in zip(found, distinct(found), strict=True)}

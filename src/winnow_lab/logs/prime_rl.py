@@ -37,6 +37,7 @@ _STEP = re.compile(r"step_(\d{1,15})")
 _ALL = re.compile(rf"(?:.*/)?{ROLLOUTS}/step_(\d{{1,15}})/{ALL}/{re.escape(TRACES)}")
 _EVALUATED = re.compile(r"eval/(.+)/effective/([^/]+)/avg@\d+")
 _ORCHESTRATOR = "progress/rollouts"  # in its row; the trainer's row has a time/step of its own
+Files = tuple[tuple[int, Path, tuple[int, ...]], ...]  # prime-rl's step, its file, and when it was written
 
 
 class _Rollout(NamedTuple):
@@ -52,9 +53,6 @@ class _Rollout(NamedTuple):
     parts: Mapping[str, float]
     advantage: float
     length: float
-
-
-Files = tuple[tuple[int, Path, tuple[int, ...]], ...]  # prime-rl's step, its file, and when it was written
 
 
 class PrimeRlLog(ForeignLog):
@@ -203,6 +201,9 @@ def _rollout(group: str, own: str, task: Mapping[str, Any], trace: Mapping[str, 
     reward = math.nan  # of a trace that failed, or has no reward
     if trace.get("ok") and given:
         reward = math.fsum(part["score"] * part.get("weight", 1.0) for part in given.values())
+    # The mean of the token advantages that are not 0, as prime-rl reports it; NaN where none is assigned.
+    values = [value for node in trace.get("nodes") or () for value in node.get("advantages") or ()]
+    some = [value for value in values if value != 0.0]
     return _Rollout(
         group=group,
         id=own,
@@ -212,7 +213,7 @@ def _rollout(group: str, own: str, task: Mapping[str, Any], trace: Mapping[str, 
         text=text,
         reward=reward,
         parts={name: float(part["score"]) for name, part in given.items()},
-        advantage=_advantage(trace),
+        advantage=math.nan if not values else sum(some) / len(some) if some else 0.0,
         length=_length(trace),
     )
 
@@ -236,13 +237,6 @@ def _length(trace: Mapping[str, Any]) -> float:
     """The tokens that the model generated, by the provider's counts; NaN where a call has none."""
     usage = [call.get("usage") for call in trace.get("calls") or () if call.get("error") is None]
     return math.nan if None in usage else float(sum(own["completion_tokens"] for own in usage))
-
-
-def _advantage(trace: Mapping[str, Any]) -> float:
-    """The mean of the token advantages that are not 0, as prime-rl reports it; NaN where none is assigned."""
-    values = [value for node in trace.get("nodes") or () for value in node.get("advantages") or ()]
-    some = [value for value in values if value != 0.0]
-    return math.nan if not values else sum(some) / len(some) if some else 0.0
 
 
 def _texts(trace: Mapping[str, Any]) -> tuple[str, str]:

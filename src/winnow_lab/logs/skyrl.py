@@ -14,12 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from winnow.metrics import distinct
 from winnow.state.foreign_log import json_lines, metric
 from winnow_lab.logs.tensorboard import MetricsLog, Scalars
 
-_EVALUATED = re.compile(r"eval/(.+)/avg_score")
-_ALL = "all"  # of all data sources together
 _DUMP = re.compile(r"global_step_(\d{1,15})_evals")
 
 
@@ -30,6 +27,7 @@ class SkyRlLog(MetricsLog):
     names = "events.out.tfevents.* of TENSORBOARD_DIR, dumped_evals/global_step_5_evals/aggregated_results.jsonl"
     count = "generate/batch_num_seq"
     length = "generate/avg_num_tokens"
+    evaluation = re.compile(r"eval/(.+)/avg_score")
     known = ("generate/", "reward/", "eval/", "policy/", "critic/", "loss/", "timing/", "trainer/", "vllm/", "ray/")
     metrics: ClassVar[Mapping[str, str]] = {
         "reward/avg_raw_reward": "reward/mean",
@@ -47,18 +45,11 @@ class SkyRlLog(MetricsLog):
     def is_at(cls, path: Path) -> bool:
         return super().is_at(path) or bool(_dumps(path))
 
-    def evaluated(self, tags: Mapping[str, float]) -> dict[str, float]:
-        found = {match[1]: value for tag, value in tags.items() if (match := _EVALUATED.fullmatch(tag))}
-        overall = found.pop(_ALL, None)
-        if overall is not None and len(found) < 2:
-            return {"eval/reward_mean": overall}
-        return {f"eval/{task}/reward_mean": found[name] for name, task in zip(found, distinct(found), strict=True)}
-
     def scalars(self) -> Scalars:
         merged = {step: dict(tags) for step, tags in super().scalars().items()}
         for step, path in _dumps(self.path).items():
             for number, row in json_lines(path):
-                known = {tag: row[tag] for tag in row if _EVALUATED.fullmatch(tag)}
+                known = {tag: row[tag] for tag in row if self.evaluation.fullmatch(tag)}
                 own = {tag: metric(path, f"line {number}", tag, value) for tag, value in known.items()}
                 merged[step] = {**own, **merged.get(step, {})}
         return dict(sorted(merged.items()))

@@ -8,18 +8,20 @@ fields are read here, so that the package tensorboard is not needed. Checksums a
 from __future__ import annotations
 
 import functools
+import re
 import struct
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 from winnow.errors import DataError
+from winnow.metrics import distinct
 from winnow.state.disk import check_kind, errors_as
 from winnow.state.foreign_log import ForeignGroup, ForeignLog, listed, malformed, spent, written
 
 EVENTS = "events.out.tfevents.*"
+TOGETHER = "all"  # in place of a data source: all of them
 RECOGNIZED_BY = 2**16  # bytes of a file in which its first tags are
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # kinds of fields
 Field = tuple[int, int | bytes]
@@ -32,6 +34,7 @@ class MetricsLog(ForeignLog):
     count: ClassVar[str]  # the tag of the number of rollouts
     length: ClassVar[str]  # of their mean number of tokens
     metrics: ClassVar[Mapping[str, str]]  # tag -> winnow's name
+    evaluation: ClassVar[re.Pattern[str]]  # the tag of an evaluation's mean reward, with the name of the data source
     known: ClassVar[tuple[str, ...]]  # prefixes of the trainer's other tags, which are not named when they are not read
 
     @classmethod
@@ -66,13 +69,18 @@ class MetricsLog(ForeignLog):
                     own["rollout/length_mean"] = tags[self.length]
                     own |= spent(rollouts * tags[self.length], rollouts * tags[self.length])
                 measured.setdefault(step - 1, {}).update(own)
-            if evaluated := self.evaluated(tags):
+            if evaluated := self._evaluated(tags):
                 measured.setdefault(step, {}).update(evaluated)
         return measured
 
-    @abstractmethod
-    def evaluated(self, tags: Mapping[str, float]) -> dict[str, float]:
-        """winnow's metrics of an evaluation at a step of the trainer."""
+    def _evaluated(self, tags: Mapping[str, float]) -> dict[str, float]:
+        """The mean rewards of an evaluation by data source; without the name of a source that is the only one."""
+        found = {match[1]: value for tag, value in tags.items() if (match := self.evaluation.fullmatch(tag))}
+        overall = found.pop(TOGETHER, None)
+        if len(found) < 2:
+            mean = next(iter(found.values()), None) if overall is None else overall
+            return {} if mean is None else {"eval/reward_mean": mean}
+        return {f"eval/{task}/reward_mean": found[name] for name, task in zip(found, distinct(found), strict=True)}
 
     def notes(self) -> list[str]:
         read = {self.count, self.length, *self.metrics}

@@ -10,8 +10,8 @@ import functools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,11 +96,7 @@ def read_table(path: Path, step: int, rewards: Sequence[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wrong = (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException)
-    with (
-        errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"),
-        errors_as(DataError, f"{path} is no table", "restore or remove it", code="data.malformed", of=wrong),
-    ):
+    with _refused(path):
         path.open("rb").close()  # its OSError has a shorter reason than pyarrow's
         table = pq.read_table(path)
     for name in (*OWN, *rewards):
@@ -133,15 +129,23 @@ def column_names(path: Path) -> list[str]:
 
 def count_rows(path: Path) -> int:
     """The number of rows of a table, from its footer. Raises DataError if it is damaged."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wrong = (ValueError, pa.ArrowException)
+    with _refused(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """An error inside, of reading a table, becomes a DataError."""
+    import pyarrow as pa
+
+    wrong = (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException)
     with (
         errors_as(DataError, f"cannot read {path}", "make it readable", code="data.unreadable"),
         errors_as(DataError, f"{path} is no table", "restore or remove it", code="data.malformed", of=wrong),
     ):
-        return int(pq.read_metadata(path).num_rows)
+        yield
 
 
 def column(table: pa.Table, name: str) -> FloatArray:

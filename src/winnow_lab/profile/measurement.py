@@ -46,6 +46,7 @@ from winnow_lab.profile.work import (
 Measure = Callable[[Job, Callable[[], None]], PointResult]
 PRELOADED = "winnow_lab.profile.work"
 LAST = 400  # characters of a process's last output
+ALL = "all"  # the selector that keeps everything
 
 
 def measure_in_subprocess(job: Job, measure: Measure, *, on_cpu: bool) -> PointResult:
@@ -144,9 +145,6 @@ def _last_output(log: IO[bytes]) -> str:
 
 def _short(text: str) -> str:
     return " ".join(text.split())[:LAST]
-
-
-ALL = "all"  # the selector that keeps everything
 
 
 @dataclass

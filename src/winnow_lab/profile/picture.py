@@ -38,6 +38,9 @@ LONGEST = 110  # characters of a title's line
 TICKS = 8  # on an axis of rollouts, at most
 NO_VALUE = ("does not fit", "takes too long", "failed")
 ROW = 0.08  # of a panel's height, for a row of crosses
+MIB, GIB = 2**20, 2**30
+STYLES: dict[Way, int] = {"sampling": 0, "whole": 1, "accumulated": 2, "selected": 3}  # the same style in every panel
+UPDATES: dict[Way, str] = {"whole": "all at once", "accumulated": "all, accumulated", "selected": "selected"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,6 @@ def _marks(values: Iterable[float]) -> tuple[float, ...]:
     listed = list(values)
     span = max(listed) / min(listed) if listed else 1.0
     return (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0) if span < 4 else (1.0, 2.0, 5.0) if span < 200 else (1.0,)
-
-
-MIB, GIB = 2**20, 2**30
-STYLES: dict[Way, int] = {"sampling": 0, "whole": 1, "accumulated": 2, "selected": 3}  # the same style in every panel
-UPDATES: dict[Way, str] = {"whole": "all at once", "accumulated": "all, accumulated", "selected": "selected"}
 
 
 def draw_profile(profile: Profile, *outputs: Path) -> None:

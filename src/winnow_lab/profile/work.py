@@ -46,6 +46,7 @@ OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runt
     "bad_alloc",
 )
 NO_STACK = "can't start new thread"  # under a limit, because its stack does not fit
+NO_BOUND = 2**50  # bytes of keys and values, more than any machine has
 
 
 def check_limit(device: torch.device, limit: int | None) -> None:
@@ -122,9 +123,6 @@ def prefer_for_oom_kill() -> None:
     """On Linux: if the machine runs out of memory, the kernel kills this process first."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-NO_BOUND = 2**50  # bytes of keys and values, more than any machine has
 
 
 @contextmanager

@@ -230,7 +230,7 @@ def _allocated(
     step: SampledStep, allocator: Bound[AllocatorTraits], visits: dict[str, tuple[int, int]], moved: Moved
 ) -> list[int]:
     """[G] counts of the step's budget; `visits` is prompt id -> (correct, judged) of earlier steps, and is updated."""
-    own = {one.group.prompt.id: _results(one) for one in step.groups}
+    own = {one.group.prompt.id: (int(one.group.correct.sum()), int(one.group.valid.sum())) for one in step.groups}
     ids = tuple(one.group.prompt.id for one in step.groups)
     none: dict[str, tuple[int, int]] = {}
     stats = plain_stats(ids, {"probe": own, "history": visits, "none": none}[allocator.traits.source])
@@ -244,10 +244,6 @@ def _allocated(
     moved.left_out += int((counts == 0).sum())
     moved.counts += counts.tolist()
     return [int(count) for count in counts]
-
-
-def _results(one: SampledGroup) -> tuple[int, int]:
-    return int(one.group.correct.sum()), int(one.group.valid.sum())
 
 
 def _name(use: Use) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError
-from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, ComparedFolders, Comparison
+from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
 from winnow.metrics import meaning
 from winnow.run_view.configuration import Change, changes_in, evaluations, heading, program
 from winnow.run_view.panels import RunPanel, panels
@@ -28,6 +28,7 @@ from winnow.state.logbook import log_notes, read_metrics
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
+from winnow_lab.report.evaluations import ComparedFolders
 from winnow_lab.report.groups import included
 from winnow_lab.report.headline import headline, ledger, total
 from winnow_lab.report.html import encoded, plain, with_list

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from winnow.errors import ConfigError, DataError
-from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import AGAINST
 from winnow.state.disk import check_kind, check_parent, refused, write_output
 from winnow.state.folder import SWEEP
@@ -21,6 +20,7 @@ from winnow.state.log import METRICS
 from winnow.state.logbook import is_logged, refuse_new
 from winnow.view.text import one_line
 from winnow_lab.report.data import ReportedRun, evaluation_data, report_data
+from winnow_lab.report.evaluations import compare_folders, comparisons_below
 from winnow_lab.report.html import MARK, assemble
 from winnow_lab.sweep_folder import read_sweep
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
 from winnow.evaluation.folder import differing_keys
-from winnow.state.disk import check_kind, check_new, opened, refused, sync, write_all, write_json
+from winnow.state.disk import check_kind, check_new, errors_as, opened, refused, sync, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 from winnow.state.resume import digest, digests
@@ -120,15 +120,9 @@ def settings_of_scores(file: Path, config: Config, base: Path) -> dict[str, Any]
     """The inputs, the reward and its [verify] settings as JSON, without `workers`. Raises DataError for a file that
     cannot be read.
     """
-    try:
+    with errors_as(DataError, f"cannot read {file}", "name a .jsonl file or a run folder", code="data.unreadable"):
         check_kind(file, "a folder" if file.is_dir() else "a file", follow=True)
         files = {path.name: digest(path) for path in files_of(file)}
-    except OSError as error:
-        raise DataError(
-            f"cannot read {file}: {error.strerror}",
-            remedy="name a .jsonl file or a run folder",
-            code="data.unreadable",
-        ) from error
     dumped = dump(config)
     verify = {key: value for key, value in dumped["verify"].items() if key != "workers"}
     inputs = digests(config, base, below="reward")

@@ -31,6 +31,8 @@ from winnow_lab.sweep_folder import COMPARISON, LEDGER
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it
+Keys = dict[str, Any]  # dotted key -> value
+LONGEST = 100  # maximum characters of a label, which is a folder's name
 
 
 class SweepFile(Section):
@@ -154,10 +156,6 @@ def _unknown_key_remedy(key: str) -> str:
     if key.split(".")[0] in Config.model_fields and key not in OWN_KEYS:
         return "move it below [set], [grid] or [variants.LABEL], as it is a key of the runs"
     return near_miss(key, SweepFile.model_fields)
-
-
-Keys = dict[str, Any]  # dotted key -> value
-LONGEST = 100  # maximum characters of a label, which is a folder's name
 
 
 def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:

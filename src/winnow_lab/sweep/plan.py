@@ -22,7 +22,7 @@ from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, RunFolderError
 from winnow.options import hide_dotted_secrets
 from winnow.recipes import find_config
-from winnow.state.disk import replace_file
+from winnow.state.disk import errors_as, replace_file
 from winnow.state.folder import LOCK, SWEEP, has_finished_step
 from winnow.state.resume import Digests, compare, digests
 from winnow.state.saved_runs import read_manifest
@@ -38,6 +38,8 @@ from winnow_lab.sweep_folder import (
     read_sweep,
     run_path,
 )
+
+Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,9 @@ def record(plan: SweepPlan, folder: SweepFolder) -> None:
         path = folder.path / label / SETTINGS
         if path.is_file() and any(run.label == label for run in runs):
             continue
-        try:
+        with errors_as(RunFolderError, f"cannot write {path}", "make room", code="run_folder.unwritable"):
             path.parent.mkdir(exist_ok=True)
             replace_file(path, settings.text.encode())
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {path}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
-            ) from error
 
 
 def _resolve(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
@@ -228,9 +226,6 @@ def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
-
-
 def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
     """Copy every run of the plan that has not started and that another sweep has finished. Returns their names.
 
@@ -240,7 +235,8 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
     or a copy that cannot be written.
     """
     copied = []
-    finished = _finished_runs(list(_folders(plan.file.reuse)))
+    patterns = (os.path.expanduser(pattern) for pattern in plan.file.reuse)
+    finished = _finished_runs([Path(folder) for pattern in patterns for folder in sorted(glob.glob(pattern))])
     for label, settings in plan.settings.items():
         for seed in plan.file.seeds:
             target = run_path(folder.path, label, seed)
@@ -248,7 +244,7 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
             if match is None or has_finished_step(target):
                 continue
             run, inputs = match
-            if _as_dicts(inputs) != _as_dicts(settings.inputs):
+            if inputs != settings.inputs:
                 continue
             _copy(run.path, target)
             folder.note(LedgerLine(label, seed, "began", run.alone))
@@ -257,43 +253,23 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
     return copied
 
 
-def _folders(patterns: Sequence[str]) -> Iterator[Path]:
-    for pattern in patterns:
-        yield from map(Path, sorted(glob.glob(os.path.expanduser(pattern))))
-
-
 def _finished_runs(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:
     """(text of the configuration, seed) -> run; the first sweep that contains it is used."""
     finished: dict[tuple[str, int], tuple[SweepRun, Inputs]] = {}
-    for sweep in sweeps:
-        if (sweep / SWEEP).is_file():
-            for run, inputs in _runs(sweep):
-                finished.setdefault((run.settings.read_text(encoding="utf-8"), run.seed), (run, inputs))
+    for sweep in (folder for folder in sweeps if (folder / SWEEP).is_file()):
+        inputs = read_contents(sweep).inputs
+        for run in read_sweep(sweep):
+            if run.finished and run.settings.is_file():
+                key = run.settings.read_text(encoding="utf-8"), run.seed
+                finished.setdefault(key, (run, inputs.get(run.label, {})))
     return finished
-
-
-def _runs(sweep: Path) -> Iterator[tuple[SweepRun, Inputs]]:
-    inputs = read_contents(sweep).inputs
-    for run in read_sweep(sweep):
-        if run.finished and (run.path.parent / SETTINGS).is_file():
-            yield run, inputs.get(run.label, {})
-
-
-def _as_dicts(inputs: Inputs) -> dict[str, dict[str, str]]:
-    return {key: dict(files) for key, files in inputs.items()}
 
 
 def _copy(source: Path, target: Path) -> None:
     """Copy the folder under a temporary name, and rename it when it is complete."""
     draft = target.with_name(f".{target.name}.copy")
-    try:
+    problem, remedy = f"cannot copy {source} to {target}", "make room, or remove the key reuse"
+    with errors_as(RunFolderError, problem, remedy, key="reuse", code="run_folder.unwritable"):
         shutil.rmtree(draft, ignore_errors=True)  # of a copy that was interrupted
         shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
         draft.rename(target)
-    except (OSError, shutil.Error) as error:
-        raise RunFolderError(
-            f"cannot copy {source} to {target}: {error}",
-            remedy="make room, or remove the key reuse",
-            key="reuse",
-            code="run_folder.unwritable",
-        ) from error

@@ -24,7 +24,7 @@ import typer
 from winnow.commands.command_line import FAILED, print_text
 from winnow.errors import RunFolderError
 from winnow.installed import is_installed
-from winnow.state.disk import write_json
+from winnow.state.disk import errors_as, write_json
 from winnow.state.folder import SWEEP, has_finished_step
 from winnow.state.logbook import read_metrics
 from winnow.state.resume import digest
@@ -32,6 +32,7 @@ from winnow_lab.sweep import tied_child
 from winnow_lab.sweep_folder import COMPARISON, LEDGER, SweepRun
 
 Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python
+MADE_FROM = "made_from.json"  # written last: a comparison without it was interrupted
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,6 @@ class Child:
         return ended
 
 
-MADE_FROM = "made_from.json"  # written last: a comparison without it was interrupted
-
-
 def comparison_due(folder: Path) -> Path | None:
     """Return a new folder for the comparison of a sweep; None if an up-to-date comparison exists.
 
@@ -159,14 +157,9 @@ def compare(folder: Path, output: Path | None) -> None:
 
 def mark_comparison(comparison: Path, folder: Path) -> None:
     """Mark a comparison as complete, with the digests of its input. Raises RunFolderError."""
-    try:
-        write_json(comparison / MADE_FROM, _input_digests(folder))
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {comparison / MADE_FROM}: {error.strerror}",
-            remedy="make room",
-            code="run_folder.unwritable",
-        ) from error
+    path = comparison / MADE_FROM
+    with errors_as(RunFolderError, f"cannot write {path}", "make room", code="run_folder.unwritable"):
+        write_json(path, _input_digests(folder))
 
 
 def any_evaluated(runs: Iterable[SweepRun]) -> bool:

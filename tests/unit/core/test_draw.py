@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
 from winnow.budget.sampling import Drawn
 from winnow.config_file import validate
@@ -17,7 +18,7 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.history import History
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 from winnow.training.resolve import resolve_members
 
 STATE = {"place": 3}

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from winnow.config_file import validate
 from winnow.core.plan import starts_window, window
 from winnow.records import PromptStats
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 from winnow.training.resolve import resolve_members
 
 # A random policy's texts pass or fail by their first character, or by the prompt they answer.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import winnow
+from logged_groups import read_rollouts
 from refusals import refused
 from winnow.config_file import validate
 from winnow.core.progress import Ahead
@@ -19,7 +20,7 @@ from winnow.engines.freshness import sampling_version
 from winnow.errors import ConfigError, EngineError, RunFolderError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.state.history import History
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics
 from winnow.state.pending import PendingGroups
 from winnow.training.resolve import resolve_members
 

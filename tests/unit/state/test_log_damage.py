@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from logged_groups import read_rollouts
 from refusals import refused
 from synthetic_run import write_run
 from winnow.commands import app
 from winnow.errors import DataError
-from winnow.state.logbook import read_metrics, read_rollouts, read_rows
+from winnow.state.logbook import read_metrics, read_rows
 from winnow.state.rollout_columns import SCHEMA
 
 VALUES = (
@@ -138,18 +139,6 @@ def test_a_file_of_other_columns_is_refused_with_the_column(run, name, value, ki
         assert result.exit_code == 2
         assert FILE in result.stderr
         assert f"'{name}'" in result.stderr
-
-
-def test_a_file_from_before_value_models_is_read_as_one_without(run):
-    whole = [repr(row) for row in read_rows(run)]
-    shown = winnow("show", run, "--step", 1, "--full").stdout
-    rewrite(run, values=None, returns=None)
-    assert [repr(row) for row in read_rows(run)] == whole
-    assert [list(row) for row in read_rows(run, step=1, columns=["returns", "reward"])] == [
-        ["step", "reward", "returns"]
-    ] * 7
-    assert all(entry.group.values is entry.group.returns is None for entry in read_rollouts(run))
-    assert winnow("show", run, "--step", 1, "--full").stdout == shown
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from logged_groups import outcome_of, read_rollouts
 from refusals import refused
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout, TrainingSequence
-from winnow.state.log import outcome_of, prompt_of, rollout_of
-from winnow.state.logbook import Logbook, read_metrics, read_rollouts, read_rows, totals
+from winnow.state.log import prompt_of, rollout_of
+from winnow.state.logbook import Logbook, read_metrics, read_rows, totals
 from winnow.state.rollout_files import files_by_step
 
 RIGHT = Outcome(

@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from logged_groups import read_rollouts
 from refusals import refused
 from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state import rollout_columns, rollout_files
-from winnow.state.logbook import Logbook, read_rollouts, read_rows
+from winnow.state.logbook import Logbook, read_rows
 from winnow.state.rollout_columns import SCHEMA
 from winnow.state.rollout_files import StepFile, files_by_step, path_of
 

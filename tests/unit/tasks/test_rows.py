@@ -138,12 +138,3 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(whole[: len(whole) // 2])
     with refused(DataError, "Parquet", tmp_path / "rows.parquet", key="task.train", code="data.unreadable"):
         list(read_rows(tmp_path / "rows.parquet", key="task.train"))
-
-
-def test_parquet_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with refused(DataError, "pip install pyarrow", key="task.path", code="data.not_installed"):
-        list(read_rows(tmp_path / "rows.parquet"))

@@ -29,7 +29,7 @@ import torch
 from winnow import ranks as this_process
 from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
 from winnow.commands.train.here import TrainingRequest, train_here
-from winnow.commands.train.rank_end import Cause, RankEnd, first_cause
+from winnow.commands.train.rank_end import RankEnd, first_cause
 from winnow.config import Config
 from winnow.control_groups import usable_cores
 from winnow.core.stop_signals import SIGNALS
@@ -113,7 +113,9 @@ def launch(request: TrainingRequest, ranks: int, *, allowed: frozenset[int] | No
             timeout_seconds=config.ranks.timeout_seconds,
             signals=signals.forwarded,
         )
-    _print_cause(cause)
+    for text in (cause.trace, cause.text):
+        if text:
+            print(sanitize(text.rstrip()), file=sys.stderr, flush=True)
     return cause.code
 
 
@@ -123,7 +125,10 @@ def run_rank(request: TrainingRequest) -> int:
     if sys.platform.startswith("linux"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, even if its name resolves elsewhere
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    _end_with_parent()
+    # Make this rank save and exit when its parent has exited. On Linux, torch already set this up in the kernel.
+    parent = multiprocessing.parent_process()
+    if parent is not None and not sys.platform.startswith("linux"):
+        threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()
     escape_unprintable()
     escape_logs()
     try:
@@ -230,19 +235,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _end_with_parent() -> None:
-    """Make this rank save and exit when its parent has exited. On Linux, torch already set this up in the kernel."""
-    parent = multiprocessing.parent_process()
-    if parent is not None and not sys.platform.startswith("linux"):
-        threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()
-
-
 def _interrupt_after(parent: Any) -> None:
     parent.join()
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _print_cause(cause: Cause) -> None:
-    for text in (cause.trace, cause.text):
-        if text:
-            print(sanitize(text.rstrip()), file=sys.stderr, flush=True)

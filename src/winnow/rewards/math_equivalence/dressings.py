@@ -81,7 +81,7 @@ def _sides(text: str) -> list[str]:
 
 
 def _is_left(side: str, right: str, same: Same) -> bool:
-    if _is_plain(side) or re.fullmatch(ANGLE, side):
+    if NAME.fullmatch(side) or re.fullmatch(ANGLE, side):  # the comparison itself omits a name
         return True
     return _is_formula(side) or same(side, right)
 
@@ -89,11 +89,6 @@ def _is_left(side: str, right: str, same: Same) -> bool:
 def _is_formula(side: str) -> bool:
     """An expression in two letters, such as `mc^2`, which is no equation for one of them."""
     return len(_letters(side)) > 1
-
-
-def _is_plain(side: str) -> bool:
-    """A name, which the comparison itself omits."""
-    return NAME.fullmatch(side) is not None
 
 
 def _letters(text: str) -> set[str]:

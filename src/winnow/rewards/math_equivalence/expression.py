@@ -175,14 +175,11 @@ class _Reader:
             elif self.here in ("/", r"\div"):
                 self.take()
                 node = Node("/", (node, self.signed(depth)))
-            elif self._starts_factor():
+            elif self.here in ("(", "{") or self.here[:1].isalpha() or self.here[:1] == "\\":
+                # A factor without a sign. It is never a number, because x2 and \sqrt{2}1 are ambiguous.
                 node = Node("*", (node, self.power(depth)))
             else:
                 return node
-
-    def _starts_factor(self) -> bool:
-        """Whether a factor follows without a sign: never a number, because x2 and \\sqrt{2}1 are ambiguous."""
-        return self.here in ("(", "{") or (self.here[:1].isalpha() or self.here[:1] == "\\")
 
     def signed(self, depth: int) -> Node:
         negative = False
@@ -313,7 +310,10 @@ def _evaluate(node: Node, point: int) -> Value:
     if not node.operands:
         return _PI if node.operation == "pi" else _letter(node.operation, point)
     values = [_evaluate(operand, point) for operand in node.operands]
-    return _bounded(_apply(node.operation, values[0], values[1]))
+    x = _apply(node.operation, values[0], values[1])
+    if isinstance(x, Fraction) and (abs(x.numerator) | x.denominator).bit_length() > MAX_BITS:
+        raise Unreadable("a number too large to compare")
+    return x
 
 
 def _letter(name: str, point: int) -> Fraction:
@@ -377,12 +377,6 @@ def _root(x: Value, degree: Value) -> Value:
 
 def _decimal(x: Value) -> Decimal:
     return x if isinstance(x, Decimal) else Decimal(x.numerator) / Decimal(x.denominator)
-
-
-def _bounded(x: Value) -> Value:
-    if isinstance(x, Fraction) and (abs(x.numerator) | x.denominator).bit_length() > MAX_BITS:
-        raise Unreadable("a number too large to compare")
-    return x
 
 
 def _close(x: Value, y: Value) -> bool:

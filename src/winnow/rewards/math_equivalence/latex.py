@@ -51,6 +51,32 @@ _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 _NARROW, _BRACED = "\0", "\1"
 # It stays in a tidy text, before a short name of a unit that \text or \mathrm sets: 12 \text{ m} is no product.
 UPRIGHT = "\2"
+_TEXT = re.compile(
+    r"(?P<micro>\\mu\s*)?\\(?:(?P<upright>text|mbox|textrm|mathrm|operatorname|rm)|textbf|textit|mathbf|mathit)"
+    r"\s*\{(?P<inside>(?:[^{}]|\^\s*\{[^{}]*\})*)\}"
+)
+_AFTER_VALUE = re.compile(r"[0-9A-Za-z)}\].*/](?:\\[,;:!\s]|[\s~])*(?:\\frac\s*)?\{?\s*$")
+_NUMBER = re.compile(r"\s*[-+]?[\d.,/]*\d\s*")
+_SHORT = re.compile(r"(?<![A-Za-zµμ\\])(?!(?:sq|cu)(?![A-Za-z]))[A-Za-zµμ]{1,2}Ω?(?![A-Za-zΩ])|Ω")
+_NO_UNIT = re.compile(r"^\s*[(\[]|(?<!\\)[,;:=]|(?<!sq)(?<!cu)\.|\\(?!cdot|[,;:!\s])")
+_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0\1]\d{3})+(?!\d|,\d)")
+_TYPESET_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:[\0\1]\d{3})+(?!\d)")
+_BRACKET = re.compile(r"(?P<open>[(\[]|\\\{)|(?P<close>[)\]]|\\\})")
+_PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?"
+_KEPT_BLANK = (
+    r"\\[a-zA-Z]+ (?=[a-zA-Z])"  # it ends the name of a macro
+    r"|(?<=[\d.]) (?=\.?\d)|(?<=['\"]) (?=\d)"  # 7 8
+    r"|(?<=\d) (?=[eE] ?[-+]? ?\d)|(?<=\d[eE]) (?=[-+]? ?\d)|(?<=\d[eE][-+]) (?=\d)"  # 1e - 5 is not 1e-5
+)
+_BLANK = re.compile(rf"({_KEPT_BLANK})| ")
+_APART = re.compile(
+    r"(?<![\d._])[\d.]*\d\.? (?=\.?\d)"  # 7 8, but not \log_2 8
+    r"|\d\.?['\"]+ ?(?=\.?\d)"  # 5'3
+    rf"|(?:^|[(\[,=&]|\\\{{|\\\\) ?[-+]?{_PLAIN}(?: [-+]{_PLAIN})+ ?(?:$|[)\],=&]|\\\}}|\\\\)"  # -5 -3, not 6 -5i
+    r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
+)
+
+_FUNCTION_POWER = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|ln|log)\s?\^\s?\d (?=\d)")  # \sin^2 15
 
 
 def _mixed_number(match: re.Match[str]) -> str:
@@ -103,32 +129,6 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"(?<![\w.,^])(?<!\d )[1-9]\d{0,2}(?: \d{3})+(?! ?\d)", lambda number: number[0].replace(" ", "")),
     )
 )
-_TEXT = re.compile(
-    r"(?P<micro>\\mu\s*)?\\(?:(?P<upright>text|mbox|textrm|mathrm|operatorname|rm)|textbf|textit|mathbf|mathit)"
-    r"\s*\{(?P<inside>(?:[^{}]|\^\s*\{[^{}]*\})*)\}"
-)
-_AFTER_VALUE = re.compile(r"[0-9A-Za-z)}\].*/](?:\\[,;:!\s]|[\s~])*(?:\\frac\s*)?\{?\s*$")
-_NUMBER = re.compile(r"\s*[-+]?[\d.,/]*\d\s*")
-_SHORT = re.compile(r"(?<![A-Za-zµμ\\])(?!(?:sq|cu)(?![A-Za-z]))[A-Za-zµμ]{1,2}Ω?(?![A-Za-zΩ])|Ω")
-_NO_UNIT = re.compile(r"^\s*[(\[]|(?<!\\)[,;:=]|(?<!sq)(?<!cu)\.|\\(?!cdot|[,;:!\s])")
-_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0\1]\d{3})+(?!\d|,\d)")
-_TYPESET_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:[\0\1]\d{3})+(?!\d)")
-_BRACKET = re.compile(r"(?P<open>[(\[]|\\\{)|(?P<close>[)\]]|\\\})")
-_PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?"
-_KEPT_BLANK = (
-    r"\\[a-zA-Z]+ (?=[a-zA-Z])"  # it ends the name of a macro
-    r"|(?<=[\d.]) (?=\.?\d)|(?<=['\"]) (?=\d)"  # 7 8
-    r"|(?<=\d) (?=[eE] ?[-+]? ?\d)|(?<=\d[eE]) (?=[-+]? ?\d)|(?<=\d[eE][-+]) (?=\d)"  # 1e - 5 is not 1e-5
-)
-_BLANK = re.compile(rf"({_KEPT_BLANK})| ")
-_APART = re.compile(
-    r"(?<![\d._])[\d.]*\d\.? (?=\.?\d)"  # 7 8, but not \log_2 8
-    r"|\d\.?['\"]+ ?(?=\.?\d)"  # 5'3
-    rf"|(?:^|[(\[,=&]|\\\{{|\\\\) ?[-+]?{_PLAIN}(?: [-+]{_PLAIN})+ ?(?:$|[)\],=&]|\\\}}|\\\\)"  # -5 -3, not 6 -5i
-    r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
-)
-
-_FUNCTION_POWER = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|ln|log)\s?\^\s?\d (?=\d)")  # \sin^2 15
 
 
 def readable(text: str) -> bool:

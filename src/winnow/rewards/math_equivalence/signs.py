@@ -85,7 +85,7 @@ def names(text: str) -> frozenset[str]:
     in_brackets = any(bracket in text for bracket in "([") or "\\{" in text
     if not all(bare) or not signs[-1] or (in_brackets and not all(signs)):
         return frozenset()
-    found = {_name(sign) for sign in signs if sign}
+    found = {"percent" if "%" in s else "degree" + s.replace("circ", "").strip("^\\ ") for s in signs if s}
     return frozenset(found) if len(found) == 1 else frozenset()
 
 
@@ -146,10 +146,6 @@ def named(answer: str, gold: str) -> tuple[str, str] | None:
     except IndexError:
         return None
     return texts[0].strip(), texts[1].strip()
-
-
-def _name(sign: str) -> str:
-    return "percent" if "%" in sign else "degree" + sign.replace("circ", "").strip("^\\ ")
 
 
 def _operand(head: str) -> int | None:

@@ -51,6 +51,7 @@ for name, attempt in attempts.items():
     else: print(name)
 """
 )
+_ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", True, False))
 
 
 class SandboxError(VerifierError):
@@ -149,16 +150,14 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
         yield "seccomp", "the system call filter exists for Linux on x86_64 and aarch64 only"
         return
     try:
-        python = _python(root)
+        own = interpreter.own()
+        python = interpreter.copied() if root and not interpreter.reachable_by_others(own) else own
     except OSError as error:
         yield "python", f"each program runs as a separate user, and such a user cannot start this Python: {error}"
         return
     for name, wrapped, locked in _ORDER:
         if preference in ("auto", name):
             yield name, _layers(python, root, wrapped=wrapped, locked=locked)
-
-
-_ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", True, False))
 
 
 def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> Layers | str:
@@ -174,8 +173,3 @@ def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> 
         seccomp=True,
         own_user=root,
     )
-
-
-def _python(root: bool) -> Interpreter:
-    own = interpreter.own()
-    return interpreter.copied() if root and not interpreter.reachable_by_others(own) else own

@@ -101,7 +101,8 @@ def _copy(source: Interpreter, home: Path) -> None:
         shutil.copytree(os.path.realpath(os.path.dirname(os.__file__)), library, ignore=_ignored)
         for shared in (prefix / "lib").glob("libpython*.so*"):
             shutil.copy(shared, draft / "lib", follow_symlinks=False)
-        _open_to_all(draft)
+        for path in (path for path in draft.rglob("*") if not path.is_symlink()):  # open to all users
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
         if not home.exists():  # another process may have been faster
             draft.rename(home)
     finally:
@@ -110,8 +111,3 @@ def _copy(source: Interpreter, home: Path) -> None:
 
 def _ignored(folder: str, names: list[str]) -> Collection[str]:
     return shutil.ignore_patterns(*_LEFT_OUT)(folder, names)
-
-
-def _open_to_all(folder: Path) -> None:
-    for path in (path for path in folder.rglob("*") if not path.is_symlink()):
-        path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

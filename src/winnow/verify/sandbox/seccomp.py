@@ -17,13 +17,6 @@ from types import MappingProxyType
 _ALLOW, _EPERM, _ENOSYS, _PRETEND, _KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # BPF: load word, jump if equal, jump if and, return
 _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
-
-
-def _argument(index: int) -> int:
-    """Offset of an argument's low word (little-endian); every argument that is examined is an int in the kernel."""
-    return 16 + 8 * index
-
-
 _CLONE_THREAD = 0x00010000
 _CLONE_REFUSED = 0x7E020000 | 0x00800000 | 0x6000  # namespaces, UNTRACED, PTRACE and VFORK
 _READING_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIO(N)CLEX
@@ -53,6 +46,12 @@ _CALLS = """
     clone 56 220, clone3 435 435, futex 202 98, set_tid_address 218 96, set_robust_list 273 99,
     get_robust_list 274 100, rseq 334 293, membarrier 324 283, arch_prctl 158 -, exit 60 93, exit_group 231 94
 """
+_Line = tuple[int, int, int, int]  # code, lines to skip if true, if false, constant
+
+
+def _argument(index: int) -> int:
+    """Offset of an argument's low word (little-endian); every argument that is examined is an int in the kernel."""
+    return 16 + 8 * index
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,6 @@ def assemble(machine: Machine) -> bytes:
         code += [(_RETURN, 0, 0, _EPERM)] * (name in rules)
     code.append((_RETURN, 0, 0, _EPERM))
     return b"".join(struct.pack("=HBBI", *line) for line in code)
-
-
-_Line = tuple[int, int, int, int]  # code, lines to skip if true, if false, constant
 
 
 def _test(argument: int, jump: int, constants: Iterable[int], verdict: int) -> list[_Line]:

@@ -10,10 +10,10 @@ import report_pages as pages
 from refusals import refused
 from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.errors import DataError
-from winnow.evaluation.comparison import compare_folders, comparisons_below
 from winnow.evaluation.folder import rows_of
 from winnow_lab.report import data as module
 from winnow_lab.report.data import evaluation_data
+from winnow_lab.report.evaluations import compare_folders, comparisons_below
 
 CONFIG = {"seed": 3, "model": {"dtype": "auto"}}
 
