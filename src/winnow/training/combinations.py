@@ -13,6 +13,7 @@ from typing import Any
 from winnow import ranks
 from winnow.alarms.watch import check as check_alarms
 from winnow.core.members import Members
+from winnow.core.size_plan import bounds_of
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.models.device import planned_device
@@ -44,6 +45,7 @@ def check_combinations(members: Members) -> None:
         _check_engine,
         _check_correction,
         _check_ahead,
+        _check_sizes,
         _check_presumed,
         _check_probe,
         _check_assumed,
@@ -91,6 +93,22 @@ def _check_correction(members: Members) -> None:
             key="correction.old",
             code="config.no_effect",
         )
+
+
+def _check_sizes(members: Members) -> None:
+    """Refuse `plan.use = "auto"` for steps whose sizes no plan is made for."""
+    config = members.config
+    if config.plan.use == "fixed":
+        return
+    if config.rollout.ahead:
+        raise ConfigError(
+            "plan.use = 'auto' chooses the sizes of a step after the step before it, and with rollout.ahead = 1 its "
+            "rollouts are sampled by then",
+            remedy="set rollout.ahead = 0, or plan.use = 'fixed'",
+            key="rollout.ahead",
+            code="config.combination",
+        )
+    bounds_of(config, ranks=ranks.launched_count())
 
 
 def _check_ahead(members: Members) -> None:

@@ -9,17 +9,17 @@ from typer.testing import CliRunner
 
 from planned_run import CONFIG, RIGHT, SECONDS, SETS, N, group, rewards_of, write_planned_run
 from refusals import refused
-from winnow.algos.costs import CostCurve, StepCosts
+from winnow.algos.costs import COMPUTE, CostCurve, StepCosts
 from winnow.algos.planning import Noise, Rule
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
+from winnow.core.sizes import options_of, rule_of, setting_of
 from winnow.errors import ConfigError, DataError, WinnowError
-from winnow_lab.costs import as_json
+from winnow.state.cost_files import as_json
+from winnow.training.size_fits import Fits, PlanRequest
 from winnow_lab.plan.evidence import evidence_of
-from winnow_lab.plan.from_log import COMPUTE, LogPlan
-from winnow_lab.plan.memory import Fits, PlanRequest
-from winnow_lab.plan.setting import options_of, rule_of, setting_of
+from winnow_lab.plan.from_log import LogPlan
 from winnow_lab.plan.text import log_lines
 
 VERL = Path(__file__).parents[3] / "fixtures" / "verl_run"

@@ -9,17 +9,17 @@ from typer.testing import CliRunner
 
 from planned_run import CONFIG, SETS
 from refusals import refused
+from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
 from winnow.errors import ConfigError
+from winnow.state.cost_files import read_costs
+from winnow.training.first_plan import FirstPlan
 from winnow.training.resolve import resolve_file
-from winnow_lab.costs import read_costs
-from winnow_lab.plan.from_config import FirstPlan
-from winnow_lab.plan.memory import Fits, PlanRequest
-from winnow_lab.plan.prior import Prior
+from winnow.training.size_fits import Fits, PlanRequest
 
-COSTS = Path(__file__).parents[4] / "configs" / "costs" / "two_cpu_cores.json"
+COSTS = Path(__file__).parents[3] / "configs" / "costs" / "two_cpu_cores.json"
 
 
 @pytest.fixture(scope="module")
