@@ -121,7 +121,7 @@ class StepWindow:
     def _seconds(self, times: FloatArray) -> dict[str, float]:
         """Per step, of warm steps."""
         warm = self._warm(times)
-        names = (*PHASES, *(("other",) if self.has_phases else ()))
+        names = (*PHASES, *(("other",) if self.has_phases and self.has_seconds else ()))
         spent = {name: _mean(_seconds_of(self.rows, name), warm) for name in names}
         return {name: value for name, value in spent.items() if math.isfinite(value)}
 

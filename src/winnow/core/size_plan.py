@@ -118,7 +118,7 @@ class RunSizes:
         """Add a step that is done."""
         valid = [group.rewards[group.valid] for group in groups if group.valid.any()]
         lengths = np.concatenate([group.lengths for group in groups]) if groups else np.zeros(0, dtype=np.int64)
-        names = (*COLUMNS, *PRODUCTS, "policy/grad_norm", "reward/mean")
+        names = [name for name in (*COLUMNS, *PRODUCTS) if self.costs is None or not name.startswith("seconds/")]
         row = {name: float(metrics[name]) for name in names if math.isfinite(metrics.get(name, math.nan))}
         self._steps.append(
             {"step": step, "rewards": [of.tolist() for of in valid], "lengths": np.bincount(lengths).tolist(), **row}
@@ -128,7 +128,7 @@ class RunSizes:
         """Add the seconds of an evaluation, which samples more rollouts than a step."""
         tokens, seconds = metrics.get("budget/evaluation_tokens", 0.0), metrics.get("eval/seconds", 0.0)
         length = metrics.get("eval/length_mean", math.nan)
-        if tokens > 0 and seconds > 0 and length > 0:
+        if self.costs is None and tokens > 0 and seconds > 0 and length > 0:
             self._measured = [*self._measured, MeasuredWork(tokens / length, tokens, 0.0, seconds, 0.0, 0.0)][-KEPT:]
 
     def decide(self, step: int) -> Row:
@@ -164,13 +164,13 @@ class RunSizes:
     def _warm_work(self) -> list[MeasuredWork]:
         """Work and seconds of the window's steps, without the first one of the run, which warms up."""
         warm = [step for step in self._steps if step["step"] > 0]
-        return measured_work(columns_of(warm), self.config.update.epochs) if warm else []
+        return measured_work(columns_of(warm), self.config.update.epochs) if warm and self.costs is None else []
 
     def _spent(self) -> Row:
         """The seconds and the tokens of the window."""
         return {
             "steps": len(self._steps),
-            "seconds": _total(self._steps, WHOLE) - _total(self._steps, SAVING),
+            "seconds": None if self.costs else _total(self._steps, WHOLE) - _total(self._steps, SAVING),
             "tokens": _total(self._steps, "budget/tokens_generated"),
         }
 
@@ -190,7 +190,7 @@ class RunSizes:
             counts=counts,
             flat=flat,
             rows=columns_of(steps),
-            grad_norm=columns_of(steps, ["policy/grad_norm"])["policy/grad_norm"],
+            grad_norm=np.full(len(steps), np.nan),  # it matters to AdamW's bounds, for a fixed learning rate alone
             lasting=lasting_of(np.repeat(np.arange(longest), lengths)),
             epochs=self.config.update.epochs,
         )
@@ -374,7 +374,7 @@ def _described(statistics: StepStatistics, window: StepWindow, costs: StepCosts,
         "flat": float(window.flat.mean()),
         "tokens": work.tokens_generated,
         "tokens_trained": work.tokens_trained,
-        "seconds": sum(statistics.seconds.values()),
+        "seconds": sum(statistics.seconds.values()) or None,
         "signal_share": share,
         "costs": costs.source,
         **({} if not costs.open_ended else {"sampling": spent}),
