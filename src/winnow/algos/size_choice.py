@@ -74,7 +74,7 @@ def moves(current: Setting, bounds: SizeBounds, *, jump: bool) -> list[Setting]:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSizes:
     """A setting against the current one."""
 
     prediction: Prediction
@@ -94,7 +94,7 @@ def compare(
     *,
     at_once: float,
     factors: Sequence[float],
-) -> list[Compared]:
+) -> list[ComparedSizes]:
     """All settings, the one with the largest least gain first; of equal ones, the one that samples less. The current
     setting is one of them, with gains of 1.
     """
@@ -112,11 +112,11 @@ def compare(
         one = model.predict(setting, statistics, clock, at_once=at_once)
         rates = progresses(setting) / max(one.seconds.total, 1e-12)
         gains = np.where(own > 0, rates / np.maximum(own, 1e-300), 1.0)
-        found.append(Compared(one, tuple(gains.tolist())))
+        found.append(ComparedSizes(one, tuple(gains.tolist())))
     return sorted(found, key=lambda one: (-one.least, one.prediction.setting.sampled))
 
 
-def chosen(compared: Sequence[Compared], current: Setting) -> Setting:
+def chosen(compared: Sequence[ComparedSizes], current: Setting) -> Setting:
     """The first of `compare` if its least gain is at least LEAST_GAIN, else the current setting."""
     return compared[0].prediction.setting if compared[0].least >= LEAST_GAIN else current
 

@@ -24,7 +24,7 @@ from winnow.algos.reward_mixture import RewardAtoms
 from winnow.algos.size_choice import (
     MEASURED,
     SUPPOSED,
-    Compared,
+    ComparedSizes,
     SizeBounds,
     chosen,
     compare,
@@ -381,7 +381,7 @@ def _described(statistics: StepStatistics, window: StepWindow, costs: StepCosts,
     }
 
 
-def _listed(one: Compared) -> Row:
+def _listed(one: ComparedSizes) -> Row:
     prediction = one.prediction
     return {
         **asdict(prediction.setting),

@@ -21,7 +21,7 @@ from winnow.core.sizes import logged_setting, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
 from winnow.metrics import is_step
 from winnow.records import NO_VERDICT, FloatArray, IntArray
-from winnow.run_view.configuration import changes_in, evaluations
+from winnow.run_view.configuration import Evaluations, changes_in, evaluations
 from winnow.state.logbook import log_notes, read_metrics, read_rows
 from winnow.state.rollout_files import files_in
 from winnow.state.saved_runs import manifest_of
