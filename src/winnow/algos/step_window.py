@@ -145,7 +145,7 @@ def _seconds_of(rows: Mapping[str, FloatArray], name: str) -> FloatArray:
     if name != "other":
         return rows[f"seconds/{name}"]
     phases = np.nansum([rows[f"seconds/{phase}"] for phase in PHASES], axis=0)
-    return np.maximum(0.0, rows[WHOLE] - phases - np.nan_to_num(rows[SAVING]))
+    return np.asarray(np.maximum(0.0, rows[WHOLE] - phases - np.nan_to_num(rows[SAVING])), dtype=np.float64)
 
 
 def lasting_of(lengths: IntArray | Sequence[int]) -> FloatArray:

@@ -88,6 +88,11 @@ class FirstPlan:
         """The mean over worlds of a column of the table."""
         return float(getattr(self.table, of)[:, self.settings.index(setting)].mean())
 
+    @property
+    def accuracy(self) -> float:
+        """The mean pass rate over all prompts of all worlds, with those that are never or always solved."""
+        return float(self.table.reward.mean())
+
     def at_once(self, setting: Setting) -> float:
         fit = self.fits.fit(setting)
         return math.inf if fit is None else fit.at_once

@@ -45,7 +45,8 @@ def plan(
         typer.Option(help="The advantage of another trainer's run. Default: grpo."),
     ] = None,
     pass_rate: Annotated[
-        float, typer.Option(help="Of the prompts that are sometimes solved.", rich_help_panel=BEFORE)
+        float,
+        typer.Option(help="The median of the prompts that are sometimes solved.", rich_help_panel=BEFORE),
     ] = 0.3,
     length: Annotated[
         float | None,

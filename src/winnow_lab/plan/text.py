@@ -147,8 +147,9 @@ def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
     assert fit is not None
     yield _item(
         "supposed",
-        f"pass rates around {format_percent(prior.pass_rate)} (--pass-rate), some prompts never or always solved, "
-        f"rollouts of {prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
+        f"pass rates around {format_percent(prior.pass_rate)} (--pass-rate, the median of the prompts that are "
+        f"sometimes solved), some prompts never or always solved: an accuracy of {format_percent(plan.accuracy)}. Rollouts of "
+        f"{prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
     )
     yield _item(
         "costs",
@@ -313,9 +314,9 @@ def _short(value: float) -> str:
 
 def _percent(value: float) -> str:
     """ "12%"; a share that is not 0, or not all, is not rounded to it."""
-    if 0 < value < 0.005:
+    if 0 < value < 0.01:
         return "under 1%"
-    return "over 99%" if 0.995 <= value < 1 else f"{value:.0%}"
+    return "over 99%" if 0.99 < value < 1 else f"{value:.0%}"
 
 
 def _range(of: Range, show: Callable[[float], str] = lambda value: f"{value:.2f}") -> str:

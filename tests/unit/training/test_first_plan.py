@@ -43,6 +43,23 @@ def test_worlds_are_around_the_supposed_pass_rate_and_differ():
     ]
 
 
+def test_the_pass_rate_is_the_median_of_the_prompts_that_are_sometimes_solved():
+    """In the middle of the worlds: the log-odds of a world's middle have a standard deviation of 1 around it."""
+    odds = []
+    for world in Prior(0.2, 8.0).worlds(400, 0):
+        weights, rates = world.mixture.weights[:-2], world.mixture.atoms.means[:-2]
+        median = rates[np.searchsorted(weights.cumsum() / weights.sum(), 0.5)]
+        odds.append(np.log(median / (1 - median)))
+    assert np.mean(odds) == pytest.approx(np.log(0.2 / 0.8), abs=0.3)
+    assert np.std(odds) == pytest.approx(1.0, abs=0.15)
+
+
+def test_the_accuracy_is_the_mean_over_all_prompts(fits):
+    plan = first(fits, pass_rate=0.2)
+    worlds = list(Prior(0.2, 8.0).worlds(40, 0))
+    assert plan.accuracy == pytest.approx(np.mean([one.mixture.mean for one in worlds]))
+
+
 @pytest.mark.parametrize("rate", [0.0, 1.0, -1.0])
 def test_a_certain_pass_rate_is_refused(rate):
     with refused(ConfigError, code="config.value"):
