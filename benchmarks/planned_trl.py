@@ -23,7 +23,7 @@ from winnow.tasks.arithmetic import arithmetic
 from winnow_lab.plan.advice import Range
 from winnow_lab.plan.evidence import LogWindow, evidence_of
 from winnow_lab.plan.from_log import LogPlan
-from winnow_lab.plan.memory import PlanRequest
+from winnow.training.size_fits import PlanRequest
 
 
 def right(completions: list[Any], answer: list[str], **columns: Any) -> list[float]:

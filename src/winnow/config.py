@@ -27,7 +27,10 @@ Use = str | Callable[..., Any]
 
 FORM = "form"  # the key that selects one of a table's sections, where there are several
 SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
-SHORT_FOR = {**dict.fromkeys((*SHORTHANDS, "rollout.engine"), "use"), "model": "path"}  # key of a table: its main key
+SHORT_FOR = {
+    **dict.fromkeys((*SHORTHANDS, "rollout.engine", "plan"), "use"),
+    "model": "path",
+}  # key of a table: its main key
 
 
 class RefusedValue(ValueError):
@@ -271,6 +274,46 @@ class ProbeSection(Section):
     """The state that is reset at each window: the optimizer, the KL term's reference, or both."""
     decay: float = Field(0.9, gt=0, le=1)
     """Weight of a prompt's earlier visits at its next one; for members that read the results of training."""
+
+
+class PlanSection(Section):
+    """Whether a run chooses the sizes of its steps itself (docs/planner.md)."""
+
+    use: Literal["fixed", "auto"] = "fixed"
+    """"fixed": the sizes of a step stay as configured; "auto": the run starts with them, and chooses others from what
+    it measures."""
+    every: Annotated[int, Field(ge=2)] = 10
+    """Steps between two decisions of "auto"."""
+    prompts_per_step: tuple[Positive, Positive] | None = None
+    """The least and the most prompts of a step; absent: from a quarter to four times those of the configuration."""
+    rollouts_per_prompt: tuple[Positive, Positive] | None = None
+    """The least and the most rollouts of a prompt; absent: from 2 to four times those of the configuration."""
+    keep_per_prompt: tuple[Positive, Positive] | None = None
+    """The least and the most rollouts of a prompt that are trained on; absent: from 2 to four times as many."""
+    costs: str | None = None
+    """A file of costs (docs/profile.md) in place of the run's own seconds, so that two runs make the same decisions."""
+
+    @pydantic.model_validator(mode="after")
+    def _ranges(self) -> Self:
+        fields = type(self).model_fields
+        given = {name for name in fields if name != "use" and getattr(self, name) != fields[name].default}
+        if self.use == "fixed" and given:
+            raise RefusedValue(
+                "the sizes of the steps are fixed, so this key has no effect",
+                remedy='set plan.use = "auto", or remove the key',
+                key=min(given),
+                code="config.no_effect",
+            )
+        for name in ("prompts_per_step", "rollouts_per_prompt", "keep_per_prompt"):
+            ends = getattr(self, name)
+            if ends is not None and ends[0] > ends[1]:
+                raise RefusedValue(
+                    f"the least, {ends[0]}, is above the most, {ends[1]}",
+                    remedy="write the smaller number first",
+                    key=name,
+                    code="config.value",
+                )
+        return self
 
 
 class UpdateSection(Section):
@@ -579,6 +622,7 @@ class Config(Section):
     critic: Annotated[SharedCritic | AdapterCritic | ModelCritic, Field(discriminator="form")] | None = None
     """A value model that is trained in addition to the policy; absent: none."""
     probe: ProbeSection = ProbeSection()
+    plan: PlanSection = PlanSection()
     update: UpdateSection = UpdateSection()
     optimizer: OptimizerSection = OptimizerSection()
     evaluate: EvaluateSection = EvaluateSection()

@@ -85,6 +85,10 @@ METRICS: dict[str, str] = {
     "the gradient)",
     "loss/{name}": "mean of a term, or of a loss's own diagnostic, over trained tokens, before its coefficient",
     "policy/grad_norm": "gradient norm before clipping, mean over the step's updates",
+    "policy/gradient_along": "inner product of an update's gradient, after clipping, with AdamW's mean of the earlier "
+    "ones, mean over the step's updates from the second of the run on; absent, as the next one and plan/rollouts, "
+    'plan/kept and plan/prompts, unless plan.use = "auto"',
+    "policy/gradient_square": "squared norm of those gradients, mean over the same updates",
     "policy/learning_rate": "learning rate of the step's last update",
     "policy/move_followed": "how far the weights in use have followed the optimizer since the start: the length of "
     "their move along the exact one, as a share of it; from one element in 64, and for bfloat16 weights alone",
@@ -161,6 +165,9 @@ METRICS: dict[str, str] = {
     "sampler/probability_least": "lowest probability with which a step of the draw has one of its prompts; absent, as "
     "the next one, for a sampler whose draws have no known probability",
     "sampler/probability_most": "highest such probability",
+    "plan/rollouts": "rollouts of each prompt that the run chose for the step",
+    "plan/kept": "rollouts of each prompt that it chose to train on",
+    "plan/prompts": "prompts that it chose for the step",
     "plan/count_min": "fewest rollouts of a prompt in the probed plan",
     "plan/count_max": "most rollouts of a prompt in the probed plan",
     "plan/unsolved": "prompts of the probed plan that no probe rollout solved",

@@ -452,6 +452,7 @@ class UpdateResult:
     grad_norm: float  # before clipping, over all parameters
     learning_rate: float
     skipped: bool  # True when the parameters did not change
+    products: tuple[float, float] | None = None  # of the gradient with the mean of the earlier ones, and with itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py few|writes|phases|under_way|failures|full|few_turns|turns
+    python kill_points.py few|writes|phases|under_way|failures|full|few_turns|turns|sizes
 
 Prints a line for each point: its name, the exit status of the struck life, and "equal", or what differs from an
 undisturbed run. The few strike one run, each a step or more after the one before, when the harm of that one is in a
@@ -48,6 +48,16 @@ EVERYTHING = {
     "evaluate": {"every": 2, "problems": 1, "rollouts_per_prompt": 1, "greedy": False},
     "task": {"size": 6},
     "update": {"updates_per_step": 2, "tokens_per_micro_batch": 30},
+    "verify": {"workers": 0},
+    "reward": "even",
+    "prompt": {"template": "question_only"},
+}
+SIZES = {  # the jump is before step 2, and its costs are those of a file
+    "checkpoint": {"every": 1, "keep_last": 1},
+    "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 4},
+    "select": {"use": "max_variance", "keep_per_prompt": 4},
+    "plan": {"use": "auto", "every": 2, "costs": str(Path(__file__).parents[2] / "configs/costs/two_cpu_cores.json")},
+    "evaluate": {"every": 2, "problems": 1, "rollouts_per_prompt": 1, "greedy": False},
     "verify": {"workers": 0},
     "reward": "even",
     "prompt": {"template": "question_only"},
@@ -216,6 +226,16 @@ TURNS = [  # of 6 rollouts with 3 turns of the policy each, which native keeps w
     phase("all ended, not replayed", f"{TURN}_check_repeats"),
     Point("replayed", f"{VERIFY}check_repeats", after=True, since="training.fit:build", landmark=""),
 ]
+DECIDING = [
+    phase("sizes to be chosen", "core.size_plan:RunSizes.decide", since="core.loop:begin_save", landmark="2"),
+    phase("sizes chosen", "core.size_plan:RunSizes.decide", since="core.loop:begin_save", landmark="2", after=True),
+    phase("decision written, not synced", "state.decisions:sync", since="core.loop:begin_save", landmark="2"),
+    phase(
+        "decision synced", "state.decisions:DecisionLog.append", since="core.loop:begin_save", landmark="2", after=True
+    ),
+    phase("sizes used", "core.sample:collect", after=True),
+    phase("a step of these sizes logged", "core.size_plan:SizeLog.finish", after=True),
+]
 FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 2}
 FAILING_WRITES = [
     *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
@@ -358,6 +378,8 @@ def lives(group: str) -> list[Life]:
         ]
     if group == "full":
         return struck_at(FULL, kill, background=True)
+    if group == "sizes":
+        return struck_at(DECIDING, kill, background=False)
     if group in ("turns", "few_turns"):
         points = [point for point in TURNS if group == "turns" or point.name in FEW_TURNS]
         return struck_at(points, kill, background=False)
@@ -470,5 +492,7 @@ def main(config: dict[str, Any], some: Sequence[Life], steps: dict[str, int] | N
 
 if __name__ == "__main__":
     _, group = sys.argv
-    keys = PLAYED if group.endswith("turns") else {**EVERYTHING, **({"model": {}} if group == "full" else {})}
+    keys = {"turns": PLAYED, "few_turns": PLAYED, "sizes": SIZES, "full": {**EVERYTHING, "model": {}}}.get(
+        group, EVERYTHING
+    )
     main(keys, lives(group), {"few": FEW, "few_turns": FEW_TURNS}.get(group))

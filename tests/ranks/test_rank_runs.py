@@ -19,8 +19,11 @@ from runs import Found
 from transformers import AutoModelForCausalLM
 
 from logged_groups import read_rollouts
+from winnow.algos.step_plan import Setting
+from winnow.core.sizes import logged_setting
 from winnow.recipes import recipe_paths
 from winnow.seeds import uniforms
+from winnow.state.decisions import read_decisions
 from winnow.state.logbook import read_metrics
 
 CASE = "run_cases:ran"
@@ -141,9 +144,17 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
     return {**windows(folder), "model": {"lora": {"rank": 4}}}
 
 
+def chosen_sizes(folder: Path) -> dict[str, Any]:
+    """Sizes that the run chooses before the third step, at given costs."""
+    costs = str(Path(__file__).parents[2] / "configs" / "costs" / "two_cpu_cores.json")
+    return {"plan": {"use": "auto", "every": 2, "costs": costs}}
+
+
 @pytest.mark.parametrize(
     ("changes", "learner"),
     [
+        pytest.param(chosen_sizes, "replicated", id="chosen sizes-replicated"),
+        pytest.param(chosen_sizes, "sharded", id="chosen sizes-sharded", marks=SLOW),
         pytest.param(uneven, "replicated", id="uneven-replicated", marks=SLOW),
         pytest.param(uneven, "sharded", id="uneven-sharded"),
         pytest.param(refill, "replicated", id="refill-replicated"),
@@ -169,6 +180,10 @@ def test_steps_after_steps(changes, learner, several: Group, model_folder, tmp_p
         assert any(row["group/flat"] > 0 for row in rows)
     if changes is uneven:
         assert {row["budget/prompts_skipped"] for row in rows} == {1}
+    if changes is chosen_sizes:
+        (decision,) = read_decisions(tmp_path / "many").values()
+        assert decision["chosen"] == read_decisions(tmp_path / "one")[2]["chosen"] != decision["before"]
+        assert [logged_setting(row) for row in rows[1:3]] == [Setting(8, 3, 6), Setting(**decision["chosen"])]
     if changes in (windows, adapted_windows):
         assert sum("budget/probe_rollouts" in row for row in rows) == 2
 

@@ -43,6 +43,7 @@ from winnow.registry import members, register, resolve
 from winnow.rewards.compose import unsaved_tokens
 from winnow.rewards.math_equivalence import algebra
 from winnow.state import checkpoint, disk, resume
+from winnow.state.cost_files import costs_of_profile, read_costs
 from winnow.state.folder import RunFolder
 from winnow.state.saved_runs import Manifest, check_same_problems, check_trusted, read_manifest
 from winnow.tasks.chat import chat_texts
@@ -55,7 +56,6 @@ from winnow.verify.failures import RecentVerdicts, check_restart
 from winnow.verify.sandbox import choice, interpreter
 from winnow.verify.verifiers import Verifiers
 from winnow_lab.compare.inputs import named_inputs
-from winnow_lab.costs import costs_of_profile, read_costs
 from winnow_lab.report.server import ReportServer
 from winnow_lab.sweep.file import read_sweep_file
 

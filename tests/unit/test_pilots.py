@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from winnow.state.cost_files import read_costs
 from winnow_lab.compare.curve import Curve
 from winnow_lab.compare.groups import SeedGroup, omitted_work
-from winnow_lab.costs import read_costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import claims

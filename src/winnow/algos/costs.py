@@ -7,7 +7,7 @@ file and the published curves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from winnow.records import FloatArray
 
+COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
 Scope = Literal["step", "prompt"]  # what a curve's numbers of rollouts count
 
 
@@ -105,6 +106,7 @@ class StepCosts:
     seconds_per_step: float = 0.0
     seconds_per_rollout: float = 0.0  # per sampled rollout: verification, the log
     source: str = ""
+    open_ended: bool = False  # whether the curves are lines, which have no last point
 
     def seconds(self, work: StepWork) -> float:
         """Seconds of a step. With `per` "step" all prompts add up; with "prompt" the step costs the mean of its
@@ -164,7 +166,8 @@ class StepClock:
             (min(work.rollouts / parts, at_once), self.costs.sampling),
             (work.trained / parts, self.costs.update),
         )
-        return any(len(curve.rollouts) > 1 and of > curve.rollouts[-1] for of, curve in ends)
+        measured = not self.costs.open_ended
+        return measured and any(len(curve.rollouts) > 1 and of > curve.rollouts[-1] for of, curve in ends)
 
     def scaled(self, work: StepWork, seconds: Mapping[str, float], *, at_once: float) -> StepClock | None:
         """This clock with factors such that this work takes the measured seconds of its phases; None if a curve is 0
@@ -198,6 +201,75 @@ class StepClock:
 
 # The phases of a step by what they grow with: sampled rollouts, trained ones, verdicts, and none of them
 SAMPLED, TRAINED, JUDGED, ONCE = ("generate",), ("logprobs", "update"), ("verify", "select"), ("sync", "other")
+
+
+@dataclass(frozen=True)
+class MeasuredWork:
+    """The work of a step, and its seconds. An evaluation has a work, too, of which only the sampling counts."""
+
+    rollouts: float  # sampled
+    generated: float  # tokens
+    trained: float  # tokens, counted once per epoch
+    sampling: float  # seconds, and below
+    update: float
+    rest: float
+
+
+FIXED = {"sampling": 0.5, "update": 0.25, "rest": 0.5}  # supposed shares of the seconds that do not grow with the work
+DOUBT = 0.1  # weight of these shares, relative to one step: how much the seconds scatter over how unsure the shares are
+
+
+def measured_costs(
+    measured: Sequence[MeasuredWork], times: FloatArray, work: StepWork, lasting: FloatArray, *, at_once: float = np.inf
+) -> StepCosts:
+    """Costs with a fixed part, fitted to steps, of which the s-th counts times[s] times; further ones count once.
+
+    A token of c rollouts that are sampled side by side takes a + b c seconds, an update u + v times its tokens, and the
+    rest of a step is fixed, or grows with the rollouts. Each pair is at least 0, and has the least squares of relative
+    errors. If the work hardly varies, the pair is that of the shares in FIXED.
+    """
+    counted = np.concatenate([times, np.ones(len(measured) - len(times))])
+    of_steps = np.concatenate([times, np.zeros(len(measured) - len(times))])
+    of = {name: np.array([getattr(one, name) for one in measured]) for name in vars(measured[0])}
+    passes = np.array([_passes(rollouts, lasting, at_once) for rollouts in of["rollouts"]])
+    a, b = _two_parts(passes, of["generated"], of["sampling"], counted, FIXED["sampling"])
+    u, v = _two_parts((of["trained"] > 0).astype(np.float64), of["trained"], of["update"], of_steps, FIXED["update"])
+    once, each = _two_parts(np.ones(len(measured)), of["rollouts"], of["rest"], of_steps, FIXED["rest"])
+    length, trained = float(lasting.sum()), work.tokens_trained / work.trained if work.trained else float(lasting.sum())
+    few, many = np.array([1.0, 2.0]), work.tokens_generated / work.rollouts / length
+    return StepCosts(
+        CostCurve(few, length * (a + b * many * few), length),
+        CostCurve(few, u + v * trained * few, trained),
+        seconds_per_step=once,
+        seconds_per_rollout=each,
+        source="measured in the run",
+        open_ended=True,
+    )
+
+
+def _passes(rollouts: float, lasting: FloatArray, at_once: float) -> float:
+    """Tokens that are sampled one after another, until the longest of the rollouts ends."""
+    ones = CostCurve(np.array([1.0, 2.0]), np.full(2, float(lasting.sum())), float(lasting.sum()))
+    return ones.of_lengths(rollouts, lasting, at_once=at_once)
+
+
+def _two_parts(
+    fixed: FloatArray, grows: FloatArray, seconds: FloatArray, times: FloatArray, share: float
+) -> tuple[float, float]:
+    """(p, q), both at least 0, with seconds of about p fixed + q grows."""
+    used = (times > 0) & (seconds > 0) & (grows > 0)
+    if not used.any():
+        return 0.0, 0.0
+    parts, spent, weight = np.stack([fixed, grows], axis=1)[used], seconds[used], times[used]
+    unit = weight @ parts / (weight @ spent)  # one over the cost of a part that takes all seconds
+    rows = np.concatenate([np.sqrt(weight)[:, None] * parts / unit / spent[:, None], DOUBT**0.5 * np.eye(2)])
+    wanted = np.concatenate([np.sqrt(weight), DOUBT**0.5 * np.array([share, 1 - share])])
+    found = np.linalg.lstsq(rows, wanted, rcond=None)[0]
+    if found.min() < 0:  # then the least squares have this part at 0
+        kept = 1 - int(found.argmin())
+        found = np.zeros(2)
+        found[kept] = max(0.0, rows[:, kept] @ wanted / (rows[:, kept] @ rows[:, kept]))
+    return float(found[0] / unit[0]), float(found[1] / unit[1])
 
 
 def proportional(work: StepWork, seconds: Mapping[str, float]) -> StepCosts:

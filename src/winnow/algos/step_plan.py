@@ -56,6 +56,8 @@ class StepStatistics:
     seconds: Mapping[str, float]  # of each phase; empty if unknown
     lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
     grad_norm: float | None = None  # root mean square before clipping, with 0 for a step without an update
+    times: FloatArray | None = None  # [S] how often each step counts; None: once
+    flat_factor: float = 1.0  # groups whose rewards are equal, by those whose rewards have one level
 
     @property
     def length(self) -> float:
@@ -118,7 +120,8 @@ class StepModel:
 
     def work(self, setting: Setting, statistics: StepStatistics) -> StepWork:
         """The work of a step, at the window's lengths. Flat groups are trained on only if a term needs it."""
-        learning = 1.0 if self.trains_all else self.signal(statistics.mixture, setting).learning
+        flat = statistics.flat_factor * (1 - self.signal(statistics.mixture, setting).learning)
+        learning = 1.0 if self.trains_all else 1 - flat
         trained = setting.prompts * min(setting.kept, setting.rollouts) * learning * self.epochs
         return StepWork(
             prompts=setting.prompts,
@@ -140,7 +143,7 @@ class StepModel:
             progress=self.epochs * self.updates * gain,
             seconds=clock.seconds(work, at_once=at_once),
             work=work,
-            flat=statistics.mixture.flat_share(setting.rollouts),
+            flat=statistics.flat_factor * statistics.mixture.flat_share(setting.rollouts),
             extrapolated=clock.extrapolates(work, at_once=at_once),
         )
 

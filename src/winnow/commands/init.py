@@ -16,13 +16,15 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.config_keys import keys
-from winnow.errors import ConfigError, near_miss
+from winnow.errors import ConfigError, WinnowError, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.recipes import CONFIG, FOLDER, recipe_paths
 from winnow.registry import description, resolve
 from winnow.state.disk import write_output_folder
 
 DEFAULT = "arithmetic"
+PASS_RATE, DRAWS = 0.3, 50  # of the plan before any run
+WORTH = 1.1  # times the progress: less is no reason to show other sizes
 REWARD = "reward.py"
 WIDTH = 120  # columns of a comment
 _BY_KEY = {family.key: family for family in FAMILIES.values()}
@@ -63,7 +65,34 @@ def init(
     project = write_project(folder, recipe)
     print_text(f"written    {project.config}, {project.reward}")
     print_text(f"train it:  {project.command}")
-    print_text(f"its sizes: {shlex.join(['winnow', 'plan', str(project.config)])}")
+    for line in sizes(project):
+        print_text(line)
+
+
+def sizes(project: Project) -> Iterator[str]:
+    """What a plan before any run says about the sizes of a step, and the command with the whole plan. The command alone
+    for a configuration that no plan is made for, and without its model or data.
+    """
+    from winnow.algos.size_prior import Prior
+    from winnow.core.sizes import described, options_of
+    from winnow.training.first_plan import FirstPlan
+    from winnow.training.resolve import resolve_file
+    from winnow.training.size_fits import Fits, PlanRequest
+
+    try:
+        members = resolve_file(project.config)
+        prior = Prior(PASS_RATE, max(1.0, members.config.rollout.max_new_tokens / 2))
+        plan = FirstPlan(Fits(members, None), PlanRequest(), prior, None, DRAWS)
+        best, now = plan.best, plan.model.current
+        ratio = plan.regret(best)[0] / plan.regret(now)[0]
+    except WinnowError:
+        pass
+    else:
+        yield f"its sizes: {described(now)}"
+        if best != now and ratio >= WORTH:
+            yield f"a plan before any run supposes {ratio:.2f} times the progress per operation with {described(best)}:"
+            yield " ".join(["   ", *(f"--set {shlex.quote(option)}" for option in options_of(best))])
+    yield f"plan it:   {shlex.join(['winnow', 'plan', str(project.config)])}"
 
 
 @dataclass(frozen=True)

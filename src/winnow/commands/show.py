@@ -19,6 +19,7 @@ import typer
 
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
+from winnow.run_view.decisions import decision_lines
 from winnow.run_view.forecast import forecast_lines
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
 from winnow.state.logbook import is_logged, log_notes
@@ -54,6 +55,8 @@ def show(
     for block in format_rollouts(run, choice):
         print_text(block, paint=paint_turns)
     if choice == Choice() and run.is_dir() and is_logged(run):
+        for line in decision_lines(run):
+            print_text(wrap(f"sizes: {line}"))
         for line in forecast_lines(run):
             print_text(wrap(f"forecast: {line}"))
 

@@ -6,12 +6,14 @@ trouble are alarms (winnow.alarms), or errors where the run cannot continue.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from winnow import ranks
 from winnow.config import Config
@@ -61,8 +63,9 @@ def train(
         if not ranks.any_rank(stop.requested):
             with progress.clock.step():
                 progress.phases.step = step
-                plan(run, progress, step)
-                report = train_step(run, progress, step)
+                sized = _sized(run, progress, step, watch)
+                plan(sized, progress, step)
+                report = train_step(sized, progress, step)
             _report_step(config, progress, report, watch)
             check_skipped(run, step)
 
@@ -88,6 +91,26 @@ def train(
             for alarm in progress.alarms.at_end(done) if whole else ():
                 watch(AlarmRaised(alarm))
     return Result(run.folder, model, done, interrupted=not whole)
+
+
+def _sized(run: Run, progress: Progress, step: int, watch: Watch) -> Run:
+    """The run with the sizes that it has chosen for a step. A decision that is due is on the disk before it is used."""
+    sizes = progress.sizes
+    if sizes is None:
+        return run
+
+    def decision() -> dict[str, Any]:
+        known = run.logbook.decided(step)  # before an interruption
+        if known is None:
+            known = sizes.decide(step)
+            run.logbook.decide(step, known)
+        return known
+
+    if sizes.due(step):
+        changed = sizes.apply(step, ranks.from_writer(decision, doing="choosing the sizes of the steps"))
+        if changed is not None:
+            watch(Notice(changed))
+    return dataclasses.replace(run, members=sizes.sized)
 
 
 def _report_step(config: Config, progress: Progress, report: StepReport, watch: Watch) -> None:

@@ -176,11 +176,42 @@ class StepLog(Protocol):
     def sync(self, step: int) -> Mapping[str, Any]:
         """Wait until every row is on the disk; the marks at the ends of the rows before `step`."""
 
-    def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
-        """Remove `step` and everything after it; returns whether an evaluation before `step` stays."""
+    def decided(self, step: int) -> dict[str, Any] | None:
+        """The sizes that the run chose before `step`; None if it has not chosen them yet."""
+
+    def decide(self, step: int, decision: Mapping[str, Any]) -> None:
+        """Log the sizes that the run chose before `step`, and wait until they are on the disk."""
+
+    def truncate_from(self, step: int, *, but_evaluation: bool = False, decisions: bool = False) -> bool:
+        """Remove `step` and everything after it; returns whether an evaluation before `step` stays. Decisions stay
+        unless `decisions` is true.
+        """
 
     def close(self) -> None:
         """Remove what was begun of a step that does not end."""
+
+
+class SizePlan(Protocol):
+    """The sizes of a run that chooses them itself: `winnow.core.size_plan.RunSizes`."""
+
+    @property
+    def sized(self) -> Any:
+        """The members of the run with the sizes now."""
+
+    def due(self, step: int) -> bool:
+        """Whether to decide before a step."""
+
+    def decide(self, step: int) -> dict[str, Any]:
+        """The decision before a step. Nothing changes before `apply`."""
+
+    def apply(self, step: int, decision: dict[str, Any]) -> str | None:
+        """Continue with the sizes of a decision; a sentence if they are others."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of a checkpoint, for JSON."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
 
 
 class AlarmJudge(Protocol):

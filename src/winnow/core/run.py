@@ -15,6 +15,7 @@ from winnow.core.protocols import (
     MemoryGauge,
     PolicyLearner,
     SavedCheckpoint,
+    SizePlan,
     StepLog,
     ValueLearner,
     Verifier,
@@ -65,6 +66,7 @@ class Progress:
     phases: Phases = field(default_factory=Phases)  # events about the current phase
     saving: Saving = field(default_factory=Saving)  # a checkpoint that a thread writes
     ahead: Ahead = field(default_factory=Ahead)  # the rollouts of the next step, with rollout.ahead
+    sizes: SizePlan | None = None  # of a run that chooses the sizes of its steps
     saved: SavedCheckpoint | None = None  # the newest checkpoint that is known to be whole
     failed_saves: int = 0  # the latest saves in a row that failed while training went on
     written: int = -1  # the last step whose updates are taken and whose rows are in the log

@@ -41,6 +41,7 @@ class Boundary:
     history: History
     verifiers: Mapping[str, Any]
     clock: Mapping[str, Any]
+    sizes: Mapping[str, Any]  # of a run that chooses them; else empty
     pending: PendingGroups | None  # the rollouts of the next step, with rollout.ahead
 
     @classmethod
@@ -53,6 +54,7 @@ class Boundary:
             history=progress.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
             clock=progress.clock.state_dict(),
+            sizes=progress.sizes.state_dict() if progress.sizes else {},
             pending=progress.ahead.pending,
         )
 
@@ -147,6 +149,7 @@ def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Call
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
     critic = {"critic": at.critic} if at.critic else {}
+    sizes = {"sizes": at.sizes} if at.sizes else {}
     pending = {"pending": at.pending.state_dict()} if at.pending else {}
     state = {
         "optimizer": at.learner,
@@ -154,6 +157,7 @@ def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Call
         "history": at.history.state_dict(),
         "verifiers": at.verifiers,
         **clock,
+        **sizes,
         **pending,
     }
     more = {**(run.critic.state() if run.critic else {}), **(at.pending.tensors() if at.pending else {})}

@@ -204,6 +204,9 @@ class Tally:
         if taken:
             metrics["policy/loss"] = self.loss / len(taken)
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
+        if products := [r.products for r in taken if r.products is not None]:
+            along, square = np.mean(products, axis=0).tolist()
+            metrics |= {"policy/gradient_along": along, "policy/gradient_square": square}
         if ranks.count() > 1:
             metrics["ranks/idle_micro_batches"] = float(self.idle)
         compared = {**self.parity.metrics(), **self.mismatch.metrics()}

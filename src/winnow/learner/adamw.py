@@ -115,6 +115,13 @@ class Summed:
         """Scale the gradients, whose total norm is `norm`, down to the norm `most`; 1e-6 as in torch's clipping."""
         torch._foreach_mul_(self.gradients(), (most / (norm + 1e-6)).clamp(max=1.0))
 
+    def products(self, beta: float) -> tuple[float, float] | None:
+        """Inner products of the gradient: with AdamW's mean of the earlier ones, without its bias, and with itself.
+
+        None before the second update, and if the mean is not kept in full on this process.
+        """
+        return None
+
     def clear_gradients(self) -> None:
         """Clear all gradients before the next update's first micro-batch."""
         for total in self._sums.values():
@@ -143,6 +150,21 @@ class AdamW(Summed):
         self._adamw = make(list(self._weights.values()))
         self._sampler = Sampler()
         self._start = {name: self._sampled(self._weights[name]) for name in rounded}
+
+    @torch.no_grad()
+    def products(self, beta: float) -> tuple[float, float] | None:
+        """See `Summed`."""
+        pairs = [
+            (weight.grad, state["exp_avg"], state["step"])
+            for weight in self._weights.values()
+            if weight.grad is not None and "exp_avg" in (state := self._adamw.state.get(weight, {}))
+        ]
+        if not pairs or any(is_sharded(gradient) for gradient, _, _ in pairs):
+            return None
+        along = torch.stack([torch.dot(gradient.flatten(), mean.flatten()) for gradient, mean, _ in pairs]).sum()
+        square = torch.stack([torch.dot(gradient.flatten(), gradient.flatten()) for gradient, _, _ in pairs]).sum()
+        both = torch.stack([along, square]).tolist()
+        return both[0] / (1 - beta ** float(pairs[0][2])), both[1]
 
     def step(self, learning_rate: float, update: int) -> None:
         """Update every parameter from its gradient; `update` is the number of the update, from 0."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -83,6 +84,8 @@ class Optimizer:
         self._total = total_updates
         self.updates = 0  # so far, skipped ones included
         self.not_finite = 0  # latest consecutive updates that were skipped for a gradient that is not finite
+        self.measures_signal = False  # whether each update has `UpdateResult.products`
+        self._betas = betas
         self.taken = 0  # updates started in this process; while it is unchanged, so are parameters and moments
 
     @property
@@ -128,6 +131,8 @@ class Optimizer:
             self.taken += 1  # before the first change, so that an interrupted update counts
             if result.grad_norm > self._max_grad_norm:
                 self._adamw.clip(norm, self._max_grad_norm)
+            if self.measures_signal:
+                result = replace(result, products=self._adamw.products(self._betas[0]))
             self._adamw.step(result.learning_rate, self.updates)
         self._adamw.clear_gradients()
         return result
@@ -377,7 +382,7 @@ def make_optimizer(
     counts.
     """
     exact = {name: p.detach().clone() for name, p in parameters.items() if masters and name not in masters}
-    return Optimizer(
+    optimizer = Optimizer(
         parameters,
         **options.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"}),
         warmup_updates=options.warmup_steps * updates_per_step,
@@ -386,3 +391,6 @@ def make_optimizer(
         saves_masters=saves_masters,
         seed=(config.seed, seed),
     )
+    # A second epoch's gradient has the noise of the first one's, so their product is no measure of the signal
+    optimizer.measures_signal = config.plan.use == "auto" and config.update.epochs == 1
+    return optimizer

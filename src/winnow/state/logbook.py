@@ -1,4 +1,5 @@
-"""The logs of a run: metrics.jsonl, one row per step, and rollouts/, one file per step (see rollout_files.py).
+"""The logs of a run: metrics.jsonl, one row per step, rollouts/, one file per step (see rollout_files.py), and
+decisions.jsonl of a run that chooses the sizes of its steps.
 
 A row or a file that cannot be written raises RunFolderError, and no part of it remains. The run should then stop. A
 resume from the last checkpoint writes the missing rows again, bit by bit the same except for times and memory, while a
@@ -20,6 +21,7 @@ from winnow.errors import DataError, RunFolderError
 from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
+from winnow.state.decisions import DECISIONS, Decision, DecisionLog
 from winnow.state.disk import sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
@@ -56,6 +58,7 @@ class Logbook:
     ) -> None:
         self._folder = folder
         self._metrics = LineLog(folder / METRICS, marks.get(METRICS))
+        self._decisions = DecisionLog(folder, marks.get(DECISIONS))
         self._rollouts = RolloutLog(folder, seed=seed, mark=marks.get(INDEX), rollouts=rollouts, every=every)
 
     def check(self, saved: Path | None = None) -> None:
@@ -66,6 +69,7 @@ class Logbook:
         for path, loss, last_row in (
             (self._folder / ROLLOUTS, rollouts, self._rollouts.extent),
             (self._metrics.path, metrics, lambda: extent(self._metrics.path)),
+            (self._decisions.path, self._decisions.lost(), lambda: extent(self._decisions.path)),
         ):
             if loss is not None:
                 raise RunFolderError(
@@ -93,6 +97,7 @@ class Logbook:
         with refusals(self._folder):
             sync(self._folder)
         marks = {INDEX: self._rollouts.sync(step), METRICS: self._metrics.sync(step)}
+        marks[DECISIONS] = self._decisions.sync(step)
         return {name: mark for name, mark in marks.items() if mark is not None}
 
     def begin(self, step: int, groups: Sequence[Group], batches: Sequence[Batch]) -> None:
@@ -138,15 +143,25 @@ class Logbook:
         """The rows of the log, as `read_metrics` returns them; none where the log does not exist yet."""
         return read_metrics(self._metrics.path) if self._metrics.path.exists() else []
 
-    def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
+    def decided(self, step: int) -> Decision | None:
+        """The sizes that the run chose before `step`; None if it has not chosen them yet. Raises DataError."""
+        return self._decisions.of(step)
+
+    def decide(self, step: int, decision: Mapping[str, Any]) -> None:
+        """Log the sizes that the run chose before `step`, and wait until they are on the disk. Raises as `write`."""
+        self._decisions.append(step, decision)
+
+    def truncate_from(self, step: int, *, but_evaluation: bool = False, decisions: bool = False) -> bool:
         """Remove `step` and everything after it before a resume, incomplete rows and files included.
 
         With `but_evaluation`, an evaluation before `step` stays, as it was made with the weights that are resumed.
-        Returns whether one stays.
+        Returns whether one stays. Decisions before later steps stay, and the resumed run makes the same ones, unless
+        `decisions` is true.
 
         Raises DataError for a damaged row in a log without a mark, RunFolderError where removing fails.
         """
         self._rollouts.remove_from(step)
+        self._decisions.cut_from(step if decisions else None)
         return self._metrics.cut_from(step, lambda row: but_evaluation and _is_evaluation(row, step))
 
 

@@ -91,6 +91,8 @@ def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
         yield from _if_file(name, base / name)
     elif key in ("model.path", "critic.path"):
         yield from _in_folder(_model_folder(value), MODEL_FILES)
+    elif key == "plan.costs":
+        yield from _if_file(value, Path(value).expanduser())
     elif key == "critic.start":
         yield from _if_file(TENSORS, Path(value).expanduser() / TENSORS)
     elif key == "prompt.template":

@@ -25,6 +25,8 @@ from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
 from winnow.core.progress import TrainingClock
 from winnow.core.run import Progress, Run, training_sampling
+from winnow.core.size_plan import RunSizes, SizeLog, bounds_of
+from winnow.core.sizes import resized
 from winnow.engines.base import make_engine
 from winnow.learner.learner import make_learner, shard_learner
 from winnow.learner.value_model import shard_critic
@@ -32,6 +34,7 @@ from winnow.memory.usage import Gauge
 from winnow.models.device import keeps_masters
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.cost_files import read_costs
 from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
 from winnow.tasks.problems import digest_of
@@ -69,6 +72,15 @@ def threads_of_rank(wanted: int) -> int:
 def workers_of_rank(wanted: int) -> int:
     """This rank's share of the machine's `verify.workers`: at least one, but 0 where the key is 0."""
     return max(1, wanted // ranks.local_count()) if wanted else 0
+
+
+def chosen_sizes(members: Members, problems: int) -> RunSizes | None:
+    """The sizes of a run that chooses them itself, from a task with so many training problems; None for any other."""
+    plan = members.config.plan
+    if plan.use == "fixed":
+        return None
+    costs = None if plan.costs is None else read_costs(Path(plan.costs).expanduser())
+    return RunSizes(members, bounds_of(members.config, problems=problems, ranks=ranks.count()), costs)
 
 
 class Built(NamedTuple):
@@ -117,7 +129,9 @@ def _build(
     check_value_model(config, tokenizer)
     if saved is None:
         check_start(config)
-    plan = plan_devices(members, device, longest_prompt=rendered.longest)
+    sizes = chosen_sizes(members, len(train.prompts))
+    largest = members if sizes is None else resized(members, sizes.bounds.largest)
+    plan = plan_devices(largest, device, longest_prompt=rendered.longest)
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
     if ranks.is_writer():
@@ -163,7 +177,7 @@ def _build(
             verifiers=verifiers,
             learner=learner,
             critic=critic,
-            logbook=logbook,
+            logbook=logbook if sizes is None else SizeLog(logbook, sizes),
             gauge=Gauge,
             files=loaded.files,
         )
@@ -171,6 +185,7 @@ def _build(
             history=history,
             clock=clock,
             alarms=Alarms(dump(config)),
+            sizes=sizes,
             saved=saved,
         )
         if saved is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from winnow import ranks
 from winnow.alarms.watch import check as check_alarms
 from winnow.core.members import Members
+from winnow.core.size_plan import bounds_of
 from winnow.errors import ConfigError, conflict, no_effect
 from winnow.families import Source
 from winnow.models.device import planned_device
@@ -45,6 +46,7 @@ def check_combinations(members: Members) -> None:
     for check in (
         _check_correction,
         _check_ahead,
+        _check_sizes,
         _check_presumed,
         _check_probe,
         _check_assumed,
@@ -81,6 +83,22 @@ def _check_correction(members: Members) -> None:
             remedy="choose a loss with a ratio, such as 'clip', or remove correction.old and name a correction",
             key="correction.old",
         )
+
+
+def _check_sizes(members: Members) -> None:
+    """Refuse `plan.use = "auto"` for steps whose sizes no plan is made for."""
+    config = members.config
+    if config.plan.use == "fixed":
+        return
+    if config.rollout.ahead:
+        raise ConfigError(
+            "plan.use = 'auto' chooses the sizes of a step after the step before it, and with rollout.ahead = 1 its "
+            "rollouts are sampled by then",
+            remedy="set rollout.ahead = 0, or plan.use = 'fixed'",
+            key="rollout.ahead",
+            code="config.combination",
+        )
+    bounds_of(config, ranks=ranks.launched_count())
 
 
 def _check_ahead(members: Members) -> None:

@@ -88,8 +88,9 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             for text in ranks.gather(notices):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
+            anew = not resume or bool(allow_change)  # decisions of another run do not fit this one
             evaluated = ranks.from_writer(
-                lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
+                lambda: run.logbook.truncate_from(done, but_evaluation=same, decisions=anew), doing="cutting the logs"
             )
             since = evaluated_since([*folder.before.get("changes", []), *recorded(changes)])
             rows = ranks.from_writer(run.logbook.metrics, doing="reading the log")

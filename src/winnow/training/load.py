@@ -44,6 +44,8 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     progress.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     progress.clock.load_state_dict(state.get("clock", {}))
+    if progress.sizes is not None and "sizes" in state:
+        progress.sizes.load_state_dict(state["sizes"])
     ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
     sync_weights(run.learner, run.engine, version=saved.step)
 

@@ -38,10 +38,10 @@ def compare(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write the tables without the picture.")] = False,
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and the speed-up to the baseline's plateau."""
+    from winnow.state.cost_files import read_costs
     from winnow.state.disk import check_new, write_output_folder
     from winnow_lab.compare.comparison import compare_inputs
     from winnow_lab.compare.text import table, tables
-    from winnow_lab.costs import read_costs
 
     if output is not None:
         check_new(output)

@@ -45,7 +45,8 @@ def plan(
         typer.Option(help="The advantage of another trainer's run. Default: grpo."),
     ] = None,
     pass_rate: Annotated[
-        float, typer.Option(help="Of the prompts that are sometimes solved.", rich_help_panel=BEFORE)
+        float,
+        typer.Option(help="The median of the prompts that are sometimes solved.", rich_help_panel=BEFORE),
     ] = 0.3,
     length: Annotated[
         float | None,
@@ -61,9 +62,9 @@ def plan(
     """Choose n, m and the prompts of a step: from a run's log, with intervals, or before a run."""
     from winnow.algos.step_plan import NOISE, SPREAD
     from winnow.memory.plan import parse_bytes
+    from winnow.state.cost_files import read_costs
     from winnow.state.disk import check_new, write_output_json
-    from winnow_lab.costs import read_costs
-    from winnow_lab.plan.memory import PlanRequest
+    from winnow.training.size_fits import PlanRequest
 
     if output is not None:
         check_new(output)
@@ -86,10 +87,10 @@ def plan(
         from_log = LogPlan(evidence, request, curves, draws, seed)
         lines, content = list(log_lines(from_log)), log_json(from_log)
     else:
+        from winnow.algos.size_prior import Prior
+        from winnow.training.first_plan import FirstPlan
         from winnow.training.resolve import resolve_file
-        from winnow_lab.plan.from_config import FirstPlan
-        from winnow_lab.plan.memory import Fits
-        from winnow_lab.plan.prior import Prior
+        from winnow.training.size_fits import Fits
         from winnow_lab.plan.text import first_json, first_lines
 
         config = find_config(target)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from winnow.algos.costs import StepClock
 from winnow.algos.planning import Noise
+from winnow.algos.setting_table import Clock, Table
 from winnow.algos.step_plan import Prediction, Setting, StepModel, StepStatistics
 from winnow.records import FloatArray
 from winnow_lab.plan.evidence import LogWindow
 
 TAILS = (0.025, 0.975)
-Clock = Callable[[StepStatistics], StepClock]
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,6 @@ class Range:
         if not len(known):
             return cls(value, math.nan, math.nan)
         return cls(float(value), *(float(end) for end in np.quantile(known, TAILS)))
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Predictions of [C] settings: of the evidence itself, and of [D] draws of it."""
-
-    settings: Sequence[Setting]
-    predicted: Sequence[Prediction]
-    progress: FloatArray  # [D, C]
-    rate: FloatArray  # [D, C] progress per second
-    seconds: FloatArray  # [D, C]
-    generated: FloatArray  # [D, C] tokens
-    trained: FloatArray  # [D, C] tokens
-    flat: FloatArray  # [D, C]
-    reward: FloatArray  # [D] the mean
-    mean_reward: float
-
-    def place(self, setting: Setting) -> int:
-        return self.settings.index(setting)
 
 
 @dataclass(frozen=True)
@@ -101,39 +81,6 @@ def drawn(evidence: LogWindow, draws: int, seed: int) -> Iterator[StepStatistics
         of_prompt = rng.multinomial(prompts, np.full(prompts, 1 / prompts)).astype(np.float64)
         of_step = rng.multinomial(steps, np.full(steps, 1 / steps)).astype(np.float64)
         yield evidence.statistics(of_prompt[evidence.prompt], of_step, near=whole)
-
-
-def table(
-    model: StepModel,
-    settings: Sequence[Setting],
-    statistics: StepStatistics,
-    draws: Sequence[StepStatistics],
-    clock: Clock,
-    at_once: Callable[[Setting], float] = lambda setting: math.inf,
-) -> Table:
-    """Predict every setting for the statistics and for every draw."""
-
-    def predict(of: StepStatistics) -> list[Prediction]:
-        hand = clock(of)
-        return [model.predict(setting, of, hand, at_once=at_once(setting)) for setting in settings]
-
-    rows = [predict(of) for of in draws]
-
-    def column(value: Callable[[Prediction], float]) -> FloatArray:
-        return np.array([[value(one) for one in row] for row in rows], dtype=np.float64).reshape(-1, len(settings))
-
-    return Table(
-        settings=settings,
-        predicted=predict(statistics),
-        progress=column(lambda one: one.progress),
-        rate=column(lambda one: one.rate),
-        seconds=column(lambda one: one.seconds.total),
-        generated=column(lambda one: one.work.tokens_generated),
-        trained=column(lambda one: one.work.tokens_trained),
-        flat=column(lambda one: one.flat),
-        reward=np.array([of.mixture.mean for of in draws], dtype=np.float64),
-        mean_reward=statistics.mixture.mean,
-    )
 
 
 def compare(found: Table, current: Setting, among: Sequence[Setting]) -> ComparedSetting:
@@ -211,10 +158,19 @@ def saving(found: Table, current: Setting, place: int, steps: int) -> SameProgre
     )
 
 
+def with_noise(model: StepModel, factor: float) -> StepModel:
+    """The model with `factor` times its noise."""
+    return dataclasses.replace(model, noise=Noise(model.noise.rollout * factor, model.noise.between * factor))
+
+
 def other_noise(
-    model: StepModel, settings: Sequence[Setting], statistics: StepStatistics, clock: Clock, factor: float
+    model: StepModel,
+    settings: Sequence[Setting],
+    statistics: StepStatistics,
+    clock: Clock,
+    factor: float,
+    at_once: Callable[[Setting], float],
 ) -> Setting:
     """The best setting if the gradient's noise is `factor` times the supposed one."""
-    noise = Noise(model.noise.rollout * factor, model.noise.between * factor)
-    changed, hand = dataclasses.replace(model, noise=noise), clock(statistics)
-    return max(settings, key=lambda setting: changed.predict(setting, statistics, hand).rate)
+    changed, hand = with_noise(model, factor), clock(statistics)
+    return max(settings, key=lambda setting: changed.predict(setting, statistics, hand, at_once=at_once(setting)).rate)

@@ -12,101 +12,34 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.algos.costs import StepWork
 from winnow.algos.planning import CreditName, Rule
-from winnow.algos.reward_mixture import Levels, RewardAtoms, RewardMixture, atoms_of, base_of, levels_of
-from winnow.algos.step_plan import Setting, StepStatistics
+from winnow.algos.step_plan import Setting
+from winnow.algos.step_window import COUNTS, StepWindow, columns_of, lasting_of
 from winnow.config import Config
 from winnow.config_file import validate
+from winnow.core.sizes import logged_setting, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
 from winnow.metrics import is_step
 from winnow.records import NO_VERDICT, FloatArray, IntArray
+from winnow.run_view.configuration import Evaluations, changes_in, evaluations
 from winnow.state.logbook import log_notes, read_metrics, read_rows
 from winnow.state.rollout_files import files_in
 from winnow.state.saved_runs import manifest_of
-from winnow_lab.plan.setting import rule_of, setting_of
-
-PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")  # all phases of a step except saving
-COUNTS = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
-WHOLE, SAVING = "seconds/step", "seconds/save"
 
 
-@dataclass(frozen=True, eq=False)
-class LogWindow:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogWindow(StepWindow):
     """The last steps of a run whose rollouts are logged."""
 
     run: Path
     program: str
     config: Config | None  # of a run of winnow
-    steps: IntArray  # [S]
-    levels: Levels
-    atoms: RewardAtoms
-    counts: IntArray  # [G, L] verified rollouts of each group by the level of their reward
     prompt: IntArray  # [G] the place of the group's prompt among the distinct prompts
-    rows: Mapping[str, FloatArray]  # [S] COUNTS and seconds/PHASE of each step; NaN for a number that is not logged
-    grad_norm: FloatArray  # [S] NaN where it is not logged
-    lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty if lengths are not logged
     setting: Setting
     rule: Rule
-    epochs: int
     every: list[dict[str, float]]  # all rows of the run's metrics
+    evaluated: Evaluations  # those that can be compared with each other
     notes: tuple[str, ...]
-
-    @property
-    def flat(self) -> FloatArray:
-        """[G] whether all rewards of a group are equal."""
-        return np.asarray((self.counts > 0).sum(axis=1) == 1, dtype=np.float64)
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether the tokens of a step are logged or estimated."""
-        return all(bool(np.isfinite(self.rows[name]).any()) for name in COUNTS[1:])
-
-    @property
-    def has_phases(self) -> bool:
-        """Whether the seconds of sampling and of the update are logged."""
-        return all(bool(np.isfinite(self.rows[f"seconds/{name}"]).any()) for name in ("generate", "update"))
-
-    @property
-    def has_seconds(self) -> bool:
-        """Whether the seconds of a whole step are logged."""
-        return bool(np.isfinite(self.rows[WHOLE]).any())
-
-    def statistics(
-        self, groups: FloatArray | None = None, steps: FloatArray | None = None, *, near: RewardMixture | None = None
-    ) -> StepStatistics:
-        """Means, with the g-th group counted groups[g] times and the s-th step steps[s] times; once by default. `near`
-        is the mixture without repetitions.
-        """
-        times = np.ones(len(self.steps)) if steps is None else steps
-        means = {name: _mean(values, times) for name, values in self.rows.items()}
-        prompts, rollouts, generated, trained, tokens = (means[name] for name in COUNTS)
-        work = StepWork(
-            prompts=max(1, round(prompts)),
-            rollouts=rollouts,
-            tokens_generated=generated if math.isfinite(generated) else rollouts,
-            trained=self.epochs * trained,
-            tokens_trained=self.epochs * (tokens if math.isfinite(tokens) else trained),
-        )
-        return StepStatistics(
-            mixture=self.atoms.fit(self.counts, np.ones(len(self.counts)) if groups is None else groups, near=near),
-            work=work,
-            seconds=self._seconds(times),
-            lasting=self.lasting if len(self.lasting) else np.ones(1),
-            grad_norm=_root_mean_square(self.grad_norm, times),
-        )
-
-    def _seconds(self, times: FloatArray) -> dict[str, float]:
-        """Per step, of steps after the first of a run, which warms up. "other" is what no phase contains."""
-        warm = np.where(self.steps > 0, times, 0.0) if (self.steps > 0).any() else times
-        if not warm.any():
-            warm = times
-        spent = {name: _mean(self.rows[f"seconds/{name}"], warm) for name in PHASES}
-        spent = {name: value for name, value in spent.items() if math.isfinite(value)}
-        whole, saving = (_mean(self.rows[name], warm) for name in (WHOLE, SAVING))
-        if self.config is None and self.has_phases and math.isfinite(whole):
-            spent["other"] = max(0.0, whole - sum(spent.values()) - (saving if math.isfinite(saving) else 0.0))
-        return spent
 
 
 def evidence_of(
@@ -132,7 +65,7 @@ def evidence_of(
     if config is not None:
         setting_of(config, str(run))
     logged = [step for step in files_in(run) if before is None or step < before]
-    rows = [row for row in every if row["step"] in logged and (is_step(row) or not own)][-window:]
+    rows = _of_one_setting([row for row in every if row["step"] in logged and (is_step(row) or not own)][-window:])
     if not rows:
         raise DataError(
             f"{run} has no finished step whose rollouts are logged, so its prompts' pass rates are unknown",
@@ -142,11 +75,9 @@ def evidence_of(
         )
     names, groups, lengths = _logged(run, [int(row["step"]) for row in rows])
     _refuse_flat(run, rows, groups)
-    levels = levels_of(groups)
-    counts = np.array([levels.counts(rewards) for rewards in groups])
-    atoms = atoms_of(levels.values, base_of(counts) if len(levels.values) > 2 else None)
+    levels, atoms, counts, flat = LogWindow.counted(groups)
     prompts = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    columns = {name: _column(rows, name) for name in (*COUNTS, *(f"seconds/{name}" for name in PHASES), WHOLE, SAVING)}
+    columns = columns_of(rows)
     return LogWindow(
         run=run,
         program=program,
@@ -155,16 +86,24 @@ def evidence_of(
         levels=levels,
         atoms=atoms,
         counts=counts,
+        flat=flat,
         prompt=np.array([prompts[name] for name in names]),
         rows=columns,
-        grad_norm=_column(rows, "policy/grad_norm"),
-        lasting=1 - np.cumsum(np.bincount(lengths))[:-1] / len(lengths) if lengths else np.zeros(0),
-        setting=_seen(columns) if config is None else setting_of(config, str(run)),
+        grad_norm=columns_of(rows, ["policy/grad_norm"])["policy/grad_norm"],
+        lasting=lasting_of(lengths),
+        setting=_seen(columns) if config is None else logged_setting(rows[-1]) or setting_of(config, str(run)),
         rule=Rule(credit or "grpo") if config is None else rule_of(config),
         epochs=1 if config is None else config.update.epochs,
         every=every,
+        evaluated=evaluations(manifest.config, changes_in(manifest.data)),
         notes=tuple(log_notes(run)),
     )
+
+
+def _of_one_setting(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The last of these rows that have the sizes of the last one: a run may choose its sizes itself."""
+    others = [place for place, row in enumerate(rows) if logged_setting(row) != logged_setting(rows[-1])]
+    return rows[max(others, default=-1) + 1 :]
 
 
 def _refuse_flat(run: Path, rows: Sequence[Mapping[str, float]], groups: Sequence[FloatArray]) -> None:
@@ -197,18 +136,3 @@ def _seen(columns: Mapping[str, FloatArray]) -> Setting:
     n = max(2, round(float(np.nanmedian(rollouts / groups))))
     kept = max(2, round(float(np.nanmedian(trained / groups))))
     return Setting(n, min(n, kept), max(1, round(float(np.nanmedian(groups)))))
-
-
-def _column(rows: Sequence[Mapping[str, float]], name: str) -> FloatArray:
-    return np.array([row.get(name, math.nan) for row in rows], dtype=np.float64)
-
-
-def _mean(values: FloatArray, times: FloatArray) -> float:
-    known = np.where(np.isfinite(values), times, 0.0)
-    return float(np.nan_to_num(values) @ known / known.sum()) if known.any() else math.nan
-
-
-def _root_mean_square(values: FloatArray, times: FloatArray) -> float | None:
-    """With 0 for a step without an update; None if no step has a finite one above 0."""
-    squares = np.where(np.isfinite(values), values, 0.0) ** 2
-    return float(np.sqrt(squares @ times / times.sum())) or None

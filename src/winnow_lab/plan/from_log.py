@@ -10,17 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.algos.costs import StepClock, StepCosts, proportional
+from winnow.algos.costs import COMPUTE, StepClock, StepCosts, proportional
+from winnow.algos.setting_table import Table, table
 from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
+from winnow.core.sizes import described
 from winnow.errors import DataError, WinnowError
 from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.training.resolve import resolve_members
+from winnow.training.size_fits import Fits, PlanRequest
 from winnow_lab.plan.advice import (
     ComparedSetting,
     ExpectedStep,
     Range,
     SameProgress,
-    Table,
     against,
     compare,
     drawn,
@@ -28,12 +30,10 @@ from winnow_lab.plan.advice import (
     other_noise,
     questions,
     saving,
-    table,
+    with_noise,
 )
 from winnow_lab.plan.evidence import LogWindow
-from winnow_lab.plan.memory import Fits, PlanRequest
 
-COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
 OTHER_NOISE = (0.25, 4.0)  # times the supposed noise
 
 
@@ -115,8 +115,19 @@ class LogPlan:
 
     @property
     def keep(self) -> bool:
-        """Whether the log shows no setting that is better than the current one."""
-        return not self.best.per_second.low > 1
+        """Whether the log shows no setting that is better than the current one at every noise of the gradient."""
+        return not all(gain.low > 1 for gain in self.gains.values())
+
+    @cached_property
+    def gains(self) -> dict[float, Range]:
+        """How many times the progress per second of now the best setting makes, by the factor of the noise."""
+        now, best = self.model.current, self.best.prediction.setting
+        found = {1.0: self.best.per_second}
+        for factor in OTHER_NOISE:
+            model = with_noise(self.model, factor)
+            both = table(model, [now, best], self.statistics, self.drawn, self.clock, self.at_once)
+            found[factor] = against(both, now, 1).per_second
+        return dict(sorted(found.items()))
 
     @cached_property
     def ranking(self) -> list[ComparedSetting]:
@@ -151,7 +162,7 @@ class LogPlan:
 
     @cached_property
     def forecast(self) -> RunForecast | None:
-        return forecast_of(self.evidence.every)
+        return forecast_of(self.evidence.every, self.evidence.evaluated)
 
     def at_once(self, setting: Setting) -> float:
         """The most rollouts that are sampled at a time."""
@@ -162,12 +173,11 @@ class LogPlan:
         """Costs, scaled to the seconds of these statistics as far as they are known."""
         work, seconds = statistics.work, statistics.seconds
         if self.costs is None:
-            return self._proportional(statistics)
+            return self._measured(statistics)
         clock = StepClock.of(self.costs, statistics.lasting)
         if not self.request.calibrate or not self.evidence.has_phases:
             return clock
-        config = self.evidence.config
-        scaled = clock.scaled(work, seconds, at_once=config.rollout.max_rollouts_at_once if config else math.inf)
+        scaled = clock.scaled(work, seconds, at_once=self._most_at_once)
         if scaled is None:
             raise DataError(
                 f"{self.costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of "
@@ -177,12 +187,22 @@ class LogPlan:
             )
         return scaled
 
-    def _proportional(self, statistics: StepStatistics) -> StepClock:
+    def _measured(self, statistics: StepStatistics) -> StepClock:
+        """Seconds fitted to the steps, with a part per call; operations if the log has no seconds of phases."""
         work, seconds = statistics.work, statistics.seconds
         if not self.in_seconds:
             seconds = {"generate": COMPUTE["generate"] * work.tokens_generated}
             seconds["update"] = COMPUTE["update"] * work.tokens_trained
-        return StepClock.of(proportional(work, seconds), statistics.lasting)
+            return StepClock.of(proportional(work, seconds), statistics.lasting)
+        clock = StepClock.of(
+            self.evidence.costs(work, statistics.times, at_once=self._most_at_once), statistics.lasting
+        )
+        return clock.scaled(work, seconds, at_once=self._most_at_once) or clock
+
+    @property
+    def _most_at_once(self) -> float:
+        config = self.evidence.config
+        return config.rollout.max_rollouts_at_once if config else math.inf
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """(what cannot be known from this log, why; with what is supposed instead)."""
@@ -224,7 +244,8 @@ class LogPlan:
     def _about_noise(self) -> Iterator[tuple[str, str]]:
         noise = self.request.noise
         less, more = (
-            other_noise(self.model, self.settings, self.statistics, self.clock, factor) for factor in OTHER_NOISE
+            other_noise(self.model, self.settings, self.statistics, self.clock, factor, self.at_once)
+            for factor in OTHER_NOISE
         )
         best = self.best.prediction.setting
         same = less == more == best
@@ -234,9 +255,3 @@ class LogPlan:
             f"supposed to be {noise.rollout:g} for a rollout and {noise.between:g} between prompts, as for the bundled "
             f"policy (--noise, --between). With a quarter and four times of it, {answer}",
         )
-
-
-def described(setting: Setting) -> str:
-    """ "n = 16, m = 4, 8 prompts"."""
-    kept = "all" if setting.kept >= setting.rollouts else f"{setting.kept}"
-    return f"n = {setting.rollouts}, m = {kept}, {setting.prompts} prompts"

@@ -14,14 +14,14 @@ import numpy as np
 from winnow.algos.planning import Law
 from winnow.algos.reward_mixture import RewardMixture
 from winnow.algos.step_plan import Setting
+from winnow.core.sizes import described, options_of
 from winnow.memory.plan import format_bytes
 from winnow.recipes import recipe_at
+from winnow.training.first_plan import CLOSE, FirstPlan
+from winnow.training.size_fits import Fits
 from winnow.view.text import format_count, format_percent, one_line, wrap
 from winnow_lab.plan.advice import ComparedSetting, Range
-from winnow_lab.plan.from_config import CLOSE, FirstPlan
-from winnow_lab.plan.from_log import LogPlan, described
-from winnow_lab.plan.memory import Fits
-from winnow_lab.plan.setting import options_of
+from winnow_lab.plan.from_log import LogPlan
 
 SHOWN = 5  # settings of a first plan
 LAWS: dict[Law, str] = {"fixed": "one learning rate for all sizes", "tuned": "a learning rate tuned for each size"}
@@ -96,7 +96,13 @@ def _answers(plan: LogPlan) -> Iterator[str]:
     if best == plan.model.current:
         answer = "keep the sizes: no other ones make more progress"
     elif plan.keep:
-        answer = f"keep the sizes: the log does not show that {described(best)} makes more progress"
+        unsure = [
+            f"{gain.low:.2f} with {factor:g} times the noise" for factor, gain in plan.gains.items() if gain.low <= 1
+        ]
+        answer = (
+            f"keep the sizes: the log does not show that {described(best)} makes more progress. The low end of its "
+            f"gain is {', '.join(unsure)}"
+        )
     else:
         answer = f"change to {described(best)}: {_range(plan.best.per_second)} times the progress {per}"
     yield _item("answer", answer)
@@ -141,8 +147,10 @@ def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
     assert fit is not None
     yield _item(
         "supposed",
-        f"pass rates around {format_percent(prior.pass_rate)} (--pass-rate), some prompts never or always solved, "
-        f"rollouts of {prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
+        f"pass rates around {format_percent(prior.pass_rate)} (--pass-rate, the median of the prompts that are "
+        f"sometimes solved), some prompts never or always solved: an accuracy of {format_percent(plan.accuracy)}. "
+        f"Rollouts of "
+        f"{prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
     )
     yield _item(
         "costs",
@@ -216,6 +224,7 @@ def log_json(plan: LogPlan) -> dict[str, Any]:
         "answers": {name: _as_json(one, plan) for name, one in plan.answers.items()},
         "expected": asdict(plan.expected),
         "same_progress": asdict(plan.saving),
+        "gains": {f"{factor:g}": asdict(gain) for factor, gain in plan.gains.items()},
         "settings": [_as_json(one, plan) for one in plan.ranking],
         "unknown": [{"what": what, "why": why} for what, why in plan.unknown()],
         "forecast": None if plan.forecast is None else plan.forecast.lines(),
@@ -305,11 +314,14 @@ def _short(value: float) -> str:
 
 
 def _percent(value: float) -> str:
-    return f"{value:.0%}"
+    """ "12%"; a share that is not 0, or not all, is not rounded to it."""
+    if 0 < value < 0.01:
+        return "under 1%"
+    return "over 99%" if 0.99 < value < 1 else f"{value:.0%}"
 
 
 def _range(of: Range, show: Callable[[float], str] = lambda value: f"{value:.2f}") -> str:
     """ "1.31 (1.12 to 1.48)"."""
-    if math.isnan(of.low):
+    if math.isnan(of.low) or len({show(end) for end in (of.value, of.low, of.high)}) == 1:
         return show(of.value)
     return f"{show(of.value)} ({show(of.low)} to {show(of.high)})"

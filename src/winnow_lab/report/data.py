@@ -20,6 +20,7 @@ from winnow.errors import ConfigError
 from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
 from winnow.metrics import meaning
 from winnow.run_view.configuration import Change, changes_in, evaluations, heading, program
+from winnow.run_view.decisions import decisions
 from winnow.run_view.panels import RunPanel, panels
 from winnow.run_view.summary import Row
 from winnow.run_view.tokens import tokenizer_of
@@ -190,6 +191,7 @@ class ReportedRun:
             "changes": [_change(change) for change in changes[-MOST_CHANGES:]],
             "panels": [_panel(panel) for panel in panels(rows, compared)],
             "ledger": ledger(rows),
+            "decisions": decisions(self.path),
             "allocation": [] if _is_uniform(config) else _allocation(steps),
             "allocation_of": sum(place.verified > 0 for places in steps.values() for place in places),
             "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,

@@ -190,3 +190,31 @@ def test_the_norm_of_millions_of_numbers_is_exact_to_float32():
         parameter.grad = 1e-4 * torch.randn(parameter.shape, generator=generator)
     exact = math.sqrt(sum(parameter.grad.double().square().sum().item() for parameter in of.values()))
     assert optimizer(of).step().grad_norm == pytest.approx(exact, rel=1e-6)
+
+
+def test_products_of_the_gradient_with_the_mean_of_earlier_ones_by_hand() -> None:
+    """AdamW's mean without its bias is the first gradient, then the one of weights 0.9 and 1."""
+    of = {"a": nn.Parameter(torch.zeros(2)), "b": nn.Parameter(torch.zeros(1))}
+    plain, trained = optimizer(of), optimizer(of, max_grad_norm=1e9, betas=(0.9, 0.99))
+    assert plain.measures_signal is False
+    trained.measures_signal = True
+    found = []
+    for gradient in ([1.0, 2.0, 0.0], [3.0, -1.0, 2.0], [1.0, 1.0, 1.0]):
+        of["a"].grad, of["b"].grad = torch.tensor(gradient[:2]), torch.tensor(gradient[2:])
+        found.append(trained.step().products)
+    assert found[0] is None
+    assert found[1] == pytest.approx((1.0, 14.0), rel=1e-5)
+    mean = [(0.9 * one + two) / 1.9 for one, two in zip([1.0, 2.0, 0.0], [3.0, -1.0, 2.0], strict=True)]
+    assert found[2] == pytest.approx((sum(mean), 3.0), rel=1e-5)
+    of["a"].grad, of["b"].grad = torch.ones(2), torch.ones(1)
+    assert plain.step().products is None
+
+
+def test_products_are_of_the_clipped_gradient() -> None:
+    of = {"a": nn.Parameter(torch.zeros(1))}
+    trained = optimizer(of, max_grad_norm=0.5)
+    trained.measures_signal = True
+    for gradient in (0.25, 4.0):
+        of["a"].grad = torch.tensor([gradient])
+        last = trained.step().products
+    assert last == pytest.approx((0.125, 0.25), rel=1e-4)

@@ -113,6 +113,40 @@
   winnow.allocation = { section, tally };
 })();
 
+/** The sizes that a run has chosen for its steps: what it expected of them, and what came of it. */
+(() => {
+  const { h, table } = winnow.dom;
+  const { short, percent, known, count } = winnow.numbers;
+  const { model, curves, foreign } = winnow;
+  const HEADS = ['step', 'sizes', 'gain', 'seconds a step', 'flat groups', 'signal'];
+
+  /** "1.2, expected 1.3"; a number that is not known is left out. */
+  function came(pair, write) {
+    const [expected, measured] = pair ?? [];
+    return [known(measured) ? write(measured) : null, known(expected) ? `expected ${write(expected)}` : null].filter(Boolean).join(', ') || '–';
+  }
+
+  function one(run, i) {
+    const all = run.decisions ?? [];
+    if (!all.length) return null;
+    const sizes = (d) => foreign.line(d.before === d.after ? `${d.after}, as before` : `${d.before} → ${d.after}`, 120);
+    const gain = (d) => (d.reason ? foreign.line(d.reason, 200) : d.before === d.after ? '–' : `${short(d.gain)} (at least ${short(d.least_gain)})`);
+    const rows = all.map((d) => [short(d.step), sizes(d), gain(d), came(d.came?.seconds, short), came(d.came?.flat, percent), came(d.came?.signal_share, percent)]);
+    const changed = all.filter((d) => d.before !== d.after).length;
+    return h('article', { 'aria-label': `sizes of ${curves.name(i)}` }, model.several ? h('h3', {}, curves.name(i)) : null,
+      h('p', { class: 'note' }, `${count(all.length, 'decision')}, ${changed} of them a change.`), table('decisions', HEADS, rows, 'numbers'));
+  }
+
+  function section() {
+    const parts = model.runs.map(one).filter(Boolean);
+    if (!parts.length) return null;
+    return h('section', { 'aria-labelledby': 'title-sizes' }, h('h2', { id: 'title-sizes' }, 'Sizes of the steps'),
+      h('p', { class: 'note' }, 'The run chose n rollouts per prompt, m of them in the update, and the prompts of a step. Gain: expected progress per second, relative to the sizes before. Signal: the share of an update\'s squared gradient that is signal. Measured numbers are of the steps after the decision.'), parts);
+  }
+
+  winnow.sizes = { section };
+})();
+
 /** Two models on the same problems: how many rollouts are of which category, and the problems that changed, in full. */
 (() => {
   const { h, show, table } = winnow.dom;
@@ -216,7 +250,7 @@
   function make() {
     const drawn = curves.section();
     const runs = winnow.runs.section();
-    const element = h('div', { class: 'overview' }, runs?.element, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
+    const element = h('div', { class: 'overview' }, runs?.element, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), winnow.sizes.section(), allocation.section());
     return { element, update: (at) => { runs?.update(at); drawn.update(at); } };
   }
 

@@ -10,8 +10,9 @@ from planned_run import RIGHT, SECONDS, N, group, rewards_of, write_planned_run
 from refusals import refused
 from winnow.algos.planning import Rule
 from winnow.algos.step_plan import Setting
+from winnow.algos.step_window import PHASES
 from winnow.errors import ConfigError, DataError
-from winnow_lab.plan.evidence import PHASES, evidence_of
+from winnow_lab.plan.evidence import evidence_of
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 

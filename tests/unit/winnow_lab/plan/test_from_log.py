@@ -1,5 +1,6 @@
 """A plan from a log: its comparisons, intervals and words, and the options of the command."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,17 +10,19 @@ from typer.testing import CliRunner
 
 from planned_run import CONFIG, RIGHT, SECONDS, SETS, N, group, rewards_of, write_planned_run
 from refusals import refused
-from winnow.algos.costs import CostCurve, StepCosts
+from winnow.algos.costs import COMPUTE, CostCurve, StepCosts
 from winnow.algos.planning import Noise, Rule
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
+from winnow.core.sizes import options_of, rule_of, setting_of
 from winnow.errors import ConfigError, DataError, WinnowError
-from winnow_lab.costs import as_json
+from winnow.state.cost_files import as_json
+from winnow.training.size_fits import Fits, PlanRequest
+from winnow_lab.plan import text
+from winnow_lab.plan.advice import Range, against, other_noise, with_noise
 from winnow_lab.plan.evidence import evidence_of
-from winnow_lab.plan.from_log import COMPUTE, LogPlan
-from winnow_lab.plan.memory import Fits, PlanRequest
-from winnow_lab.plan.setting import options_of, rule_of, setting_of
+from winnow_lab.plan.from_log import LogPlan
 from winnow_lab.plan.text import log_lines
 
 VERL = Path(__file__).parents[3] / "fixtures" / "verl_run"
@@ -151,10 +154,95 @@ def test_a_run_whose_model_is_gone_has_a_plan_without_memory(tmp_path):
     assert plan.settings
 
 
-def test_the_sizes_stay_if_a_better_setting_is_not_shown(run):
-    """One group with a signal: a draw without it, or with it twice, changes everything."""
-    plan = LogPlan(evidence_of(run), PlanRequest(), draws=40)
-    assert plan.keep == (plan.best.per_second.low <= 1)
+def test_the_sizes_stay_unless_the_gain_holds_at_every_noise(run, with_costs):
+    """With the curves, more prompts gain at the supposed noise, and lose at a quarter of it."""
+    assert with_costs.best.per_second.low > 1
+    low = {factor: gain.low for factor, gain in with_costs.gains.items()}
+    assert list(low) == [0.25, 1.0, 4.0]
+    assert low[1.0] == with_costs.best.per_second.low
+    assert with_costs.keep == (min(low.values()) <= 1)
+    for factor in (0.25, 4.0):
+        noise = Noise(6.3 * factor, 4.3 * factor)
+        other = LogPlan(with_costs.evidence, PlanRequest(noise=noise), COSTS, draws=20)
+        place = other.settings.index(with_costs.best.prediction.setting)
+        assert against(other.table, other.model.current, place).per_second == with_costs.gains[factor]
+
+
+def test_a_verdict_that_depends_on_the_noise_is_to_keep(run):
+    """Without a signal's noise one prompt is as good as many, so that a larger step only costs more."""
+    quiet = LogPlan(evidence_of(run), PlanRequest(noise=Noise(0.5, 0.1)), COSTS, draws=20)
+    assert not all(gain.low > 1 for gain in quiet.gains.values())
+    assert quiet.keep
+
+
+def test_the_best_at_another_noise_samples_as_many_at_once_as_the_memory_allows(run, with_costs):
+    asked = []
+
+    def at_once(setting):
+        asked.append(setting)
+        return 8.0
+
+    found = other_noise(with_costs.model, with_costs.settings, with_costs.statistics, with_costs.clock, 4.0, at_once)
+    assert set(asked) == set(with_costs.settings)
+    clock, noisy = with_costs.clock(with_costs.statistics), with_noise(with_costs.model, 4.0)
+    rates = [noisy.predict(one, with_costs.statistics, clock, at_once=8.0).rate for one in with_costs.settings]
+    assert found == with_costs.settings[int(np.argmax(rates))]
+
+
+def test_an_update_has_a_cost_per_call_without_cost_curves(tmp_path):
+    """Seconds of a half and ten per thousand tokens: half of the tokens do not take half of the seconds."""
+    run = write_planned_run(tmp_path / "run", steps=40)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for place, line in enumerate(lines):
+        line["budget/tokens_trained"] = tokens = 60.0 + 8 * place
+        line["select/trained"] = tokens / 6
+        line["seconds/logprobs"], line["seconds/update"] = 0.0, 0.5 + tokens / 100
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan = LogPlan(evidence_of(run, window=40), PlanRequest(), draws=20)
+    clock, work = plan.clock(plan.statistics), plan.statistics.work
+    half = dataclasses.replace(work, trained=work.trained / 2, tokens_trained=work.tokens_trained / 2)
+    whole = clock.seconds(work, at_once=512).update
+    assert whole == pytest.approx(plan.statistics.seconds["update"], rel=1e-6)
+    assert clock.seconds(half, at_once=512).update == pytest.approx(0.5 + work.tokens_trained / 200, rel=0.05)
+
+
+def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
+    """A resume evaluated on other problems from step 3 on: five evaluations are left of eight."""
+    run = write_planned_run(tmp_path / "run", steps=8)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for place, line in enumerate(lines):
+        line["eval/accuracy_sampled"] = 0.9 if place < 3 else 0.2 + 0.1 * (place - 3)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    every = LogPlan(evidence_of(run), PlanRequest(), draws=20).forecast
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["changes"] = [{"step": 3, "key": "evaluate.problems", "was": 2, "now": 4}]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    since = LogPlan(evidence_of(run), PlanRequest(), draws=20).forecast
+    assert every is not None
+    assert since is not None
+    assert not every.rises
+    assert since.rises
+    manifest["changes"][0]["step"] = 4
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert LogPlan(evidence_of(run), PlanRequest(), draws=20).forecast is None  # four evaluations are too few
+
+
+def test_a_share_that_is_not_0_is_not_printed_as_0():
+    shown = [text._percent(share) for share in (0.0, 0.004, 0.0051, 0.25, 0.996, 1.0)]
+    assert shown == ["0%", "under 1%", "under 1%", "25%", "over 99%", "100%"]
+    assert text._range(Range(0.001, 0.0001, 0.004), text._percent) == "under 1%"
+    assert text._range(Range(0.0, 0.0, 0.02), text._percent) == "0% (0% to 2%)"
+
+
+def test_a_run_that_chose_its_sizes_is_planned_from_the_last_ones(tmp_path):
+    run = write_planned_run(tmp_path / "run", steps=6)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for place, line in enumerate(lines):
+        line |= {"plan/rollouts": 8, "plan/kept": 8 if place < 4 else 4, "plan/prompts": 4}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = evidence_of(run)
+    assert found.steps.tolist() == [4, 5]
+    assert found.setting == Setting(8, 4, 4)
 
 
 @pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
@@ -214,11 +302,11 @@ def test_the_command_prints_the_plan_and_writes_it_as_json(run, tmp_path):
 
 def test_a_log_of_verl_is_planned_with_words_for_what_it_lacks():
     plan = LogPlan(evidence_of(VERL), PlanRequest(), draws=20)
-    text = "\n".join(log_lines(plan))
+    words = "\n".join(log_lines(plan))
     assert plan.fits is None
     assert plan.in_seconds
     for word in ("verl", "cannot be known from this log", "actor_rollout_ref.rollout.n"):
-        assert word in text
+        assert word in words
     assert plan.model.work(plan.model.current, plan.statistics).trained == 32  # verl trains on flat groups
 
 

@@ -1,13 +1,19 @@
-"""The configurations that a plan supports, and the keys of a setting."""
+"""The sizes of a step in a configuration and in a run: which configurations have them, and a run with other sizes."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 from winnow.algos.planning import Rule
+from winnow.algos.selectors import chain
 from winnow.algos.step_plan import Setting
 from winnow.budget.selection import kept_size
-from winnow.config import Config, Member
+from winnow.config import Config, Member, SelectSection
+from winnow.core.members import Members
 from winnow.errors import ConfigError
 from winnow.families import ADVANTAGE, SELECTOR
+from winnow.options import bind
 from winnow.registry import resolve
 
 CREDITS = ("grpo", "dr_grpo", "rloo")
@@ -26,6 +32,37 @@ def options_of(setting: Setting) -> tuple[str, ...]:
         f"rollout.rollouts_per_prompt={setting.rollouts}",
         select,
     )
+
+
+def described(setting: Setting) -> str:
+    """ "n = 16, m = 4, 8 prompts"."""
+    kept = "all" if setting.kept >= setting.rollouts else f"{setting.kept}"
+    return f"n = {setting.rollouts}, m = {kept}, {setting.prompts} prompts"
+
+
+SIZES = ("plan/rollouts", "plan/kept", "plan/prompts")  # the metrics of a setting
+
+
+def logged_setting(row: Mapping[str, float]) -> Setting | None:
+    """The setting in a row of metrics; None unless the run chooses its sizes itself."""
+    sizes = [row.get(name) for name in SIZES]
+    return None if None in sizes else Setting(*(int(size) for size in sizes if size is not None))
+
+
+def resized(members: Members, setting: Setting) -> Members:
+    """The members of a supported configuration with the sizes of a setting. Everything in a step reads them there."""
+    config = members.config
+    rollout = config.rollout.model_copy(
+        update={"rollouts_per_prompt": setting.rollouts, "prompts_per_step": setting.prompts}
+    )
+    config = config.model_copy(update={"rollout": rollout})
+    if members.selectors[0].name != "max_variance":
+        return dataclasses.replace(members, config=config)
+    options = {**members.selectors[0].options, "keep_per_prompt": setting.kept}
+    selectors = (bind(members.selectors[0].entry, options, key=SELECTOR.key),)
+    select = (SelectSection.model_validate({**config.select[0].model_dump(), "keep_per_prompt": setting.kept}),)
+    config = config.model_copy(update={"select": select})
+    return dataclasses.replace(members, config=config, selectors=selectors, select=chain(selectors))
 
 
 def setting_of(config: Config, where: str) -> Setting:

@@ -12,6 +12,7 @@ from winnow.algos.planning import Law, Noise
 from winnow.algos.step_plan import NOISE, SPREAD, Setting, StepModel
 from winnow.config import Config
 from winnow.core.members import Members
+from winnow.core.sizes import rule_of, setting_of
 from winnow.errors import ConfigError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.memory.trained_model import policy_shapes
@@ -19,7 +20,6 @@ from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
 from winnow.training.budget import plan_devices
 from winnow.training.prompts import run_prompts
-from winnow_lab.plan.setting import rule_of, setting_of
 
 FEWEST_TOKENS = 64  # smallest micro-batch
 

@@ -9,17 +9,17 @@ from typer.testing import CliRunner
 
 from planned_run import CONFIG, SETS
 from refusals import refused
+from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
 from winnow.errors import ConfigError
+from winnow.state.cost_files import read_costs
+from winnow.training.first_plan import FirstPlan
 from winnow.training.resolve import resolve_file
-from winnow_lab.costs import read_costs
-from winnow_lab.plan.from_config import FirstPlan
-from winnow_lab.plan.memory import Fits, PlanRequest
-from winnow_lab.plan.prior import Prior
+from winnow.training.size_fits import Fits, PlanRequest
 
-COSTS = Path(__file__).parents[4] / "configs" / "costs" / "two_cpu_cores.json"
+COSTS = Path(__file__).parents[3] / "configs" / "costs" / "two_cpu_cores.json"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,23 @@ def test_worlds_are_around_the_supposed_pass_rate_and_differ():
     assert [one.mixture.mean for one in Prior(0.5, 8.0).worlds(3, 7)] == [
         one.mixture.mean for one in Prior(0.5, 8.0).worlds(3, 7)
     ]
+
+
+def test_the_pass_rate_is_the_median_of_the_prompts_that_are_sometimes_solved():
+    """In the middle of the worlds: the log-odds of a world's middle have a standard deviation of 1 around it."""
+    odds = []
+    for world in Prior(0.2, 8.0).worlds(400, 0):
+        weights, rates = world.mixture.weights[:-2], world.mixture.atoms.means[:-2]
+        median = rates[np.searchsorted(weights.cumsum() / weights.sum(), 0.5)]
+        odds.append(np.log(median / (1 - median)))
+    assert np.mean(odds) == pytest.approx(np.log(0.2 / 0.8), abs=0.3)
+    assert np.std(odds) == pytest.approx(1.0, abs=0.15)
+
+
+def test_the_accuracy_is_the_mean_over_all_prompts(fits):
+    plan = first(fits, pass_rate=0.2)
+    worlds = list(Prior(0.2, 8.0).worlds(40, 0))
+    assert plan.accuracy == pytest.approx(np.mean([one.mixture.mean for one in worlds]))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -1.0])

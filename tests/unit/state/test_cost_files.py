@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 from winnow.algos.costs import StepWork
 from winnow.errors import DataError
-from winnow_lab.costs import as_json, read_costs
+from winnow.state.cost_files import as_json, read_costs
 
 ROOT = Path(__file__).parents[3]
 CURVE = {"rollouts": [4, 8], "seconds": [1.0, 2.0]}

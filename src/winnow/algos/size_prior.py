@@ -27,14 +27,14 @@ NEVER, ALWAYS = (1.0, 5.0), (1.0, 9.0)  # Beta distributions of the shares of pr
 class Prior:
     """What is supposed."""
 
-    pass_rate: float  # of the prompts that are sometimes solved, in the middle
+    pass_rate: float  # median over the prompts that are sometimes solved, in the middle of the worlds
     length: float  # tokens of a rollout
 
     def __post_init__(self) -> None:
         if not 0 < self.pass_rate < 1:
             raise ConfigError(
                 f"a pass rate of {self.pass_rate:g} is supposed",
-                remedy="give a number between 0 and 1: winnow eval measures the accuracy of a model",
+                remedy="give the pass rate of a middling prompt that is sometimes solved, between 0 and 1",
                 code="config.value",
             )
 

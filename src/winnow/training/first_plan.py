@@ -8,12 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from winnow.algos.costs import StepClock, StepCosts, proportional
+from winnow.algos.costs import COMPUTE, StepClock, StepCosts, proportional
+from winnow.algos.setting_table import Table, table
+from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
-from winnow_lab.plan.advice import Table, table
-from winnow_lab.plan.from_log import COMPUTE
-from winnow_lab.plan.memory import Fits, PlanRequest
-from winnow_lab.plan.prior import Prior
+from winnow.training.size_fits import Fits, PlanRequest
 
 CLOSE = 0.9  # of the best progress per second: as good as the best
 
@@ -88,6 +87,11 @@ class FirstPlan:
     def mean(self, setting: Setting, of: str) -> float:
         """The mean over worlds of a column of the table."""
         return float(getattr(self.table, of)[:, self.settings.index(setting)].mean())
+
+    @property
+    def accuracy(self) -> float:
+        """The mean pass rate over all prompts of all worlds, with those that are never or always solved."""
+        return float(self.table.reward.mean())
 
     def at_once(self, setting: Setting) -> float:
         fit = self.fits.fit(setting)

@@ -1,0 +1,79 @@
+"""The decisions of a run that chooses the sizes of its steps, as short rows and as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from winnow.algos.step_plan import Setting
+from winnow.core.sizes import described
+from winnow.errors import DataError
+from winnow.state.decisions import DECISIONS, read_decisions
+from winnow.state.disk import errors_as
+from winnow.view.text import format_duration, format_percent
+
+MEASURED = ("seconds", "tokens", "flat", "signal_share")
+
+
+def decisions(run: Path) -> list[dict[str, Any]]:
+    """Per decision: step, the sizes before and after it, whether it was the jump, the expected gain, the reason of one
+    that compared nothing, and what came of it, [expected, measured] by name; None for what is not known.
+
+    Empty for a run of fixed sizes. Raises DataError for a row that is none.
+    """
+    made = list(read_decisions(run).values())
+    wrong = errors_as(
+        DataError,
+        f"{run / DECISIONS} has a row that is no decision",
+        "restore the file, or delete it to read the run without its decisions",
+        code="data.malformed",
+        of=(KeyError, TypeError, ValueError, AttributeError),
+    )
+    with wrong:
+        return [_row(row, after.get("outcome") or {}) for row, after in zip_longest(made, made[1:], fillvalue={})]
+
+
+def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    before, after = (described(_setting(row[name])) for name in ("before", "chosen"))
+    expected = row.get("expected", {})
+    return {
+        "step": int(row["step"]),
+        "before": before,
+        "after": after,
+        "jump": bool(row.get("jump")),
+        "gain": _number(expected.get("gain")),
+        "least_gain": _number(expected.get("least_gain")),
+        "noise": _number((row.get("noise") or {}).get("factor")),
+        "reason": row.get("reason"),
+        "came": {
+            name: [_number(expected.get(name)), _number((outcome.get(name) or [None, None])[1])] for name in MEASURED
+        },
+    }
+
+
+def _setting(sizes: Mapping[str, Any]) -> Setting:
+    return Setting(*(int(sizes[name]) for name in ("rollouts", "kept", "prompts")))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def decision_lines(run: Path) -> Iterator[str]:
+    """A line per decision. Raises as `decisions`."""
+    for row in decisions(run):
+        same = row["before"] == row["after"]
+        sizes = row["after"] if same else f"{row['before']} become {row['after']}"
+        parts = [f"step {row['step']}: {sizes}"]
+        if row["reason"]:
+            parts.append(str(row["reason"]))
+        if not same and row["gain"] is not None:
+            parts.append(f"expected {row['gain']:.2f} times the progress per second")
+        for name, show in (("seconds", format_duration), ("flat", format_percent)):
+            expected, measured = row["came"][name]
+            if expected is not None and measured is not None:
+                what = "a step" if name == "seconds" else "flat groups"
+                parts.append(f"{what} {show(measured)} (expected {show(expected)})")
+        yield ", ".join(parts)

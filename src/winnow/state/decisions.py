@@ -1,0 +1,72 @@
+"""decisions.jsonl of a run folder: the sizes that the run has chosen for its steps, a row per decision.
+
+A row is on the disk before its sizes are used. A resume keeps the rows of later steps, and takes the sizes from them:
+the seconds that a decision was made from are measured once only. So an interrupted run has the sizes of one that was
+not interrupted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from winnow import ranks
+from winnow.state.disk import opened, sync
+from winnow.state.log import LineLog, Mark, encode, refusals, rows, step_of
+
+DECISIONS = "decisions.jsonl"
+Decision = dict[str, Any]  # docs/planner.md has its keys
+
+
+class DecisionLog:
+    """Appends decisions. `mark` is the end of the file in the checkpoint from which the run resumes."""
+
+    def __init__(self, folder: Path, mark: Mark | None = None) -> None:
+        self._log = LineLog(folder / DECISIONS, mark)
+        self.path = self._log.path
+
+    def lost(self) -> str | None:
+        """See `LineLog.lost`."""
+        return self._log.lost()
+
+    def sync(self, step: int) -> Mark | None:
+        """See `LineLog.sync`."""
+        return self._log.sync(step)
+
+    def of(self, step: int) -> Decision | None:
+        """The decision before a step; None if there is none. Raises DataError for a damaged row."""
+        return read_decisions(self.path.parent).get(step)
+
+    def append(self, step: int, decision: Mapping[str, Any]) -> None:
+        """Append a decision, and wait until it is on the disk. Raises RunFolderError."""
+        if not ranks.is_writer():
+            return
+        self._log.append(step, encode({"step": step, **decision}) + b"\n")
+        with refusals(self.path):
+            sync(self.path)
+            sync(self.path.parent)
+
+    def cut_from(self, step: int | None) -> None:
+        """Remove the decisions before `step` and later ones; None: only an incomplete last row. Raises as `of`."""
+        if not ranks.is_writer() or not self.path.exists():
+            return
+        with refusals(self.path), self.path.open("rb") as file:
+            whole = [line for line in file if line.endswith(b"\n")]
+        stays = (step is None or step_of(self.path, place, line) < step for place, line in enumerate(whole, start=1))
+        size = sum(len(line) for line in itertools.compress(whole, itertools.takewhile(bool, stays)))
+        with refusals(self.path), opened(self.path, os.O_WRONLY) as descriptor:
+            os.ftruncate(descriptor, size)
+
+
+def read_decisions(run: Path) -> dict[int, Decision]:
+    """The decisions of a run by the step before which they were made; {} for a run that makes none.
+
+    Raises DataError, with the line, for a row that is not JSON.
+    """
+    path = run / DECISIONS
+    if not path.is_file():
+        return {}
+    return {int(row["step"]): row for _, row in rows(path)}

@@ -1,0 +1,117 @@
+"""Whole runs that choose the sizes of their steps: equal at given costs, and a resume that repeats its decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from refusals import refused
+from winnow.config_file import validate
+from winnow.core.events import Notice
+from winnow.core.size_plan import RunSizes
+from winnow.core.sizes import logged_setting
+from winnow.errors import DataError
+from winnow.state.decisions import DECISIONS, read_decisions
+from winnow.state.logbook import read_metrics
+from winnow.training.fit import fit
+from winnow.training.resolve import resolve_members
+
+COSTS = Path(__file__).parents[2] / "configs" / "costs" / "two_cpu_cores.json"
+SIZES = {"use": "auto", "every": 2, "prompts_per_step": (2, 8), "rollouts_per_prompt": (2, 8)}
+
+
+@pytest.fixture
+def run(smallest, tmp_path):
+    """run("name", costs=...) trains six steps in a folder of that name, and returns its notices."""
+
+    def train(name, *, resume=False, costs=None, **keys):
+        plan = SIZES if costs is None else {**SIZES, "costs": str(costs)}
+        base = {"steps": 6, "plan": plan, "checkpoint": {"every": 1, "keep_last": 9}, "output": str(tmp_path / name)}
+        notices = []
+        fit(
+            resolve_members(validate(smallest(**{**base, **keys})), tmp_path),
+            resume=resume,
+            watch=lambda event: notices.append(event.text) if isinstance(event, Notice) else None,
+        )
+        return notices
+
+    return train
+
+
+def weights(folder, step=6):
+    return load_file(folder / "checkpoints" / f"step-{step:06d}" / "model.safetensors")
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(bool((one[name] == two[name]).all()) for name in one)
+
+
+def settings(folder):
+    return [logged_setting(row) for row in read_metrics(folder) if "budget/rollouts" in row]
+
+
+def without_seconds(folder):
+    return {step: {**row, "seconds": 0} for step, row in read_decisions(folder).items()}
+
+
+def test_two_runs_at_given_costs_are_equal(run, tmp_path):
+    for name in ("one", "two"):
+        run(name, costs=COSTS)
+    assert same(weights(tmp_path / "one"), weights(tmp_path / "two"))
+    assert without_seconds(tmp_path / "one") == without_seconds(tmp_path / "two")
+    assert list(read_decisions(tmp_path / "one")) == [2, 4]
+    assert len(set(settings(tmp_path / "one"))) > 1
+    assert {row["policy/gradient_square"] > 0 for row in read_metrics(tmp_path / "one")[1:6]} == {True}
+
+
+def test_a_step_has_the_sizes_of_the_decision_before_it(run, tmp_path):
+    notices = run("run", costs=COSTS)
+    found, rows = settings(tmp_path / "run"), read_metrics(tmp_path / "run")
+    decisions = read_decisions(tmp_path / "run")
+    assert found[0] == found[1]
+    assert vars(found[2]) == vars(found[3]) == decisions[2]["chosen"]
+    assert vars(found[4]) == vars(found[5]) == decisions[4]["chosen"]
+    for setting, row in zip(found, rows, strict=False):
+        assert (row["budget/rollouts"], row["group/count"]) == (setting.sampled, setting.prompts)
+        assert row["select/kept"] == setting.prompts * setting.kept
+    assert [text for text in notices if text.startswith("step 2: n = ")]
+
+
+def test_a_resume_repeats_the_decisions_of_its_log_and_not_its_seconds(run, tmp_path, monkeypatch):
+    """The run is interrupted after step 5, and its last checkpoints are lost: its own seconds are another run's."""
+    run("run")
+    folder = tmp_path / "run"
+    before, after = read_decisions(folder), weights(folder)
+    for step in (2, 3, 4, 5, 6):
+        checkpoint = folder / "checkpoints" / f"step-{step:06d}"
+        for file in sorted(checkpoint.rglob("*"), reverse=True):
+            file.unlink()
+        checkpoint.rmdir()
+    with (folder / DECISIONS).open("ab") as file:
+        file.write(b'{"step": 6, "wind')  # it was being written
+    monkeypatch.setattr(RunSizes, "decide", lambda *_: pytest.fail("a decision was made again"))
+    run("run", resume=True)
+    assert read_decisions(folder) == before
+    assert same(weights(folder), after)
+
+
+def test_a_resume_with_another_learning_rate_decides_anew(run, tmp_path, smallest):
+    run("run", costs=COSTS, steps=4)
+    folder = tmp_path / "run"
+    stale = {**read_decisions(folder)[2], "step": 4, "chosen": {"rollouts": 2, "kept": 2, "prompts": 2}}
+    with (folder / DECISIONS).open("a") as file:
+        file.write(json.dumps(stale) + "\n")
+    config = smallest(
+        steps=6, output=str(folder), plan={**SIZES, "costs": str(COSTS)}, optimizer={"learning_rate": 2e-3},
+        checkpoint={"every": 1, "keep_last": 9},
+    )  # fmt: skip
+    fit(resolve_members(validate(config), tmp_path), resume=True, allow_change=["optimizer.learning_rate"])
+    assert read_decisions(folder)[4]["window"] == [2, 3]  # that of the stale one is [0, 1]
+
+
+def test_costs_that_cannot_be_read_are_an_error_before_the_model(run, tmp_path):
+    with refused(DataError, "costs.json", code="data.unreadable"):
+        run("run", costs=tmp_path / "costs.json")

@@ -1,0 +1,272 @@
+"""The sizes of a run that chooses them: bounds, the members of a step, decisions, and what a resume continues from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planned_run import CONFIG, N, group, rewards_of
+from refusals import refused
+from winnow.algos.costs import CostCurve, StepCosts
+from winnow.algos.planning import Noise, group_signal, second_moment
+from winnow.algos.size_choice import SizeBounds
+from winnow.algos.step_plan import NOISE, Setting
+from winnow.config_file import load
+from winnow.core.size_plan import RunSizes, SizeLog, bounds_of
+from winnow.core.sizes import logged_setting, resized, rule_of, setting_of
+from winnow.errors import ConfigError
+from winnow.records import StepReport
+from winnow.state.resume import digests
+from winnow.training.resolve import resolve_members
+
+SETS = (
+    'plan="auto"', "plan.every=2", "task.size=64", "evaluate.problems=4", "rollout.prompts_per_step=4",
+    f"rollout.rollouts_per_prompt={N}", "rollout.max_new_tokens=16", 'select={use="max_variance", keep_per_prompt=4}',
+    "threads=1",
+)  # fmt: skip
+COSTS = StepCosts(
+    CostCurve(np.array([8.0, 64.0]), np.array([1.0, 1.2]), tokens_per_rollout=6.0),
+    CostCurve(np.array([8.0, 64.0]), np.array([1.0, 8.0]), tokens_per_rollout=6.0),
+    source="by hand",
+)
+GROUPS = [group(f"p{i}", rewards_of(right)) for i, right in enumerate((0, 1, 4, 7))]
+ROW = {
+    "group/count": 4, "budget/rollouts": 32, "budget/tokens_generated": 192, "select/trained": 12,
+    "budget/tokens_trained": 72, "seconds/generate": 1.0, "seconds/logprobs": 0.25, "seconds/update": 1.0,
+    "seconds/verify": 0.1, "seconds/select": 0.1, "seconds/sync": 0.1, "seconds/step": 3.0, "seconds/save": 0.0,
+}  # fmt: skip
+
+
+def members(*sets):
+    return resolve_members(load(CONFIG, [*SETS, *sets]), Path.cwd())
+
+
+def sizes(*sets, costs=COSTS):
+    made = members(*sets)
+    return RunSizes(made, bounds_of(made.config), costs)
+
+
+def filled(plan, steps=(0, 1), share=None, groups=GROUPS, **changes):
+    """The plan after steps with these groups, whose updates have the share of signal."""
+    products = {} if share is None else {"policy/gradient_along": share, "policy/gradient_square": 1.0}
+    for step in steps:
+        plan.add(step, groups, {**ROW, **(products if step else {}), **changes})
+    return plan
+
+
+def test_bounds_are_the_users_or_follow_from_the_start():
+    assert bounds_of(members().config) == SizeBounds((2, 32), (2, 16), (1, 16))
+    given = members("plan.rollouts_per_prompt=[4, 16]", "plan.keep_per_prompt=[1, 8]", "plan.prompts_per_step=[2, 64]")
+    assert bounds_of(given.config) == SizeBounds((4, 16), (2, 8), (2, 64))
+    assert bounds_of(given.config, problems=40, ranks=3) == SizeBounds((4, 16), (2, 8), (3, 40))
+    assert bounds_of(members("update.updates_per_step=4").config).prompts == (4, 16)
+    assert bounds_of(members('select="all"').config).keeps_all
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("plan.rollouts_per_prompt=[16, 64]", "plan.rollouts_per_prompt"),
+        ("plan.keep_per_prompt=[2, 3]", "plan.keep_per_prompt"),
+        ("plan.prompts_per_step=[8, 16]", "plan.prompts_per_step"),
+        ("plan.rollouts_per_prompt=[16, 4]", "plan.rollouts_per_prompt"),
+        ("plan.every=1", "plan.every"),
+        ('allocate="gvm"', "allocate"),
+        ('advantage="raft"', "advantage"),
+        ('rounds="pilot_commit"', "rounds"),
+        ('select="random"', "select"),
+    ],
+)
+def test_a_run_that_no_plan_is_made_for_is_refused(change, key):
+    with refused(ConfigError) as caught:
+        members(change)
+    assert caught.value.key == key
+
+
+def test_rollouts_of_the_step_before_are_refused():
+    engine = 'rollout.engine={use="native", process="own"}'
+    with refused(ConfigError, key="rollout.ahead", code="config.combination"):
+        members("rollout.ahead=1", engine, 'correction="none"')
+
+
+def test_keys_of_a_run_with_fixed_sizes_have_no_effect_and_a_saved_configuration_is_read_again():
+    with refused(ConfigError, key="plan.every", code="config.no_effect"):
+        load(CONFIG, ["plan.every=4"])
+    assert load(CONFIG, ['plan.use="fixed"', "plan.every=10"]).plan.use == "fixed"
+
+
+def test_members_of_other_sizes_select_and_are_configured_so():
+    own = members()
+    found = resized(own, Setting(16, 2, 8))
+    assert setting_of(found.config, "here") == Setting(16, 2, 8)
+    assert found.selectors[0].options["keep_per_prompt"] == 2
+    assert found.selectors[0].entry is own.selectors[0].entry
+    assert own.config.rollout.prompts_per_step == 4  # unchanged
+    every = resized(members('select="all"'), Setting(16, 16, 2))
+    assert setting_of(every.config, "here") == Setting(16, 16, 2)
+
+
+def test_a_decision_comes_before_every_window_and_never_twice():
+    plan = filled(sizes())
+    assert [plan.due(step) for step in (0, 1, 2, 3, 4)] == [False, False, True, False, True]
+    plan.apply(2, plan.decide(2))
+    assert not plan.due(2)
+    assert not plan.due(4)  # no step since
+    assert filled(plan, steps=(2, 3)).due(4)
+
+
+def test_a_decision_is_within_the_bounds_and_states_what_it_expects():
+    plan = filled(sizes("plan.rollouts_per_prompt=[4, 8]"), share=0.5)
+    row = json.loads(json.dumps(plan.decide(2)))
+    assert (row["window"], row["jump"], row["outcome"]) == ([0, 1], True, None)
+    assert row["before"] == {"rollouts": N, "kept": 4, "prompts": 4}
+    assert {one["rollouts"] for one in row["compared"]} <= {4, 8}
+    best = row["compared"][0]
+    assert best["least_gain"] == max(one["least_gain"] for one in row["compared"])
+    if best["least_gain"] >= 1.05:
+        assert row["chosen"] == {name: best[name] for name in ("rollouts", "kept", "prompts")}
+    assert row["measured"]["reward"] == pytest.approx(12 / 32, abs=0.03)
+    assert row["measured"]["flat"] == 0.25
+    assert 0 < row["seconds"] < 60
+
+
+def test_dear_updates_and_cheap_rollouts_make_the_run_sample_more_and_keep_less():
+    cheap = StepCosts(
+        CostCurve(np.array([8.0, 4096.0]), np.array([1.0, 1.001]), 6.0),
+        CostCurve(np.array([8.0, 64.0]), np.array([8.0, 64.0]), 6.0),
+    )
+    plan = filled(sizes(costs=cheap), share=0.5)
+    chosen = Setting(**plan.decide(2)["chosen"])
+    assert (chosen.rollouts, chosen.kept) == (32, 2)
+    dear = StepCosts(
+        CostCurve(np.array([8.0, 4096.0]), np.array([8.0, 4096.0]), 6.0),
+        CostCurve(np.array([8.0, 64.0]), np.array([1.0, 1.001]), 6.0),
+    )
+    chosen = Setting(**filled(sizes(costs=dear), share=0.5).decide(2)["chosen"])
+    assert chosen.rollouts == chosen.kept <= N
+
+
+def test_after_the_jump_sizes_change_by_a_factor_of_two_at_most():
+    plan = filled(sizes(), share=0.5)
+    plan.apply(2, {**plan.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 4}})
+    row = filled(plan, steps=(2, 3)).decide(4)
+    assert not row["jump"]
+    for one in row["compared"]:
+        assert {one["rollouts"] / 8, one["kept"] / 4, one["prompts"] / 4} <= {0.5, 1.0, 2.0}
+        assert 0.5 <= one["kept"] * one["prompts"] / 16 <= 2
+
+
+def test_the_next_decision_has_what_came_of_the_one_before():
+    plan = filled(sizes(costs=None), share=0.5)
+    expected = plan.decide(2)
+    plan.apply(2, expected)
+    row = filled(plan, steps=(2, 3), share=0.4).decide(4)
+    assert row["outcome"]["seconds"] == [expected["expected"]["seconds"], pytest.approx(3.0)]
+    assert row["outcome"]["flat"] == [expected["expected"]["flat"], 0.25]
+    assert row["outcome"]["signal_share"][0] == expected["expected"]["signal_share"]
+    assert row["spent"] == {"steps": 2, "seconds": 6.0, "tokens": 384.0}
+
+
+def test_the_noise_is_measured_from_the_products_and_averaged_over_windows():
+    """A window whose share of signal is that of twice the supposed noise, then one of half of it."""
+    plan = sizes()
+    window = filled(sizes())._window()
+    group = group_signal(window.statistics().mixture, N, 4, rule_of(plan.config))
+
+    def share(factor):
+        noise = Noise(NOISE.rollout * factor, NOISE.between * factor)
+        return group.signal**2 / second_moment(group, 4, noise)
+
+    row = filled(plan, share=share(2.0)).decide(2)
+    assert row["noise"]["factor"] == pytest.approx(2.0, rel=1e-6)
+    plan.apply(2, {**row, "chosen": row["before"]})
+    row = filled(plan, steps=(2, 3), share=share(0.5)).decide(4)
+    assert row["noise"]["factor"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_without_products_the_noise_is_supposed():
+    assert filled(sizes()).decide(2)["noise"] == {}
+
+
+def test_a_window_of_flat_groups_keeps_the_sizes_and_the_jump():
+    plan = filled(sizes(), groups=[group("p", rewards_of(0))])
+    row = plan.decide(2)
+    assert row["chosen"] == row["before"]
+    assert row["reason"]
+    assert plan.apply(2, row) is None
+    assert filled(plan, steps=(2, 3)).decide(4)["jump"]
+
+
+def test_failed_verdicts_are_no_rewards():
+    plan = filled(sizes(), groups=[group("p", [np.nan] * N), group("q", [1.0, 0.0, np.nan, np.nan])])
+    assert plan.decide(2)["measured"]["groups"] == 2  # q, in two steps
+    nothing = filled(sizes(), groups=[group("p", [np.nan] * N)])
+    assert "reason" in nothing.decide(2)
+
+
+def test_a_state_continues_as_if_nothing_had_happened():
+    """Also through JSON, and with a decision from the log in place of one that is made."""
+    first = filled(sizes(), share=0.5)
+    row = first.decide(2)
+    other = sizes()
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert {**other.decide(2), "seconds": 0} == {**row, "seconds": 0}
+    for plan in (first, other):
+        plan.apply(2, json.loads(json.dumps(row)))
+        filled(plan, steps=(2, 3), share=0.3)
+    assert first.state_dict() == other.state_dict()
+    assert {**other.decide(4), "seconds": 0} == {**first.decide(4), "seconds": 0}
+
+
+def test_given_costs_leave_no_seconds_in_the_state():
+    """So two runs have the same state, however fast they were."""
+    one, two = sizes(), sizes()
+    filled(one)
+    filled(two, **{"seconds/generate": 7.0, "seconds/step": 20.0})
+    for plan in (one, two):
+        plan.add_evaluation({"eval/seconds": 3.0, "budget/evaluation_tokens": 64, "eval/length_mean": 4.0})
+    assert one.state_dict() == two.state_dict()
+    assert {**one.decide(2), "seconds": 0} == {**two.decide(2), "seconds": 0}
+    own = filled(sizes(costs=None), **{"seconds/generate": 7.0})
+    own.add_evaluation({"eval/seconds": 3.0, "budget/evaluation_tokens": 64, "eval/length_mean": 4.0})
+    assert own.state_dict()["measured"] == [[16.0, 64.0, 0.0, 3.0, 0.0, 0.0]]
+
+
+class Log:
+    """A log that keeps what it is given."""
+
+    def __init__(self):
+        self.rows = []
+
+    def begin(self, step, groups, batches):
+        self.rows.append(("begin", step))
+
+    def finish(self, step, metrics):
+        if metrics.get("fails"):
+            raise OSError("full")
+        self.rows.append((step, dict(metrics)))
+        return StepReport(step=step, metrics=dict(metrics))
+
+    def write_between(self, step, metrics):
+        self.rows.append(("between", step))
+
+
+def test_a_step_is_evidence_once_it_is_logged_and_its_row_has_the_sizes():
+    plan, log = sizes(), Log()
+    watched = SizeLog(log, plan)
+    watched.begin(0, GROUPS, [])
+    with pytest.raises(OSError, match="full"):
+        watched.finish(0, {**ROW, "fails": 1.0})
+    assert plan.state_dict()["steps"] == []
+    watched.finish(0, ROW)
+    assert logged_setting(log.rows[-1][1]) == Setting(N, 4, 4)
+    assert plan.state_dict()["steps"][0]["rewards"][1] == rewards_of(1)
+    watched.write_between(1, {"eval/seconds": 1.0})
+    assert log.rows[-1] == ("between", 1)
+
+
+def test_a_file_of_costs_is_an_input_of_the_run(tmp_path):
+    (tmp_path / "costs.json").write_text("{}")
+    config = load(CONFIG, [*SETS, f'plan.costs="{tmp_path}/costs.json"'])
+    assert list(digests(config, tmp_path)["plan.costs"]) == [f"{tmp_path}/costs.json"]

@@ -1,0 +1,54 @@
+"""The rows of decisions.jsonl: what stays after an interruption, and what a resume takes."""
+
+import pytest
+
+from winnow.errors import DataError
+from winnow.state.decisions import DECISIONS, DecisionLog, read_decisions
+
+
+def made(folder, steps=(2, 4, 6)):
+    log = DecisionLog(folder)
+    for step in steps:
+        log.append(step, {"chosen": {"rollouts": step}})
+    return log
+
+
+def test_a_decision_is_read_by_its_step(tmp_path):
+    assert read_decisions(tmp_path) == {}
+    log = made(tmp_path)
+    assert log.of(4) == {"step": 4, "chosen": {"rollouts": 4}}
+    assert log.of(5) is None
+    assert list(read_decisions(tmp_path)) == [2, 4, 6]
+
+
+def test_a_resume_keeps_later_decisions_and_removes_an_incomplete_row(tmp_path):
+    log = made(tmp_path)
+    with (tmp_path / DECISIONS).open("ab") as file:
+        file.write(b'{"step": 8, "chos')
+    assert list(read_decisions(tmp_path)) == [2, 4, 6]
+    again = DecisionLog(tmp_path, log.sync(2))
+    again.cut_from(None)
+    again.append(8, {"chosen": {}})
+    assert list(read_decisions(tmp_path)) == [2, 4, 6, 8]
+
+
+def test_a_changed_run_decides_anew_also_before_the_mark(tmp_path):
+    """The mark of a resumed run is behind the decisions of steps that it has not taken again."""
+    log = DecisionLog(tmp_path, made(tmp_path).sync(6))
+    log.cut_from(4)
+    assert list(read_decisions(tmp_path)) == [2]
+    DecisionLog(tmp_path / "none").cut_from(4)
+
+
+def test_a_log_that_lost_its_rows_is_noticed(tmp_path):
+    mark = made(tmp_path).sync(8)
+    assert DecisionLog(tmp_path, mark).lost() is None
+    (tmp_path / DECISIONS).write_bytes(b"")
+    assert DecisionLog(tmp_path, mark).lost() is not None
+
+
+def test_a_damaged_row_is_named(tmp_path):
+    made(tmp_path)
+    (tmp_path / DECISIONS).write_bytes(b"nothing\n")
+    with pytest.raises(DataError, match="line 1"):
+        read_decisions(tmp_path)
