@@ -197,11 +197,9 @@ def test_nothing_is_left_to_fill_in():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_table_lists_every_member(family):
+def test_the_table_has_the_arguments_of_every_family(family):
     (row,) = (line for line in README.splitlines() if line.startswith(f"| {family} |"))
-    named = {name.strip() for name in row.split("|")[3].split(",")}
-    ours = {name for name, entry in members(family).items() if entry.origin == "winnow"}
-    assert named == ours
+    assert f"`({', '.join(FAMILIES[family].positional)}, *, ...)" in row
 
 
 def test_every_recipe_is_named():
