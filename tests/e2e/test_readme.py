@@ -20,6 +20,7 @@ from winnow.commands import app
 from winnow.commands.list import keys
 from winnow.config import Config
 from winnow.config_file import load
+from winnow.errors import CODES
 from winnow.families import FAMILIES
 from winnow.recipes import find_config, recipe_paths
 from winnow.records import PromptStats
@@ -167,7 +168,8 @@ def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
 
 def test_there_is_no_code_that_is_not_run():
     assert (len(PYTHON), len(TOML)) == (2, 1)
-    assert README.count("```") == 2 * (2 + 1 + 2)  # and what the demo prints, and the options of doctor
+    others = set(re.findall(r"(?m)^```(\w+)$", README)) - {"python", "toml"}
+    assert others == {"sh", "text"}  # commands, which tests/documentation checks, and what they print
 
 
 def test_what_an_allocator_sees_is_told_in_full():
@@ -183,7 +185,13 @@ def test_public_names_exist():
 
 
 def test_keys_it_names_exist():
-    known = {key.name for key in keys()} | {"rollout.engine", "model.lora"}
+    options = {
+        f"{family.key}.{option}"
+        for family in FAMILIES.values()
+        for entry in members(family.name).values()
+        for option in entry.options
+    }
+    known = {key.name for key in keys()} | {"rollout.engine", "model.lora"} | options | set(CODES)
     named = {
         name
         for name in re.findall(r"`([a-z]+(?:\.[a-z_]+)+)`", README)
