@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -117,7 +118,7 @@ def _declared(traits: type[Traits]) -> Iterator[tuple[str, str, str]]:
     body = ast.parse(inspect.getsource(traits)).body[0].body  # type: ignore[attr-defined]
     meanings = {
         field.target.id: " ".join(text.value.value.split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign)
     }
     for field in dataclasses.fields(traits):

@@ -228,5 +228,5 @@ def test_no_command_writes_where_git_would_show_it():
         name, arguments = words(command)
         written += [path for option, path in itertools.pairwise(arguments) if option in ("--output", "-o", "--json")]
         written += arguments[1:] if name == "fetch" else []
-    assert len(written) > 6
+    assert len(written) > 4
     assert [path for path in written if f"/{path.partition('/')[0]}/" not in ignored] == []
