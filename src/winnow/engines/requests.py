@@ -16,7 +16,7 @@ from winnow.seeds import SeedName
 
 
 def turn_seed(seed: tuple[SeedName, ...], turn: int) -> tuple[SeedName, ...]:
-    """The seed of a later turn's request, turn >= 1; that of the first turn is `seed`."""
+    """The seed of a later turn's request, turn >= 1; the first turn's is `seed`."""
     return (*seed, "turn", turn)
 
 
