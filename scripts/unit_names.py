@@ -5,7 +5,7 @@
 
 pint by itself accepts too much to judge an answer: constants, single letters and English words. This file lists what
 is left out, and the result is committed, to be read. So no worker imports pint, and no release of pint changes a
-verdict. A test compares the file with the pinned pint. The list is also written into docs/verifiers.md.
+verdict. A test compares the file with the pinned pint. `scripts/reference.py` writes the list into docs/reference.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "src" / "winnow" / "rewards" / "math_equivalence" / "unit_names.py"
-PAGE = ROOT / "docs" / "verifiers.md"
-BEGIN, END = "<!-- units: python scripts/unit_names.py -->", "<!-- end of the units -->"
 HEAD = '''"""Names of units, generated from pint {version} by scripts/unit_names.py; not edited by hand.
 
 A line of UNITS is a unit and its other spellings. The units of PREFIXED take the prefixes too, as names (kilometer) and
@@ -105,27 +103,6 @@ def text(version: str, registry: Any) -> str:
     )
 
 
-def page(old: str) -> str:
-    """docs/verifiers.md with the list of units of this tree. Raises ValueError if a mark is missing or repeated."""
-    from winnow.rewards.math_equivalence import unit_names, unit_words
-
-    parts = {
-        "Units of pint, each with its other spellings:": "; ".join(unit_names.UNITS.strip().split("\n")),
-        "These take the prefixes, as names and as symbols:": " ".join(unit_names.PREFIXED.split()),
-        "Prefixes:": "; ".join(unit_names.PREFIXES.strip().split("\n")),
-        "Measures that are ours:": "; ".join(unit_words.MORE.strip().split("\n")),
-        "Money:": "; ".join(unit_words.MONEY.strip().split("\n")),
-        "Counted nouns, in the singular:": " ".join(unit_words.NOUNS.split()),
-        "Of one or two letters, these alone are units without `\\text`:": " ".join(sorted(unit_words.BARE)),
-    }
-    lines = [
-        line for title, words in parts.items() for line in (title, "", "```text", textwrap.fill(words, 116), "```", "")
-    ]
-    above, rest = old.split(f"{BEGIN}\n")
-    _, below = rest.split(f"{END}\n")
-    return "\n".join([above + BEGIN, "", *lines, END, below])
-
-
 def _is_kept(spelling: str, name: str) -> bool:
     known = SPELLED.fullmatch(spelling) and spelling not in SPELLINGS.split() and spelling != name
     return bool(known) and not FAMILIES.search(spelling)
@@ -142,8 +119,7 @@ def main() -> None:
     import pint
 
     TARGET.write_text(text(pint.__version__, pint.UnitRegistry()), encoding="utf-8")
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"written: {TARGET.name} and {PAGE.name}")
+    print(f"written: {TARGET.name}")
 
 
 if __name__ == "__main__":

@@ -505,7 +505,7 @@ class LogSection(Section):
 
 
 class AlarmsSection(Section):
-    """Limits of the alarms (docs/alarms.md)."""
+    """Limits of the alarms (docs/watching.md)."""
 
     off: tuple[str, ...] = ()
     """Names of the alarms that are switched off."""

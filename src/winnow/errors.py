@@ -200,7 +200,7 @@ def format_error(error: BaseException) -> str:
 
 
 def format_with_code(error: WinnowError) -> str:
-    """An error as commands print it: its code, by which docs/troubleshooting.md lists it, its message and its notes.
+    """An error as commands print it: its code, by which docs/reference.md lists it, its message and its notes.
 
     >>> format_with_code(ConfigError("steps is -1", remedy="set it to 1 or more", code="config.value"))
     'error (config.value): steps is -1; set it to 1 or more'

@@ -35,73 +35,96 @@ def unfit(problem: str, *, remedy: str) -> ConfigError:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits of members of all families."""
+    """Traits of members of all families. The text under each trait is its meaning in docs/reference.md."""
 
-    # Checks its options together, before a run; raises ConfigError with a key that is relative to their table
     check: Callable[[Mapping[str, Any]], None] | None = None
+    """Called with all options before a run. It raises ConfigError for an invalid combination, with a key that is
+    relative to their table.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTraits(Traits):
     """The default settings of a task's evaluation."""
 
-    evaluation: Mapping[str, Any] = field(default_factory=dict)  # keys of a configuration: its prompt, limits, reward
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    """Sections of a configuration: the prompt, limits and reward with which `winnow eval` evaluates its problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTraits(Traits):
     """How a reward reads answers, and how it is checked and prepared."""
 
-    example: Callable[[Any], str] | None = None  # gold -> a completion that is right
-    example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, for golds in meta
-    solution: str | None = None  # the field of meta that the example phrases, where the gold is tests and no answer
-    example_options: Mapping[str, Any] = field(default_factory=dict)  # options with which the example is right
-    best: float = 1.0  # the reward of the example, and the maximum of any text
-    asks: Sequence[Sequence[str]] = ()  # alternative forms, each a list of marks that an answer needs to be read
-    warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
-    correct_at: float = 1.0  # a bare number of at least this is correct
-    reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
-    own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
+    example: Callable[[Any], str] | None = None
+    """Gold answer -> a correct completion, which the contract check requires."""
+    example_meta: Callable[[Any], dict[str, Any]] | None = None
+    """Gold answer -> the prompt's `meta`, for a reward that reads the gold answer there."""
+    solution: str | None = None
+    """The field of `meta` from which the example is made, if the gold is tests instead of an answer."""
+    example_options: Mapping[str, Any] = field(default_factory=dict)
+    """The options with which the example is correct."""
+    best: float = 1.0
+    """The reward of the example, which no text exceeds."""
+    asks: Sequence[Sequence[str]] = ()
+    """Alternatives, each with the marks that an answer requires. `winnow check` searches the prompt for them."""
+    warm: Callable[[Mapping[str, Any]], None] | None = None
+    """Slow initialisation: called with the options before the first worker is forked."""
+    correct_at: float = 1.0
+    """A number of at least this value counts as correct."""
+    reads: Sequence[Read] = ()
+    """`("logprobs",)`: it reads `rollout.logprobs`, which no other reward receives."""
+    own_limit: str | None = None
+    """The option that limits the reward's own seconds. An answer that takes longer is wrong, not failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentTraits(Traits):
     """How the result of an environment becomes a verdict, and how it is checked."""
 
-    correct_at: float = 1.0  # a result of at least this is correct; of several parts, the first decides
-    example: Callable[[Any], Sequence[str]] | None = None  # gold -> the policy's turns of a rollout that is right
-    best: float = 1.0  # the reward of the example, and the maximum of any rollout
-    tools: tuple[str, ...] = ()  # that the policy may call (winnow.environments.tools); their calls are counted
-    warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
-    schemas: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | None = None  # meta -> of the problem's tools
-    opening: Callable[[Any, Mapping[str, Any]], str | None] | None = None  # problem, options -> end of the question
+    correct_at: float = 1.0
+    """A number of at least this value counts as correct."""
+    example: Callable[[Any], Sequence[str]] | None = None
+    """Gold answer -> the policy's turns of a correct rollout, which the contract check requires."""
+    best: float = 1.0
+    """The reward of that rollout, which no other exceeds."""
+    tools: tuple[str, ...] = ()
+    """The tools that the policy may call. Their calls are counted."""
+    warm: Callable[[Mapping[str, Any]], None] | None = None
+    """Prepares the first answer: called with the options before workers are forked."""
+    schemas: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | None = None
+    """A problem's `meta` -> the schemas of its tools, for the chat template."""
+    opening: Callable[[Any, Mapping[str, Any]], str | None] | None = None
+    """Problem, options -> text at the end of the question, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerTraits(Traits):
-    """Whether a sampler reads the results of training, the probability of its draws, and the labels of the data.
-
-    `probability`: "equal" for all prompts, "known" where each draw has those of its rows (`Drawn.probability`) and no
-    prompt has 0, or "unknown".
-    """
+    """Whether a sampler reads the results of training, the probability of its draws, and the labels of the data."""
 
     source: Literal["none", "history"] = "history"
+    """Whether it reads the results of training: "none" or "history"."""
     probability: Literal["equal", "known", "unknown"] = "unknown"
-    label: str | None = None  # the option that names the field of a problem's meta with its difficulty
+    """The probability that a prompt is drawn: "equal" for all, "known" (in `Drawn.probability`, above 0 for all) or
+    "unknown".
+    """
+    label: str | None = None
+    """The option that names the field of a problem's meta with its difficulty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorTraits(Traits):
-    """The source of an allocator's statistics of the prompts, and the estimator that it was derived for.
-
-    `assumes` is for example {"advantage": ("rloo",)}. A member of winnow that is not listed there is refused; a user's
-    own member is not checked.
-    """
+    """The source of an allocator's statistics of the prompts, and the estimator that it was derived for."""
 
     source: Source = "history"
-    gradient_norms: bool = True  # whether it reads the prompts' gradient norms, which are then measured
+    """The source of its statistics: "none", "history" or "probe"."""
+    gradient_norms: bool = True
+    """Whether it reads gradient norms, which cost a pass for each correct rollout."""
     assumes: Mapping[Literal["advantage", "select", "weighting"], Sequence[str]] = field(default_factory=dict)
-    least: str | None = None  # the option with the fewest rollouts of each prompt, which the budget has to contain
+    """The members for which it was derived, such as `{"advantage": ("rloo",)}`. winnow's others are refused with it,
+    and a user's own are not checked.
+    """
+    least: str | None = None
+    """The option with the fewest rollouts of each prompt. A budget with fewer is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +132,7 @@ class RoundTraits(Traits):
     """Whether the number of a prompt's rollouts depends on their verdicts, which biases what is estimated from both."""
 
     reads_verdicts: bool = True
+    """Whether the number of a prompt's rollouts depends on their verdicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,24 +140,29 @@ class CutTraits(Traits):
     """Whether a rule cuts any rollout, and the fields of rollouts that it reads besides their lengths."""
 
     cuts: bool = True
+    """Whether it cuts any rollout."""
     reads: Sequence[Read] = ()
+    """`("logprobs",)`: it receives the log-probs of the rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorTraits(Traits):
-    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or a number that depends on the
-    group.
-    """
+    """The number of rollouts of a group that a selector keeps."""
 
     size: Literal["exact", "all", "varies"] = "exact"
+    """How many rollouts it keeps: "exact" (`keep_per_prompt`), "all", or "varies" with the group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageTraits(Traits):
-    """The baseline of a reward. With "group", the advantages of a flat group and of a single rollout are 0."""
+    """The baseline of a reward, and further inputs."""
 
     baseline: Baseline = "group"
+    """The baseline of a reward: "group", "batch", "values" or "none". With "group", a flat group and a single rollout
+    have the advantage 0.
+    """
     needs: Sequence[Need] = ()
+    """"values": a value for each token. "token_rewards": the reward of each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,25 +170,31 @@ class WeightingTraits(Traits):
     """The sum of the weights of all tokens, and whether every prompt has an equal share of it."""
 
     total: Literal["one", "constant", "prompts"] | None = None
+    """The sum of the weights of all tokens: "one", "constant" or "prompts"."""
     share: Literal["equal"] | None = None
+    """"equal": every prompt has the same total weight."""
     needs: Sequence[Need] = ()
+    """"pass_rates": the pass rate of each prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits(Traits):
-    """Whether the loss's derivative by a token's log-prob is -A at ratio 1; "positive": only where A > 0, else 0."""
+    """The slope of a loss, and its inputs besides log-probs."""
 
     policy_gradient: bool | Literal["positive"] = False
+    """Whether the loss's derivative by a token's log-prob is -A at ratio 1. "positive": only if A > 0, else 0."""
     needs: Sequence[Need] = ()
+    """Inputs that are computed only on request: "old_logprobs", "ref_logprobs", "entropy"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionTraits(Traits):
-    """The policy that a correction compares with the engine's: the one before the step's updates, or the present one;
-    None where it compares none.
-    """
+    """The policy that a correction compares with the engine's."""
 
     compares: Literal["old", "present"] | None = None
+    """The policy that it compares with the engine's: "old" (before the step's updates) or "present". "old" is refused
+    under `correction.old = "engine"`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,26 +202,35 @@ class TermTraits(Traits):
     """The inputs of a term besides log-probs."""
 
     needs: Sequence[Need] = ()
+    """Inputs that are computed only on request: "old_logprobs", "ref_logprobs", "entropy"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTraits(Traits):
     """Properties of an engine that are needed before it is made. The functions take a `memory.demand.Demand`."""
 
-    requires: str | None = None  # a package that has to be installed
-    fits: Callable[[Any], None] | None = None  # checks a Config; raises ConfigError for unsupported settings
-    memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
-    job: Callable[[Any], str] | None = None  # its devices and weights, in a sentence of the plan
-    may_change: Sequence[str] = ()  # options that a resume may change, because no number depends on them
-    # Checks a Config; raises ConfigError where it cannot sample while the policy is trained. None: it never can
+    requires: str | None = None
+    """A required package. If it is not installed, the run is refused before anything is loaded."""
+    fits: Callable[[Any], None] | None = None
+    """Called with the configuration. It raises ConfigError for unsupported settings."""
+    memory: Callable[[Any], Iterable[Any]] | None = None
+    """A `winnow.memory.demand.Demand` -> its parts of the memory plan, each with a way to reduce it."""
+    job: Callable[[Any], str] | None = None
+    """The same argument -> its device and weights, a sentence in the line `devices` of `winnow check`."""
+    may_change: Sequence[str] = ()
+    """Options that a resume may change, because they affect no rollout."""
     ahead: Callable[[Any], None] | None = None
+    """Called with the configuration. It raises ConfigError if the engine cannot sample while the policy is trained.
+    Without it, `rollout.ahead = 1` is refused.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerTraits(Traits):
     """Requirements of a tracker."""
 
-    requires: str | None = None  # a package that has to be installed
+    requires: str | None = None
+    """A required package. If it is not installed, the run is refused before anything is loaded."""
 
 
 T_co = TypeVar("T_co", bound=Traits, covariant=True)

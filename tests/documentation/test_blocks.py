@@ -49,7 +49,6 @@ OTHER_PROGRAMS = {
 }
 # Where each block of Python is run, by its page and first line; or why it is not.
 PYTHON = {
-    "docs/alarms.md": {"import winnow": "test_a_run_is_diagnosed_as_shown"},
     "docs/budget-library.md": dict.fromkeys(
         (
             "import numpy as np",
@@ -82,11 +81,14 @@ PYTHON = {
     "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
     "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
-    "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
     "docs/verifiers.md": {
         "# rewards.py": "test_the_reward_reads_what_it_says",
         "# test_rewards.py": "test_its_tests_pass",
+    },
+    "docs/watching.md": {
+        "import winnow": "test_a_run_is_diagnosed_as_shown",
+        "# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told",
     },
 }
 

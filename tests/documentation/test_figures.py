@@ -109,11 +109,11 @@ def test_a_figure_is_looked_for_as_it_is_rounded_and_as_no_part_of_another(value
     assert not is_in(quote.expected({"a": {"b": value}}), "than 1.721 of {all}")
 
 
-def test_the_sandbox_page_counts_what_the_code_lists():
+def test_the_page_counts_the_calls_and_programs_of_the_sandbox():
     sys.path.insert(0, str(REPOSITORY / "tests" / "unit" / "verify" / "sandbox"))
     from hostile_programs import HOSTILE
 
     counts = {name: len(machine.numbers) for name, machine in MACHINES.items()}
-    page = " ".join(PAGES["docs/sandbox.md"].split())
+    page = " ".join(PAGES["docs/verifiers.md"].split())
     assert f"({', '.join(f'{count} on {name}' for name, count in counts.items())})" in page
     assert f"of {len(HOSTILE)} hostile programs" in page

@@ -50,6 +50,12 @@ def test_a_page_begins_with_its_title_and_what_it_is_for(page):
     assert re.match(r"[A-Z0-9`\[*]|    winnow |winnow ", first), first
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_blank_line_cuts_a_table_in_two(page):
+    """The rows below it would be shown as text."""
+    assert not re.findall(r"\n\n(\|.*\|)\n(?!\|[-:| ]+\|\n)", PAGES[page])
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_a_page_that_is_named_is_a_link(page):
     """`docs/x.md` in plain words leads nowhere on the site, nor on a code host."""

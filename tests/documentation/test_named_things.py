@@ -10,6 +10,7 @@ import typer
 from doc_pages import PAGES, REPOSITORY, codes
 
 import winnow
+from winnow.alarms.rules import ALARMS
 from winnow.commands import app
 from winnow.commands.list import keys
 from winnow.config import Config
@@ -100,8 +101,11 @@ def test_files_that_are_named_exist(page):
 
 def test_the_reference_names_every_key_metric_member_and_option():
     page = PAGES["docs/reference.md"]
-    rows = set(re.findall(r"(?m)^\| `([^`]+)` \|", page))
-    assert {key.name for key in keys()} | set(METRICS) == rows
+    sections = dict(re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", page))
+    rows = {title: set(re.findall(r"(?m)^\| `([^`]+)` \|", text)) for title, text in sections.items()}
+    assert rows["Configuration keys"] == {key.name for key in keys()}
+    assert rows["Metrics"] == set(METRICS)
+    assert rows["Alarms"] == {kind.name for kind in ALARMS}
     for family in FAMILIES.values():
         section = page.partition(f"\n### {family.name}\n")[2].partition("\n### ")[0]
         for name, entry in members(family.name).items():

@@ -1,4 +1,4 @@
-"""What docs/alarms.md and docs/trackers.md show in Python does what they say."""
+"""What docs/watching.md shows in Python does what the page says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(page, first):
 
 
 def test_a_run_is_diagnosed_as_shown(tmp_path, capsys):
-    names = shown("docs/alarms.md", "import winnow")
+    names = shown("docs/watching.md", "import winnow")
     alarm = Alarm(step=7, name="all_flat", text="step 7: all_flat", evidence={"group/flat": 4.0}, keys={"task": None})
     names["watch"](AlarmRaised(alarm))
     assert capsys.readouterr().out == "all_flat {'group/flat': 4.0} {'task': None}\n"
@@ -37,7 +37,7 @@ def test_a_run_is_diagnosed_as_shown(tmp_path, capsys):
 def test_a_tracker_of_your_own_posts_what_it_is_told(monkeypatch):
     sent = []
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, data, timeout: sent.append((url, data)))
-    post = shown("docs/trackers.md", "# mine.py")["post"]
+    post = shown("docs/watching.md", "# mine.py")["post"]
     tracker = post(None, url="http://localhost:8000")
     tracker.log(2, {"reward/mean": 0.5})
     tracker.log(3, {"eval/accuracy_sampled": 0.25})

@@ -1,6 +1,6 @@
 """What an alarm is: its symptom, its likely causes, the keys to change, its rule, and the evidence of one alarm.
 
-docs/alarms.md and the texts of alarms come from the declarations beside the rules. Where the numbers alone do
+docs/reference.md and the texts of alarms come from the declarations beside the rules. Where the numbers alone do
 not identify the cause, the likely causes are the field's experience with policy-gradient methods on language models:
 entropy collapse (Cui et al. 2025, arXiv 2505.22617), prompts that are always or never solved and truncation (Yu et al.
 2025, DAPO, arXiv 2503.14476), length without gain (Liu et al. 2025, Dr. GRPO, arXiv 2503.20783), ratios and their clip

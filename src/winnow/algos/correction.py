@@ -59,7 +59,7 @@ def sequence_truncate(out: PolicyOutput, mb: MicroBatch, *, most: Most = 2.0) ->
 
 @register("correction", compares="old")
 def sequence_mask(out: PolicyOutput, mb: MicroBatch, *, most: Most = 3.0) -> Corrected:
-    """The product over t of rho_t where it is at most `most`, else 0 for the whole rollout: masked importance sampling.
+    """The product over t of rho_t if it is at most `most`, else 0 for the whole rollout: masked importance sampling.
 
     Liu et al. 2025 (see `sequence_truncate`), section 4.2.1: rho 1{rho <= C}. TRL 1.16 has the same as its default,
     with C = 3.
@@ -70,7 +70,7 @@ def sequence_mask(out: PolicyOutput, mb: MicroBatch, *, most: Most = 3.0) -> Cor
 
 @register("correction", compares="old")
 def geometric_mask(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.99, most: Most = 1.01) -> Corrected:
-    """1 where `least` <= exp(mean over t of log rho_t) <= `most`, else 0 for the whole rollout.
+    """1 if `least` <= exp(mean over t of log rho_t) <= `most`, else 0 for the whole rollout.
 
     Li and Liu 2025, part 3 of "When Speed Kills Stability", on trust regions by sequence masking (a note, read in
     others' descriptions; verl's documentation of rollout correction, section 3.3.3, has the equation). The mean does
@@ -84,7 +84,7 @@ def geometric_mask(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.99, mo
 
 @register("correction", compares="old")
 def icepop(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.5, most: Most = 5.0) -> Corrected:
-    """rho_t where `least` <= rho_t <= `most`, else 0: tokens on which policy and engine disagree are not trained on.
+    """rho_t if `least` <= rho_t <= `most`, else 0: tokens on which policy and engine disagree are not trained on.
 
     IcePop (Ling Team 2025, "Every Step Evolves", arXiv 2510.18855, the masking function M(k) of its section on
     IcePop), with the bounds of its reasoning stage.
@@ -95,7 +95,7 @@ def icepop(out: PolicyOutput, mb: MicroBatch, *, least: Least = 0.5, most: Most 
 
 @register("correction", compares="present")
 def dppo(out: PolicyOutput, mb: MicroBatch, *, most: Divergence = 0.2, truncate: Most = 10.0) -> Corrected:
-    """rho_t, but 0 where an update would move p_now further from p_engine than `most` allows, and at most `truncate`.
+    """rho_t, but 0 if an update would move p_now further from p_engine than `most` allows, and at most `truncate`.
 
     The mask of DPPO (Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879, eq.
     12 by the number in others' code) with its binary total variation D = |p_now - p_engine| of the sampled token: 0

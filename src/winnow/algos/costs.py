@@ -1,7 +1,7 @@
 """The cost of a step from two curves: seconds of sampling and of the update by their numbers of rollouts.
 
 The planner reads them, and scales them to the phases of a run (docs/planner.md). `winnow compare --costs` reads them,
-too, and gives runs the seconds that they would have cost on the machine of the curves. docs/profile.md documents the
+too, and gives runs the seconds that they would have cost on the machine of the curves. docs/commands.md documents the
 file and the published curves.
 """
 

@@ -1,4 +1,4 @@
-"""What commands share: printing, exit codes (docs/troubleshooting.md lists them), arguments, and connecting to Ray."""
+"""What commands share: printing, exit codes (docs/runs.md lists them), arguments, and connecting to Ray."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ A member of the family "engine" is a function `(context, *, options) -> Engine`.
     job         demand -> its line of the device plan, such as "hf samples on cpu with a copy of the weights"
     memory      demand -> its MemoryParts
     may_change  names of the options that a resumed run may change, because they change no rollout
-    ahead       config -> None; raises ConfigError where it cannot sample while the policy is trained. Without it, the
+    ahead       config -> None; raises ConfigError if it cannot sample while the policy is trained. Without it, the
                 engine is refused under rollout.ahead = 1. With it, `generate` is called in another thread
 
 `demand` is a `winnow.memory.demand.Demand`.
@@ -80,7 +80,7 @@ class EngineContext:
     def copy_model(self, dtype: torch.dtype | None = None) -> PreTrainedModel:
         """A copy of the policy's module on its device, with all weights.
 
-        Where it is read from `saved`, the weights are rounded to `dtype` one by one. A copy of a module is not rounded.
+        If it is read from `saved`, the weights are rounded to `dtype` one by one. A copy of a module is not rounded.
         """
         return copy.deepcopy(self.model) if self.saved is None else self.saved.copy_of(self.model, dtype)
 
@@ -103,7 +103,7 @@ class Turns:
 
     `Sampling.max_new_tokens` is then the limit of a turn of the policy. At the end of a turn `on_rollout` is called
     with that turn as a rollout. `steps` tokens of the other rollouts later, `answers` is called with the rollouts whose
-    turns ended together. It waits for the environment's turns, and returns the tokens of each; None where the rollout
+    turns ended together. It waits for the environment's turns, and returns the tokens of each; None if the rollout
     has ended.
     """
 
@@ -123,11 +123,11 @@ class Engine(Protocol):
 
     A rollout ends with a stop token, or with the token that completes a stop string in its text; the text is cut right
     after that string. Its finish is "stop" iff its last token is a stop token or its text ends in a stop string. A stop
-    string that is a special token is a stop token. The log-probs are those of the distribution sampled from; those of
+    string that is a special token is a stop token. The log-probs are of the distribution sampled from; those of
     greedy rollouts (temperature 0) are at temperature 1.
 
     Random numbers depend on (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. In
-    float32 a token may differ between batch limits only where its uniform is within 1e-5 of a step of the cumulative
+    float32 a token may differ between batch limits only if its uniform is within 1e-5 of a step of the cumulative
     distribution. In 16 bits those steps also depend on the rollouts that are sampled together, within
     `logprob_tolerance`.
 
@@ -170,7 +170,7 @@ def evaluating(engine: Engine) -> AbstractContextManager[int | None]:
 
     A rounded copy follows small updates late: a weight changes only after half a unit in its last place. An engine on
     such a copy may have a method `evaluating` that returns this context. Inside it, the engine samples with weights in
-    the policy's trained precision, where `EngineContext.exact_evaluation` allows it.
+    the policy's trained precision, if `EngineContext.exact_evaluation` allows it.
     """
     own: Callable[[], AbstractContextManager[int | None]] | None = getattr(engine, "evaluating", None)
     return contextlib.nullcontext() if own is None else own()
@@ -179,7 +179,7 @@ def evaluating(engine: Engine) -> AbstractContextManager[int | None]:
 def make_engine(function: Callable[[EngineContext], Engine], context: EngineContext, *, name: str) -> Engine:
     """Make an engine with a registered or a user's function; `name` is its name in the configuration.
 
-    Raises ConfigError where the result lacks a method or an attribute of an engine, after closing it if possible.
+    Raises ConfigError if the result lacks a method or an attribute of an engine, after closing it if possible.
     """
     engine = function(context)
     lacking = [f"{method}()" for method in METHODS if not callable(getattr(engine, method, None))]

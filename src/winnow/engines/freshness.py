@@ -13,7 +13,7 @@ from winnow.records import Group
 
 
 def check_newer(version: int, *, than: int) -> None:
-    """Raise EngineError for weights that are not newer than those of the engine."""
+    """Raise EngineError for weights that are not newer than the engine's."""
     if version <= than:
         raise EngineError(
             f"the engine already has weights of version {than}, and version {version} is not newer",
@@ -46,7 +46,7 @@ def sampling_version(step: int, ahead: int) -> int:
 
 
 def check_fresh(groups: Sequence[Group], version: int) -> None:
-    """Raise EngineError for rollouts of other weights than those of `version`: their importance ratios would be
+    """Raise EngineError for rollouts whose weights are not of `version`: their importance ratios would be
     wrong.
     """
     for rollout in (rollout for group in groups for rollout in group.rollouts):

@@ -18,7 +18,7 @@ SHORT = 1024  # tokens; decoding such a text takes less time than passing it to 
 
 
 def turn_seed(seed: tuple[SeedName, ...], turn: int) -> tuple[SeedName, ...]:
-    """The seed of a later turn's request, turn >= 1; that of the first turn is `seed`."""
+    """The seed of a later turn's request, turn >= 1; the first turn's is `seed`."""
     return (*seed, "turn", turn)
 
 

@@ -29,7 +29,7 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R]. Uniforms and log-probs are float64.
 
     A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
-    with its log-prob at temperature 1. Where a logit is NaN or plus infinity, the log-prob is NaN, which `to_host`
+    with its log-prob at temperature 1. If a logit is NaN or plus infinity, the log-prob is NaN, which `to_host`
     refuses.
 
     On a CPU a few rows are chosen at a time. The numbers of all rows would pass through memory once per operation.

@@ -100,7 +100,7 @@ class ServerEngine:
 
     @property
     def memory_mib(self) -> Mapping[str, float]:
-        """The server's last `memory_mib`, by state and name; empty where it has none."""
+        """The server's last `memory_mib`, by state and name; empty if it has none."""
         reported: Mapping[str, float] = getattr(self._server, "memory_mib", {})
         return reported
 
@@ -166,7 +166,7 @@ class MadeOnRead(WeightsOnRead):
 def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:
     """The plain model's weights by name: those in `weights`, and the module's for all others.
 
-    An adapter is merged into copies. Its A and B are read from the module, so `weights` must be those of the module.
+    An adapter is merged into copies. Its A and B are read from the module, so `weights` must be the module's.
     Tied weights occur once.
     """
     given = {id(p): partial(weights.__getitem__, name) for name, p in model.named_parameters() if name in weights}

@@ -62,7 +62,7 @@ class StopRule:
         return text[:end], end is not None or bool(len(tokens) and self.stops[tokens[-1]])
 
     def _stop_end(self, text: str) -> int | None:
-        """The earliest end of a stop string in the text; None where there is none."""
+        """The earliest end of a stop string in the text; None if there is none."""
         return min((text.index(stop) + len(stop) for stop in self.strings if stop in text), default=None)
 
     def _tail(self, length: int, newest: Newest, needed: int) -> str:
@@ -74,7 +74,7 @@ class StopRule:
         - A decoder may drop a space or a word-start marker at the start.
         - It may write the rest of a split character as up to three replacement characters. This and the first way
           change only the first `_UNRELIABLE` characters.
-        - It may decode a run of byte tokens as a whole, and replace all of it where one byte is invalid. A tail
+        - It may decode a run of byte tokens as a whole, and replace all of it if one byte is invalid. A tail
           therefore never starts with a byte token, nor with a special token, which may be inside a run.
         """
         count = self._longest + 1

@@ -27,9 +27,9 @@ def calculator(
 ) -> Generator[str | Sequence[ToolAnswer], str, dict[str, float]]:
     """Answers up to `calls` calls of a calculator, and ends with the first turn without one.
 
-    A turn may have several calls, in winnow's own form or in `call_form`; "auto" is that of the chat template. The part
-    `right` is 1 where the last integer in `<answer>..</answer>` of the last turn is `prompt.answer`, else 0. The part
-    `readable` is -0.1 where a call could not be read, which is answered with an error, else 0. With the first turn that
+    A turn may have several calls, in winnow's own form or in `call_form`; "auto" is the chat template's. The part
+    `right` is 1 if the last integer in `<answer>..</answer>` of the last turn is `prompt.answer`, else 0. The part
+    `readable` is -0.1 if a call could not be read, which is answered with an error, else 0. With the first turn that
     has a call after `calls` calls, the rollout ends, and is wrong.
     """
     readable, left = 0.0, calls

@@ -19,7 +19,7 @@ def guess_number(
 ) -> Generator[str, str, dict[str, float]]:
     """Answers each guess, the number in `<answer>..</answer>`, with "higher" or "lower", for `turns` guesses.
 
-    The part `found` is 1 where a guess is `prompt.answer`, else 0. The part `readable` is 0, and -0.1 where a turn had
+    The part `found` is 1 if a guess is `prompt.answer`, else 0. The part `readable` is 0, and -0.1 if a turn had
     no guess that could be read, which also takes a turn. With 5 turns, bisection always finds a number from 1 to 31.
     """
     secret, unread = int(prompt.answer), 0.0

@@ -9,9 +9,9 @@
         return {"found": 0.0}
 
 A started generator is kept between two turns, by the process that started it, under the number of its episode. It is
-replayed only where it is gone: its process has ended, or the run was resumed. A replay starts the generator anew, and
+replayed only if it is gone: its process has ended, or the run was resumed. A replay starts the generator anew, and
 sends it every turn of the policy again. So the turns are the whole state, and a worker that is killed loses nothing.
-This needs a generator that repeats itself, and a replay compares its texts with those of the rollout. `rng` depends on
+This needs a generator that repeats itself, and a replay compares its texts with the rollout's. `rng` depends on
 the prompt's id alone, so all rollouts of a prompt play one game. So do Python's and numpy's global random numbers, of
 which each generator has its own.
 """
@@ -43,7 +43,7 @@ NOT_REPEATED = "does it read a clock, the network, a variable outside the functi
 
 
 class OutOfTokens(Exception):
-    """Raised inside an environment, at its `yield`, where the rollout has no room for another turn of the policy.
+    """Raised inside an environment, at its `yield`, if the rollout has no room for another turn of the policy.
 
     An environment may catch it and return the reward of an unfinished rollout. Otherwise the rollout is wrong, with the
     reward 0.

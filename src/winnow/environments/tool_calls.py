@@ -71,7 +71,7 @@ _NAMED = re.compile(r"\s*([\w.:-]{1,100})(?:\[CALL_ID\](\w{1,64}))?(?:\[ARGS\])?
 
 
 def _json(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at a place after white space, and its end; a Malformed where there is none, and its start."""
+    """The JSON value at a place after white space, and its end; a Malformed if there is none, and its start."""
     start = cast(re.Match[str], _SPACE.match(text, at)).end()
     try:
         return _JSON.raw_decode(text, start)
@@ -83,7 +83,7 @@ def _json(text: str, at: int) -> tuple[Any, int]:
 
 
 def _call(value: Any, name: str | None = None, call_id: str | None = None) -> Call | Malformed:
-    """A call from a JSON value: its arguments where `name` is given, otherwise an object with both."""
+    """A call from a JSON value: its arguments if `name` is given, otherwise an object with both."""
     if isinstance(value, Malformed):
         return value
     if name is None:
@@ -195,7 +195,7 @@ def form_of(template: str) -> str:
 def read_calls(text: str, form: str = AUTO) -> list[Call | Malformed]:
     """The calls in a turn of the policy, in order: those in winnow's own form, and those in `form`.
 
-    "auto" is the form "hermes" where no chat template has decided (`form_of`). After `MOST` calls, one last
+    "auto" is the form "hermes" if no chat template has decided (`form_of`). After `MOST` calls, one last
     `Malformed` takes the place of all others. A turn that ends a thought, but does not begin it, has begun inside it.
     """
     found = _found(text, FORMS[USUAL if form == AUTO else form])

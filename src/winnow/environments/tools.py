@@ -46,7 +46,7 @@ def answer_calls(
     """The answers to the calls of a turn, in order, for an environment to yield.
 
     Calls in winnow's own form alone are answered with a text, a line each. Any other calls have `ToolAnswer`s, which
-    are messages of the role "tool" where the chat template has a place for it. A call without an id gets one of nine
+    are messages of the role "tool" if the chat template has a place for it. A call without an id gets one of nine
     characters, which some templates need. An exception of the type `refusal` is answered with its text.
     """
     texts = [_answer(call, tools, refusal) for call in calls]
@@ -136,7 +136,7 @@ def calculator(expression: str) -> str:
     """The value of an expression of numbers with + - * / // % ** and brackets, computed with fractions.
 
     An integer is written out, any other value with 10 significant digits. Raises ValueError for anything else, for a
-    division by zero, and where a number would have more than `BITS` bits.
+    division by zero, and if a number would have more than `BITS` bits.
     """
     if len(expression) > LONGEST:
         raise ValueError(f"the expression has more than {LONGEST} characters")

@@ -161,7 +161,7 @@ def verifiers(
     """The environment of a task set of the verifiers library, for prompts of the task `verifiers`.
 
     The reward is the sum of the library's weighted rewards, which are the first parts. Its metrics are further parts,
-    `metric_NAME`. A rollout is correct where the sum is at least `correct_at`. A rollout without room for another turn
+    `metric_NAME`. A rollout is correct if the sum is at least `correct_at`. A rollout without room for another turn
     ends for the library as one at its limit of tokens.
     """
     environment = load(prompt.meta["environment"])
@@ -216,7 +216,7 @@ async def _episode(environment: Any, task: Any, line: _Line) -> Any:
 
 
 def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, T]) -> T:
-    """The result of `step`, for which `loop` runs: in another thread where this one, as in a notebook, has a loop."""
+    """The result of `step`, for which `loop` runs: in another thread if this one, as in a notebook, has a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -240,7 +240,7 @@ class _Line:
         raise self._refused
 
     async def ask(self, shown: Shown) -> str | None:
-        """The policy's reply to a text or to answers; None where there is no room for another turn."""
+        """The policy's reply to a text or to answers; None if there is no room for another turn."""
         if self._asked.done():
             self.refuse("its agent has several conversations at once")
         self._asked.set_result(shown)

@@ -2,7 +2,7 @@
 
 The rounding cell of a bfloat16 number is the set of float32 numbers that round to it. float32 has 16 more bits, so with
 the bits of a positive number read as an integer, the cell of the number v is v ± 2^15. The two edges are ties, and
-belong to the neighbour whose last bit is 0. docs/precision.md describes why a master in the middle of its cell is a
+belong to the neighbour whose last bit is 0. docs/models.md describes why a master in the middle of its cell is a
 problem, and what its offset changes.
 """
 

@@ -63,7 +63,7 @@ def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outc
 
     Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is the text after the last
     `<answer>`, every `</answer>` removed; if it contains a `\boxed`, the last box. Parts: answer, format.
-    The rules are those of Dr. GRPO's grader (Liu et al., 2025, arXiv 2503.20783).
+    The rules are from Dr. GRPO's grader (Liu et al., 2025, arXiv 2503.20783).
     """
     text = rollout.text
     if "</think> <answer>" not in text or "</answer>" not in text:
@@ -91,7 +91,7 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
 def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
     """1 when the last box after the reasoning is right; a box inside unfinished reasoning is no answer.
 
-    Numbers may differ by at most `absolute_tolerance`, or by at most the problem's field `error` where it has one. Its
+    Numbers may differ by at most `absolute_tolerance`, or by at most the problem's field `error` if it has one. Its
     field `unit` is added to a gold without a unit (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError
     for an `error` that is no number of at least 0.
     """
@@ -112,7 +112,7 @@ def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 @register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=_check_tolerance)
 def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0) -> Outcome:
-    """1 when the last number (inside the last answer tag, where there is one) equals the gold.
+    """1 when the last number (inside the last answer tag, if there is one) equals the gold.
 
     The comparison is exact, or within `relative_tolerance` times the gold's size. A gold of 0 is always exact.
     """
@@ -128,7 +128,7 @@ def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome
     r"""1 when the text in the last answer tag is right, a `\boxed` in it unwrapped; without a tag, the last number.
 
     PODS (Xu et al., 2025, arXiv 2504.13818) rewards answers this way, and the format by a separate reward. Its code
-    also accepts the last number where the tag is wrong.
+    also accepts the last number if the tag is wrong.
     """
     text = conclusion(prompt, rollout)
     answer = answer_tag(text)

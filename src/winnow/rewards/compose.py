@@ -1,7 +1,7 @@
 """Builds the reward of a run from plain data: it binds options, weights parts and catches exceptions.
 
 score = make_reward({"parts": [{"use": "r1_zero", "weight": 80}, {"use": "format", "weight": 20}]})
-score(prompt, rollout)  # an Outcome, even where a function inside raises
+score(prompt, rollout)  # an Outcome, even if a function inside raises
 
 A reward gets placeholders for undeclared log-probs, and for tokens that were not saved.
 """
@@ -74,7 +74,7 @@ NOT_READ = cast(
 
 
 def unsaved_tokens(length: int | None = None) -> IntArray:
-    """Replaces the tokens of a response that was saved as text; `length` is their number, where it was saved."""
+    """Replaces the tokens of a response that was saved as text; `length` is their number, if it was saved."""
     return cast(
         IntArray,
         NotRead(
@@ -134,7 +134,7 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
 def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
     """Prepare the first verdict: call the trait `warm(options)` of every part that declares one.
 
-    Raises ConfigError where a user's function raises.
+    Raises ConfigError if a user's function raises.
     """
     for part in spec.get("parts", [spec]):
         entry = resolve(REWARD, part["use"], base=base)

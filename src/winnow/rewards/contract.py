@@ -4,7 +4,7 @@ For the check a reward declares how a right answer is phrased:
 
     @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
 
-Where the golds of its prompts are in `meta`, it also declares example_meta=lambda gold: {...}. A reward that reads
+If the golds of its prompts are in `meta`, it also declares example_meta=lambda gold: {...}. A reward that reads
 answers only in certain forms declares these forms, for example `asks=[("<answer>", "</answer>"), (r"\boxed",)]`. Each
 form lists the marks of such a completion, and `winnow check` looks for these marks in the prompt.
 """

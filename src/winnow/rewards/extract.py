@@ -40,7 +40,7 @@ def has_box(text: str) -> bool:
 
 
 def unwrap_box(answer: str) -> str:
-    r"""A gold answer without its `\boxed{...}`, where it has one."""
+    r"""A gold answer without its `\boxed{...}`, if it has one."""
     inner = last_boxed(answer)
     return answer if inner is None else inner
 
@@ -64,5 +64,5 @@ def last_number(text: str) -> str | None:
 
 
 def after_reasoning(text: str) -> str:
-    """The text after the last `</think>`, up to a `<think>` that is not closed; all of it where there is neither."""
+    """The text after the last `</think>`, up to a `<think>` that is not closed; all of it if there is neither."""
     return text.rpartition("</think>")[2].partition("<think>")[0]

@@ -1,6 +1,6 @@
 """Rewards for the form of a completion: think and answer tags, a pattern, and the length.
 
-None of them compares the answer: use them as parts beside a reward that does. Where the prompt ends with an opened
+None of them compares the answer: use them as parts beside a reward that does. If the prompt ends with an opened
 `<think>` (as with the r1_zero template and some chat templates), the completion is read as if it began with that tag.
 So one reward for tags without options fits every template.
 """
@@ -95,7 +95,7 @@ def _check_pattern(options: Mapping[str, Any]) -> None:
     check=_check_pattern,
 )
 def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = False) -> Outcome:
-    r"""1 where the regular expression `pattern` (Python's `re`) matches anywhere in the completion, else 0.
+    r"""1 if the regular expression `pattern` (Python's `re`) matches anywhere in the completion, else 0.
 
     `whole`: the completion has to match from its first character to its last. Upper and lower case differ and `.` does
     not match a line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone, as it

@@ -18,7 +18,7 @@ GRADERS: Mapping[str, Grader] = MappingProxyType({"strict": strict.equal, "math"
 
 
 def check_grader(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an unknown `grader`, and for "math" where math-verify is not installed."""
+    """Raise ConfigError for an unknown `grader`, and for "math" if math-verify is not installed."""
     grader = options.get("grader")
     if grader is not None and grader not in GRADERS:
         raise ConfigError(
@@ -32,7 +32,7 @@ def check_grader(options: Mapping[str, Any]) -> None:
 
 
 def warm_grader(options: Mapping[str, Any]) -> None:
-    """Import computer algebra before the first verdict, where `grader` is "math"."""
+    """Import computer algebra before the first verdict, if `grader` is "math"."""
     if options.get("grader") == "math":
         algebra.warm()
 

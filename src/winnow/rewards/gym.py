@@ -116,7 +116,7 @@ def _like(answer: str, gold: str, question: str) -> bool:
 def _words_like(answer: str, gold: str, question: str) -> bool:
     """Whether the words of an answer are acceptable.
 
-    Accepted are no words where the gold has none, and a word of a closed pair (yes, no) where the gold is one. Where
+    Accepted are no words if the gold has none, and a word of a closed pair (yes, no) if the gold is one. If
     the gold has a word of three or more letters that the question lacks, any words are accepted. Else only the words of
     gold and question are accepted.
     """
@@ -250,7 +250,7 @@ def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
 
 
 def _reward_for(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
-    """The reward for an answer; 0 where the scorer raises."""
+    """The reward for an answer; 0 if the scorer raises."""
     if foreign_field(dataset, entry) or not admits(dataset, entry, answer):
         return 0.0
     try:

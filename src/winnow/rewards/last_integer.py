@@ -32,7 +32,7 @@ def last_integer(prompt: Prompt, rollout: Rollout, *, ended: float = 0.1) -> Out
     """1 if the last integer is the gold and the response ended by itself, plus `ended` for any response that did.
 
     A response that max_new_tokens cut off is wrong: its last integer is a matter of luck. Commas between thousands are
-    removed, and a sign counts where it follows no letter or digit (3-5 ends with 5). The part `ended` gives a policy
+    removed, and a sign counts if it follows no letter or digit (3-5 ends with 5). The part `ended` gives a policy
     that never stops something to learn from; without it, set 0. Parts: answer, ended.
     """
     by_itself = rollout.finish == "stop"

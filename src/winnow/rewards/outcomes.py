@@ -18,7 +18,7 @@ LARGEST_REWARD = 1e6  # a larger number is a bug of the reward (a float32 infini
 
 
 def failure(cause: Cause, detail: str) -> Outcome:
-    """The outcome where there is no verdict: reward NaN, correct None."""
+    """The outcome if there is no verdict: reward NaN, correct None."""
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 
@@ -117,7 +117,7 @@ def _plain(outcome: Outcome) -> Outcome:
 
 
 def _number(value: Any) -> float:
-    """The value as a finite float; ValueError with the reason where it is none."""
+    """The value as a finite float; ValueError with the reason if it is none."""
     if not isinstance(value, (bool, int, float)):
         value = _scalar(value)
     if isinstance(value, int) and abs(value) > LARGEST_REWARD:  # before float(), which overflows

@@ -1,7 +1,7 @@
 """The gold of a programming problem: its tests, and which outputs and results pass them.
 
 It is {"tests": [{"stdin", "stdout"}, ...]} for whole programs, and for a function {"function": name, "tests":
-[{"args", "result"}, ...]}. Where any of several results is right, a test has `results`, a list of them, in place of
+[{"args", "result"}, ...]}. If any of several results is right, a test has `results`, a list of them, in place of
 `result`.
 """
 
@@ -24,7 +24,7 @@ _INTEGER = re.compile(rb"[-+]?\d+")
 def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
     """Compare line by line, ignoring white space at both ends of a line, and blank lines at the beginning and the end.
 
-    Where the gold writes a number with a point or an exponent, any number within `tolerance` is equal (relative to the
+    If the gold writes a number with a point or an exponent, any number within `tolerance` is equal (relative to the
     gold's size, absolute below 1); integers and words are compared as text.
     """
     return all(
@@ -34,7 +34,7 @@ def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
 
 
 def same_value(mine: Any, gold: Any, *, tolerance: float) -> bool:
-    """Compare JSON values: true is not 1, 2.0 is 2, and where the gold is no integer the tolerance applies."""
+    """Compare JSON values: true is not 1, 2.0 is 2, and if the gold is no integer the tolerance applies."""
     match gold:
         case bool() | None | str():
             return type(mine) is type(gold) and bool(mine == gold)

@@ -5,7 +5,7 @@ A problem has its rules in `meta`, each with its id in IFEval or IFBench and wit
     {"rules": [{"rule": "punctuation:no_comma", "arguments": {}},
                {"rule": "keywords:existence", "arguments": {"keywords": ["river"]}}]}
 
-The checkers are those of the library if-verifiable (extra `instructions`): IFEval (Zhou et al., 2023, arXiv
+The checkers are from the library if-verifiable (extra `instructions`): IFEval (Zhou et al., 2023, arXiv
 2311.07911) and IFBench (Pyatkin et al., 2025, arXiv 2507.02833). Reinforcement learning with them is from Tulu 3
 (Lambert et al., 2024, arXiv 2411.15124). Only its modules with checkers are imported: the package itself imports
 `datasets`, and a module of IFBench downloads data.

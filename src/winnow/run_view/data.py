@@ -72,7 +72,7 @@ class OpenRun:
         return _numbers({name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows)
 
     def alarms(self) -> list[Alarm]:
-        """The alarms that were raised, in order, each with its step, name and text (docs/alarms.md)."""
+        """The alarms that were raised, in order, each with its step, name and text (docs/watching.md)."""
         compared = evaluations(self.config, changes_in(self.manifest))
         return alarms_of_run(self._rows(), self.config, evaluated_since=compared.since)
 

@@ -66,7 +66,7 @@ def read_costs(path: Path) -> StepCosts:
     wrong = errors_as(
         DataError,
         f"{path} contains no costs of a step",
-        "name the .json file that `winnow profile` wrote, or one as docs/profile.md describes it",
+        "name the .json file that `winnow profile` wrote, or one as docs/commands.md describes it",
         code="data.malformed",
         of=(ValueError, KeyError, TypeError, AttributeError, RecursionError),
     )

@@ -36,7 +36,7 @@ def arithmetic(
     A text's split is a hash of the text (80 / 10 / 10), so the splits are disjoint for all seeds and sizes. A shorter
     list is the beginning of a longer one. The answer is the integer as text.
 
-    Raises ConfigError for an unknown split or level, and where the levels have fewer than `size` problems.
+    Raises ConfigError for an unknown split or level, and if the levels have fewer than `size` problems.
     """
     name = "size"
     if split == "train" and train_size is not None:

@@ -227,7 +227,7 @@ def _no_system(what: str) -> DataError:
 
 
 def _cut_short(done: int, status: int) -> DataError:
-    """The error where the child ended after `done` conversations."""
+    """The error if the child ended after `done` conversations."""
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return _unfit(
             f"the tokenizer's chat template does not end: prompt {done + 1} took more than {CPU_SECONDS} seconds of "

@@ -1,6 +1,6 @@
 """Programming problems: from files in the style of APPS and LiveCodeBench, and procedural ones that need no file.
 
-The reward `code_tests` reads the gold, whose form is that of rewards/programs.py.
+The reward `code_tests` reads the gold, whose form rewards/programs.py describes.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
 
     `path` is a file, which is split by a hash of the question (80% train, 10% validation, 10% test), or a folder
     with train.jsonl, validation.jsonl and test.jsonl (or .parquet). The fields of a record determine its form: `tests`
-    (with `function` for a function) is winnow's, `input_output` is that of APPS (Hendrycks et al., 2021, arXiv
-    2105.09938) and TACO (Li et al., 2023, arXiv 2312.14852). `public_test_cases` is that of LiveCodeBench (Jain et al.,
+    (with `function` for a function) is winnow's, `input_output` is from APPS (Hendrycks et al., 2021, arXiv
+    2105.09938) and TACO (Li et al., 2023, arXiv 2312.14852). `public_test_cases` is from LiveCodeBench (Jain et al.,
     2024, arXiv 2403.07974), where the option `tests` selects whether the private ones count. Starter code follows the
     question; the fields that identify a problem are in `meta`.
 
@@ -206,7 +206,7 @@ def _procedural(expression: str, value: Callable[[int], int], count: int, seed: 
 
 
 def _inputs(rng: np.random.Generator, value: Callable[[int], int], count: int) -> Iterator[int]:
-    """Numbers from 0 to 99. The second is drawn until its result differs from that of the first, so that no constant
+    """Numbers from 0 to 99. The second is drawn until its result differs from the first's, so that no constant
     answers both.
     """
     first = int(rng.integers(100))

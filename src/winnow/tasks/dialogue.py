@@ -56,7 +56,7 @@ class AnswerForm:
 
     @classmethod
     def of(cls, rendered: str, write: Write) -> AnswerForm | None:
-        """The form of two rendered answers; None where they are not written alike, one after the other."""
+        """The form of two rendered answers; None if they are not written alike, one after the other."""
         pieces = _FIELD.split(rendered)  # text, (field, number, text), ...
         literals, fields, numbers = pieces[::3], pieces[1::3], pieces[2::3]
         half = len(fields) // 2
@@ -129,7 +129,7 @@ class Dialogue:
     def opening(self, last: int) -> IntArray:
         """The tokens with which every turn of the environment begins, after the policy's token `last`.
 
-        Where `last` is the token that ends a turn, it is not repeated.
+        If `last` is the token that ends a turn, it is not repeated.
         """
         return _after(self.before[: self.common], last)
 
@@ -166,7 +166,7 @@ class Dialogue:
 
 
 def _after(tokens: IntArray, last: int) -> IntArray:
-    """The tokens without their first where that is `last`, the end of the policy's turn."""
+    """The tokens without their first if that is `last`, the end of the policy's turn."""
     return tokens[1:] if len(tokens) and tokens[0] == last else tokens
 
 

@@ -197,7 +197,7 @@ def instructions(
     split, and a shorter list is the beginning of a longer one. `meta` has the topic, the names of the rules, and
     `rules` as the reward reads them; there is no gold.
 
-    Raises ConfigError for an unknown split or rule, for a size or a number of rules out of range, and where `rules`
+    Raises ConfigError for an unknown split or rule, for a size or a number of rules out of range, and if `rules`
     leaves none for the split or too few prompts.
     """
     check_split(split)

@@ -84,7 +84,7 @@ def jsonl(
     file per split (`train`, `validation`, `test`). Files of different splits must not share a question.
 
     `question`, `answer` and `id` are the keys of the fields; without `id`, the id of a problem is a hash of its
-    question. A key with dots names a field inside a field, such as reward_model.ground_truth, also where the outer
+    question. A key with dots names a field inside a field, such as reward_model.ground_truth, also if the outer
     field is the JSON text of an object. The question is text, or chat messages whose last one is the user's;
     `drop_reply` leaves out the assistant's messages at the end. The answer may be text, a number, a list of accepted
     answers, the JSON text of a list of texts, or any JSON. With `extract`, it is the last \boxed{...} of that field
@@ -156,7 +156,7 @@ def _read(
 def _missing(path: Path, where: str, role: str, fields: _Fields) -> DataError:
     """The error for a row without the field of a role.
 
-    Where no row of the file has the field, the remedy sets the option to a field that this one has. Elsewhere the
+    If no row of the file has the field, the remedy sets the option to a field that this one has. Elsewhere the
     option is right, and the row is wrong.
     """
     rows = list(read_rows(path))

@@ -58,7 +58,7 @@ def gsm8k(split: str, *, path: str = "openai/gsm8k") -> list[Problem]:
     text after `#### ` without thousands separators; the worked solution is in `meta["solution"]`. GSM8K has no
     validation split: a tenth of train, held out by a hash of the question, is used instead.
 
-    Raises DataError for a record without a question or a gold, and where `path` does not exist.
+    Raises DataError for a record without a question or a gold, and if `path` does not exist.
     """
     records = read_train_and_test(path, split, task="gsm8k", question="question", subset="main")
     problems = (problem("gsm8k", text, _gold(record), {"solution": record.text("answer")}) for record, text in records)
@@ -83,10 +83,10 @@ def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark", test_path:
     train problems, 4,500 of them from the published test half, and the 500 test problems of MATH-500.
     "EleutherAI/hendrycks_math" has the published halves: 7,500 train and 5,000 test problems. `test_path` is another
     source of the test problems, of the same kinds as the `path` of `math500`. The answer is the last \boxed{...} of the
-    solution, braces balanced, or the field `answer` where the solution has no box. All fields but the problem are kept
+    solution, braces balanced, or the field `answer` if the solution has no box. All fields but the problem are kept
     in `meta`. Validation is a tenth of train, held out by a hash of the problem.
 
-    Raises DataError for a record without a problem or a gold, and where `path` does not exist.
+    Raises DataError for a record without a problem or a gold, and if `path` does not exist.
     """
     if split == "test" and test_path is not None:
         records = read_published(test_path, "test", files=MATH500_FILES, key="task.test_path")
@@ -131,7 +131,7 @@ def minerva_math(split: str, *, path: str = "math-ai/minervamath") -> list[Probl
     r"""272 university problems of the sciences (Lewkowycz et al. 2022, arXiv 2206.14858); the split must be "test".
 
     `path` is a hub id, a folder with `minerva_math.jsonl`, or a .jsonl file. The answer is the last \boxed{...} of the
-    field `answer`, or all of that field where it has no box.
+    field `answer`, or all of that field if it has no box.
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """

@@ -29,13 +29,13 @@ def reasoning_gym(
 
     `options` are passed to the generator. A hash of the question determines an item's split (80% train, 10%
     validation, 10% test), because in that library neighbouring seeds share nearly all items. Every question occurs
-    once. The answer is None where the generator has no single gold. `meta` contains `dataset`, `options` and the
+    once. The answer is None if the generator has no single gold. `meta` contains `dataset`, `options` and the
     item itself, `entry`, for the generator's scorer, which the reward `reasoning_gym` wraps.
 
     Raises DataError without the library. Raises ConfigError for an unknown generator or option, and for a scorer that
     needs objects that JSON cannot represent. It is also raised for options that put text into a field of an item that
     the scorer executes, and for fewer than `size` different problems of the split. With `audit` it is raised for a
-    train split where a constant answer scores more than the share of the commonest gold plus 0.05.
+    train split if a constant answer scores more than the share of the commonest gold plus 0.05.
     """
     wanted = check_split(split)
     check_positive(size=size)
@@ -95,7 +95,7 @@ def _different(items: Iterable[Mapping[str, Any]], wanted: Split, size: int) -> 
 
 
 def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Raise ConfigError where an option, such as a variable's name, is in an item's field that the scorer executes."""
+    """Raise ConfigError if an option, such as a variable's name, is in an item's field that the scorer executes."""
     for entry in entries:
         if field := foreign_field(dataset, entry):
             raise refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")

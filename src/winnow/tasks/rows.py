@@ -45,14 +45,14 @@ class Record:
     where: str  # "train.jsonl:17", or "train.parquet, row 17", for messages
 
     def find(self, key: str) -> Any:
-        """The value of a field, or of a field inside a field; `MISSING` where the row does not have it.
+        """The value of a field, or of a field inside a field; `MISSING` if the row does not have it.
 
         Raises DataError for text that has a field according to the key, and is not JSON.
         """
         return self.fields[key] if key in self.fields else self._inside(self.fields, key, "")
 
     def value(self, key: str) -> Any:
-        """The value of a field; DataError where it is missing, null, blank or empty."""
+        """The value of a field; DataError if it is missing, null, blank or empty."""
         value = self.find(key)
         if value is MISSING or value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
             raise self.malformed(
@@ -192,7 +192,7 @@ def _read_parquet(file: Path, key: str, keys: Sequence[str] | None) -> Iterator[
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as JSON. Media, which may be large, are True where a row has some, and else None."""
+    """The rows as JSON. Media, which may be large, are True if a row has some, and else None."""
     columns = []
     for column, values in zip(batch.schema, batch.columns, strict=True):
         if column.name in MEDIA:

@@ -63,13 +63,13 @@ def render_each(
 
     `template` is `chat`, `r1_zero`, `question_only`, or a UTF-8 text file, relative to `base`, with one `{question}`;
     the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
-    `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
+    `template_options`: the message `system` if one is given, then the question and `suffix` as the user's message.
     A problem's earlier messages come before its question, and `system` takes the place of their system message. A chat
     template writes its special tokens itself, and gets a fixed date and the schemas of the problem's tools (`schemas`).
-    Prompts of the other templates start with BOS where the tokenizer adds one.
+    Prompts of the other templates start with BOS if the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
-    chat template that is missing or does not end, for a special token in a question, and where every prompt of a list
+    chat template that is missing or does not end, for a special token in a question, and if every prompt of a list
     is too long.
     """
     every = [problem for problems in lists for problem in problems]
@@ -109,7 +109,7 @@ def _chat_texts(
 
 
 def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
-    """Raise ConfigError where the longest prompt and the longest rollout together exceed the model's context."""
+    """Raise ConfigError if the longest prompt and the longest rollout together exceed the model's context."""
     needed = max_prompt_tokens + max_new_tokens
     if needed > context_tokens:
         raise ConfigError(

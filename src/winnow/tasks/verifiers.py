@@ -39,7 +39,7 @@ def verifiers(
     """At most `size` problems of a task set of the verifiers library (version 0.4), for the environment `verifiers`.
 
     `taskset` is the library's id of a task set: the name of an installed package. `options` are the fields of its
-    configuration, and `environment` those of its environment, such as {"agent": {"max_turns": 4}}. The question is the
+    configuration, and `environment` its environment's, such as {"agent": {"max_turns": 4}}. The question is the
     first message to the agent, after the system prompt. The answer is the task's field `answer`, None without one.
 
     A hash of a task's data determines its split (80% train, 10% validation, 10% test), and equal data occur once.
@@ -97,7 +97,7 @@ def _load(settings: Mapping[str, Any], taskset: str) -> Any:
 
 
 def _problems(environment: Any, settings: Mapping[str, Any], split: str, most: int) -> Iterator[Problem]:
-    """The problems of a split, of at most `most` tasks where the task set has no end."""
+    """The problems of a split, of at most `most` tasks if the task set has no end."""
     taskset, known = environment.taskset, set[str]()
     prompts_are_questions: bool | None = None  # unknown before the first task was played
     for task in taskset if taskset.bounded else islice(taskset, most):
@@ -121,7 +121,7 @@ def _text_without_place(data: Mapping[str, Any]) -> str:
 
 
 def _first(environment: Any, task: Any, name: str) -> str:
-    """The first message to the policy, where the environment opens the conversation."""
+    """The first message to the policy, if the environment opens the conversation."""
     episode = play(environment, task, generator("environment", name))
     try:
         return str(next(episode))

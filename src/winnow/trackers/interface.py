@@ -41,7 +41,7 @@ class Tracker:
     method may do nothing.
 
     A step's metrics come in one call. An evaluation of the weights before a step comes in another call with the same
-    step. After an exception the user gets a notice and training continues (docs/trackers.md). A tracker must not
+    step. After an exception the user gets a notice and training continues (docs/watching.md). A tracker must not
     print or prompt.
     """
 

@@ -84,7 +84,7 @@ def code_tests(
 
     The program is the last closed ```python fence after the reasoning, or without one the last fence that names no
     language ("text": all text after the reasoning). The gold is {"tests": [{"stdin", "stdout"}, ...]} or {"function":
-    name, "tests": [{"args", "result"}, ...]}, with `results` in place of `result` where any of several is right. A
+    name, "tests": [{"args", "result"}, ...]}, with `results` in place of `result` if any of several is right. A
     function may also be a method of a class Solution. The names that the checkers of APPS and LiveCodeBench import are
     in scope (verify/sandbox/preamble.py).
 
@@ -216,7 +216,7 @@ def last_fence(text: str) -> str | None:
 
 
 def _content(lines: Sequence[str], indent: int) -> str:
-    """The lines without the indentation of their fence, where the first one has it."""
+    """The lines without the indentation of their fence, if the first one has it."""
     first = next((line for line in lines if line.strip()), "")
     shared = min(indent, len(first) - len(first.lstrip()))
     return "\n".join(line[min(shared, len(line) - len(line.lstrip())) :] for line in lines)

@@ -1,7 +1,7 @@
 """Prompts, rollouts and outcomes as JSON and back, exactly: a reward gets the same in a worker as in the trainer.
 
-Arrays are sent as base64 of their bytes, and token ids as 32 bits each. Where tokens were not saved, their number is
-sent, or null if that is unknown. Log-probs, two thirds of a rollout's bytes, are sent only where a reward reads them.
+Arrays are sent as base64 of their bytes, and token ids as 32 bits each. If tokens were not saved, their number is
+sent, or null if that is unknown. Log-probs, two thirds of a rollout's bytes, are sent only if a reward reads them.
 NaN and infinities are written the way Python's json reads them.
 
 A prompt is encoded once for all of its rollouts.
@@ -164,7 +164,7 @@ def _unpack(text: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
 
 
 class EncodedPrompts:
-    """A cache of `most` bytes of the most recently used prompts, or of the last one alone where it is larger."""
+    """A cache of `most` bytes of the most recently used prompts, or of the last one alone if it is larger."""
 
     def __init__(self, most: int) -> None:
         self._most = most

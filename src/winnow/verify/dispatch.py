@@ -2,7 +2,7 @@
 
 A worker may be sent tasks in advance (prefetch), because waiting for the supervisor between quick verdicts would cost
 more time than the verdicts. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at the speed of the
-worker's last verdicts, and at most `PREFETCH_BYTES`. Where a verdict is slow nevertheless and another worker is idle,
+worker's last verdicts, and at most `PREFETCH_BYTES`. If a verdict is slow nevertheless and another worker is idle,
 the tasks that wait behind it are taken back and assigned to others. The slow worker keeps running, with all that it has
 imported and prepared.
 
@@ -93,7 +93,7 @@ class Worker:
 
     @property
     def turns(self) -> int:
-        """The number of turns that the task being judged takes: all of them where it is a replay."""
+        """The number of turns that the task being judged takes: all of them if it is a replay."""
         return 1 if self.tasks[0].episode in self.episodes else max(1, self.tasks[0].turns)
 
     def assign(self, task: Task) -> None:
@@ -141,7 +141,7 @@ def least_busy(workers: Iterable[Worker]) -> Worker | None:
 
 
 def keeper(workers: Iterable[Worker], task: Task) -> Worker | None:
-    """The worker that keeps the generator of a task's episode, or is starting it; None where it has to be replayed."""
+    """The worker that keeps the generator of a task's episode, or is starting it; None if it has to be replayed."""
     if task.episode == NONE:
         return None
     holds = (w for w in workers if task.episode in w.episodes or any(t.episode == task.episode for t in w.tasks))

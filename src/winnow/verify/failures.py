@@ -32,7 +32,7 @@ STARTS_WITHOUT_VERDICT = 3
 def timed_out(timeout_seconds: float, *, first_verdict_seconds: float | None = None) -> Outcome:
     """The outcome of a task whose worker was killed at its limit.
 
-    `first_verdict_seconds` is the longer limit of a worker's first verdict, where the task was its first.
+    `first_verdict_seconds` is the longer limit of a worker's first verdict, if the task was its first.
     """
     detail = f"no verdict within {timeout_seconds:g} seconds; the worker was killed"
     if first_verdict_seconds is not None:
@@ -120,7 +120,7 @@ class RecentVerdicts:
 def _check(
     outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
 ) -> None:
-    """Raise where all `outcomes` are failures, or at least 20 of `seen` and a larger share of it than `most`.
+    """Raise if all `outcomes` are failures, or at least 20 of `seen` and a larger share of it than `most`.
 
     `outcomes` are the last of `seen`.
     """

@@ -47,7 +47,7 @@ class Finding:
 
 
 class Tried(NamedTuple):
-    """A gold that was given back, with a finding where it was not accepted."""
+    """A gold that was given back, with a finding if it was not accepted."""
 
     problem: Problem
     gold: Any
@@ -134,9 +134,9 @@ def _unjudged(phrased: deque[tuple[Problem, Any, str | Finding]]) -> Iterator[Tr
 
 
 def answers_of(problem: Problem, traits: RewardTraits | None = None) -> list[Any]:
-    """What the reward's `example` phrases: the problem's golds, or its solution where the gold is no answer.
+    """What the reward's `example` phrases: the problem's golds, or its solution if the gold is no answer.
 
-    There may be none: where the gold is in `meta`, and where a gold that consists of tests has no solution.
+    There may be none: if the gold is in `meta`, and if a gold that consists of tests has no solution.
     """
     if traits is not None and traits.solution is not None:
         solution = problem.meta.get(traits.solution)
@@ -180,7 +180,7 @@ def _phrased(problem: Problem, gold: Any, phrase: Phrase) -> str | Finding:
 
 
 def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mapping[str, Any]) -> str:
-    """What corrects these findings, for golds of a task with its options; "" where nothing but their text is known."""
+    """What corrects these findings, for golds of a task with its options; "" if nothing but their text is known."""
     kinds = {finding.kind: finding for finding in findings}
     from_file = task.origin == "winnow" and "extract" in task.options
     if "marked" in kinds:

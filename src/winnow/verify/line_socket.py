@@ -95,7 +95,7 @@ class LineSocket:
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        """Keep a piece of a line, or drop the line where it is longer than `longest`: endless output of a process must
+        """Keep a piece of a line, or drop the line if it is longer than `longest`: endless output of a process must
         not fill this one's memory.
         """
         self._pieces.append(piece)
@@ -106,7 +106,7 @@ class LineSocket:
 
 
 def wait(sockets: Iterable[LineSocket], seconds: float) -> None:
-    """Sleep until one of them can be read (or written, where lines are queued), or until the time is up."""
+    """Sleep until one of them can be read (or written, if lines are queued), or until the time is up."""
     poll = select.poll()
     for line_socket in sockets:
         if line_socket.fileno() >= 0:

@@ -97,7 +97,7 @@ class Supervisor:
         return self._limit_of_verdict(worker) + (0.0 if worker.warm else self._warm_up)
 
     def _limit_of_verdict(self, worker: Worker) -> float:
-        """The same without what a first verdict may take in addition. The limit is that of one turn of a replay."""
+        """The same without what a first verdict may take in addition. The limit is for one turn of a replay."""
         return self._settings.timeout_seconds * worker.turns
 
     def _enqueue(self, task: Task) -> None:

@@ -101,7 +101,7 @@ class SupervisorClient:
             wait([server.socket], _RECHECK_SECONDS)
 
     def give_up(self, episodes: Iterable[int]) -> None:
-        """Have the generators of these episodes closed. Does nothing where no supervisor runs."""
+        """Have the generators of these episodes closed. Does nothing if no supervisor runs."""
         with self._lock:
             if self._server is not None and not self._closed:
                 for episode in episodes:

@@ -1,6 +1,6 @@
 """The interface of this package: finished rollouts are submitted, and groups are returned with their outcomes.
 
-The reward runs in workers; or in the trainer, with verify.workers = 0 or where no other process can import it.
+The reward runs in workers; or in the trainer, with verify.workers = 0 or if no other process can import it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Verifiers:
     def request(self, prompt: Prompt, rollout: Rollout, episode: int | None = None) -> int:
         """Start an environment's answer to the last turn of a rollout; returns a ticket for `answer`.
 
-        The environment's generator is kept for the next request of the same episode. Without a number, or where the
+        The environment's generator is kept for the next request of the same episode. Without a number, or if the
         generator is gone, it is replayed.
         """
         return self._runner.submit(prompt, rollout, episode)
@@ -129,13 +129,13 @@ class Verifiers:
         self._runner.give_up(episodes)
 
     def answer(self, ticket: int) -> Outcome | Reply:
-        """The environment's reply, or the outcome where the rollout has ended; each ticket is valid once."""
+        """The environment's reply, or the outcome if the rollout has ended; each ticket is valid once."""
         return self._runner.result(ticket)
 
     def check_repeats(self, played: Sequence[tuple[Prompt, Rollout, Outcome]]) -> None:
         """Have an environment judge again rollouts that it has ended.
 
-        Raises VerifierError where it returns another outcome. A timeout and the like, then or now, proves nothing.
+        Raises VerifierError if it returns another outcome. A timeout and the like, then or now, proves nothing.
         """
         tickets = [self.request(prompt, rollout) for prompt, rollout, _ in played]
         for (prompt, rollout, before), ticket in zip(played, tickets, strict=True):
@@ -176,7 +176,7 @@ class Verifiers:
         self._recent.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share)
 
     def check_evaluation(self, groups: Sequence[Group]) -> None:
-        """Count the failures in all groups of an evaluation, separately from those of training.
+        """Count the failures in all groups of an evaluation, separately from training.
 
         Raises VerifierError under the same conditions as `check_step`, over the verdicts of the evaluation.
         """
@@ -226,7 +226,7 @@ class Verifiers:
 
     def _ticket(self, prompt: Prompt, rollout: Rollout) -> int | Outcome:
         """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted; or
-        its settled outcome, or that of a cut one.
+        its settled outcome, or the outcome of a cut one.
         """
         if rollout.finish == "cut":
             return cut()

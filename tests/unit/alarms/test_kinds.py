@@ -1,23 +1,11 @@
-"""The declarations of all alarms, and the page that is generated from them."""
+"""The declarations of all alarms. tests/unit/commands/list/test_catalog.py compares their table with the code."""
 
 from __future__ import annotations
-
-import runpy
-from pathlib import Path
 
 from winnow.alarms.rules import ALARMS
 from winnow.commands.list import keys
 from winnow.config import AlarmsSection
 from winnow.metrics import METRICS
-
-SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "alarms_page.py"))
-
-
-def test_the_page_is_generated_from_the_code():
-    committed = SCRIPT["PAGE"].read_text(encoding="utf-8")
-    assert committed == SCRIPT["page"](committed), "run `python scripts/alarms_page.py`, and commit the page"
-    for kind in ALARMS:
-        assert committed.count(f"| `{kind.name}` |") == 1
 
 
 def test_alarms_name_keys_limits_and_metrics_that_exist():

@@ -44,7 +44,7 @@ def combine_blocks(
     A sequence has `held` [S] blocks, listed in its line of `table` [S, K]; `place` [N] is the index of each block in
     the flat table. `order` [N] lists the blocks sequence by sequence, and `starts` [S + 1] is the first index of each
     sequence in it; the last entry is the start of the blocks that belong to none. Each block is weighted by its share
-    of the sum, as in flash-decoding (Dao et al., 2023). The number of terms is that of the blocks in use, independent
+    of the sum, as in flash-decoding (Dao et al., 2023). The number of terms is the number of blocks in use, independent
     of the longest sequence.
     """
     absent = torch.arange(table.shape[1], device=held.device) >= held[:, None]
@@ -89,7 +89,7 @@ class BlockSection:
 class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     """A transformers cache whose memory is reserved once and used as blocks are allocated.
 
-    Blocks of rollouts are at its beginning, and those of prompts, which several rollouts read, at its end. On a CPU,
+    Blocks of rollouts are at its beginning, and blocks of prompts, which several rollouts read, at its end. On a CPU,
     memory that was never written is not resident; on a GPU all of it is, so that addresses do not change.
     """
 
@@ -189,7 +189,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor], together: int | None) -> None:
         """Set the shape and index arrays (see decoder.py) of the next forward pass, which writes one token per row.
 
-        `together` is the column that all rows write, where row r has block r and no other; None elsewhere.
+        `together` is the column that all rows write, if row r has block r and no other; None elsewhere.
         """
         self.shape, self._index, self._together, self._written = shape, arrays, together, shape.columns
         if together is not None:
@@ -199,7 +199,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
             self.own.mask[arrays["block"], arrays["column"]] = 0
 
     def begin_pass(self) -> None:
-        """Make what all layers share: the pieces of the cache that they read, and where every text has one block the
+        """Make what all layers share: the pieces of the cache that they read, and if every text has one block the
         mask. This is part of a recorded step.
         """
         shape, index, own, prompts = self.shape, self._index, self.own, self.prompts
@@ -248,7 +248,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return attended.to(queries.dtype).view(queries.shape)
 
     def _attend_single(self, layer: int, grouped: Tensor) -> Tensor:
-        """Attention where no text has more than one block: one softmax over prompt and own tokens."""
+        """Attention if no text has more than one block: one softmax over prompt and own tokens."""
         shape, heads = self.shape, self.spec.heads
         keys, values = (states.flatten(0, 1) for states in self._prompt_pieces[layer])
         own_keys, own_values = (states.flatten(0, 1) for states in self._own_pieces[layer])

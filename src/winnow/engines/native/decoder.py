@@ -34,7 +34,7 @@ NAME = "winnow_shared_prompt"
 
 def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
     """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] blocks per
-    row. Where row r has block r and no other, nothing is gathered, so there are none.
+    row. If row r has block r and no other, nothing is gathered, so there are none.
 
     Padding repeats row 0 or block 0, and its products are not used.
     """
@@ -54,7 +54,7 @@ def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
 
 def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
     """For blocks of prompts: [M x heads x readers] the row and head of each query of a block; [R x heads] the index of
-    a row's result among them; [R] the first block of a row's prompt. Where a prompt has several blocks also [M] and
+    a row's result among them; [R] the first block of a row's prompt. If a prompt has several blocks also [M] and
     [S, K], as for rollouts.
 
     Prompts are at the end of the cache in reverse order, so the arrays are reversed.
@@ -104,7 +104,7 @@ def _padded(array: IntArray, length: int) -> IntArray:
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared: KVCache, scaling: float) -> Tensor:
     """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which masks each row's tokens.
 
-    Without a cache, in a forward pass over prompts, attention is that of `register` (models/backbone.py).
+    Without a cache, in a forward pass over prompts, attention uses `register` (models/backbone.py).
     """
     assert isinstance(module.layer_idx, int)
     return shared.attend(module.layer_idx, query[:, :, 0] * scaling)[:, None]
@@ -279,7 +279,7 @@ class Decoder:
         return self._graphs.run((shape, *addresses), self._forward)[:running]
 
     def _arrange(self, columns: int) -> Shape:
-        """The shape of a step; rebuilds the index arrays of rollouts and of prompts where blocks or rows have changed.
+        """The shape of a step; rebuilds the index arrays of rollouts and of prompts if blocks or rows have changed.
 
         `columns` is the most columns that a row has written.
         """

@@ -73,7 +73,7 @@ def check_own_process(config: Config) -> None:
 
 
 def ahead(config: Config) -> None:
-    """Raise ConfigError where it decodes on the policy's own weights, which an update changes."""
+    """Raise ConfigError if it decodes on the policy's own weights, which an update changes."""
     if config.rollout.engine.options.get("process", "inside") != "own":
         raise conflict(
             "rollout.ahead = 1 with rollout.engine = 'native' in the trainer's process: it shares device and weights "

@@ -30,7 +30,7 @@ _JOINED = re.compile(r"(.*)\.(?:q|k|v|gate|up)_proj\.(?:weight|bias)")
 
 
 def packable(device: str, dtype: torch.dtype) -> bool:
-    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 where oneDNN supports it."""
+    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 if oneDNN supports it."""
     if device != "cpu" or dtype not in DTYPES or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]

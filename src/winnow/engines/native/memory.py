@@ -21,7 +21,7 @@ UNPACKED = ("set rollout.engine.packed = false",)
 
 
 def block_width(longest: int, *, fixed: bool) -> int:
-    """Tokens per block where no text is longer than `longest`: that length, but at most BLOCK. Recorded steps need
+    """Tokens per block if no text is longer than `longest`: that length, but at most BLOCK. Recorded steps need
     blocks of one size (`fixed`).
     """
     return BLOCK if fixed else max(1, min(BLOCK, longest))

@@ -24,7 +24,7 @@ class NativeServer:
     """A `Server`: before the first load its version is -1, and its weights are random."""
 
     def __init__(self, served: Served, options: Mapping[str, Any], threads: int) -> None:
-        """`options` are those of `Native`. `threads` are those of the process, which multiplies on nothing else."""
+        """`options` are `Native`'s. `threads` are the threads of the process, which multiplies on nothing else."""
         torch.set_num_threads(threads)
         self.version = -1
         self._names = served.names

@@ -20,7 +20,7 @@ class RunningRollouts:
 
     When rollouts finish, the last running rows move into the gaps, so that running rows stay contiguous. Only the last
     blocks of the cache are copied, into the blocks of finished rollouts. Then waiting rollouts take the free rows.
-    Where memory is short, the youngest rollout is preempted for older ones.
+    If memory is short, the youngest rollout is preempted for older ones.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ def check_attention(model: PreTrainedModel) -> bool:
     """Decode two tokens and compare their logits with those of one plain forward pass. Returns whether the pass of
     plain.py decodes the model; any other is decoded by its modules.
 
-    Raises ConfigError where the modules' logits differ, or where a layer does not attend through transformers'
+    Raises ConfigError if the modules' logits differ, or if a layer does not attend through transformers'
     attention interface. Reading the configuration is not enough: a layer may change keys, values or mask outside the
     interface, for example repeat heads in another order.
     """
@@ -59,7 +59,7 @@ def check_attention(model: PreTrainedModel) -> bool:
 
 
 def _fault(model: PreTrainedModel, *, modules: bool) -> str | None:
-    """How decoding differs from a plain forward pass, in words; None where it does not."""
+    """How decoding differs from a plain forward pass, in words; None if it does not."""
     try:
         cache, decoded, plain = _decode_and_forward(model, modules=modules)
     except torch.OutOfMemoryError:
@@ -184,7 +184,7 @@ class Native:
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """See `Engine`. Copies the weights where it decodes on a copy; else raises EngineError for weights that are not
+        """See `Engine`. Copies the weights if it decodes on a copy; else raises EngineError for weights that are not
         those of the policy's module.
         """
         check_newer(version, than=self.version)
@@ -197,7 +197,7 @@ class Native:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[int | None]:
         """See `winnow.engines.base.evaluating`. Inside it, the engine decodes on the policy's module instead of a
-        rounded copy, where the memory plan has room. Keys and values then need twice the bytes per token for a float32
+        rounded copy, if the memory plan has room. Keys and values then need twice the bytes per token for a float32
         policy, within the same limit.
         """
         if not self._exact or self._copy is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
-    """(source, target): the moves after which the places in use come first, where `removed` of `total` places are gaps.
+    """(source, target): the moves after which the places in use come first, if `removed` of `total` places are gaps.
 
     `fill_gaps(np.array([1, 4]), 6)` is `([5], [1])`: of the places 0, 2, 3, 5 the last moves into the gap.
     """
@@ -35,7 +35,7 @@ def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
 class BlockTable:
     """Blocks of `width` tokens for each sequence. A sequence is a rollout, in its row, or a prompt.
 
-    Sequences in use are the first `sequences`, and blocks in use the first `used`: where some are removed, the last
+    Sequences in use are the first `sequences`, and blocks in use the first `used`: if some are removed, the last
     ones take their numbers. So attention reads one contiguous part of the cache.
     """
 
@@ -130,7 +130,7 @@ NO_TOKENS, NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float
 
 @dataclass(slots=True)
 class SharedPrompt:
-    """A prompt and those of its rollouts that read one copy of its keys and values."""
+    """A prompt and the rollouts of it that read one copy of its keys and values."""
 
     prompt: Prompt
     unfinished: int  # rollouts that still need the prompt
@@ -193,7 +193,7 @@ class Scheduler:
         """At most `rows` rollouts at once, of at most `longest` tokens each, in a cache of at most `tokens` tokens;
         `fixed`: blocks have the same size in every request.
 
-        Raises EngineError where such a cache has too little room for one rollout.
+        Raises EngineError if such a cache has too little room for one rollout.
         """
         waiting = share_prompts(rollouts)
         self._waiting = deque(waiting)
@@ -225,7 +225,7 @@ class Scheduler:
         """The waiting rollouts that start now.
 
         None start until an eighth of the rows is free or all waiting ones fit, because a prefill costs as much as a
-        step. Where memory is short, only those start that leave a free block for each running rollout; if none is
+        step. If memory is short, only those start that leave a free block for each running rollout; if none is
         running, one starts.
         """
         rows = self.rows - running
@@ -262,7 +262,7 @@ class Scheduler:
         rollout.shared.readers -= 1
 
     def is_unused(self, shared: SharedPrompt) -> bool:
-        """Whether no rollout needs the prompt or, where memory is short, no running rollout does."""
+        """Whether no rollout needs the prompt or, if memory is short, no running rollout does."""
         return shared.unfinished == 0 or (self._bounded and shared.readers == 0)
 
     def release(self, rollout: PartialRollout) -> None:

@@ -1,7 +1,7 @@
 """Running rollouts of several turns, which keep their keys and values while an environment computes.
 
 The environment's tokens are decoded like sampled ones, one per step, in the rows of their rollouts. So a conversation
-costs as many steps as a single turn of the same tokens. Only where an environment writes a long text is a conversation
+costs as many steps as a single turn of the same tokens. Only if an environment writes a long text is a conversation
 read again.
 """
 

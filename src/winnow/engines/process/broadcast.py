@@ -94,7 +94,7 @@ class WeightSender:
         return complete
 
     def send(self, weights: Mapping[str, Tensor]) -> None:
-        """Send the offered weights, each when it is read. Raises GroupBroken where a reader has exited or hangs."""
+        """Send the offered weights, each when it is read. Raises GroupBroken if a reader has exited or hangs."""
         if self._group is None:
             self._group = _join(self._rendezvous, self._store, 0)
         for place, weight in enumerate(weights.values()):
@@ -175,7 +175,7 @@ class _Group:
         self._broadcast(weight.to(self._device).contiguous())
 
     def receive(self, place: int) -> Tensor:
-        """The next weight, in new memory. Raises EngineError where the trainer sends another one."""
+        """The next weight, in new memory. Raises EngineError if the trainer sends another one."""
         header = torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64, device=self._device)
         self._broadcast(header)
         sent, dtype, dimensions, *shape = header.tolist()

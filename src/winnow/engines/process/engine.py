@@ -148,7 +148,7 @@ class SecondProcess:
         self._process.stop()
 
     def kill(self) -> None:
-        """Kill the process at once, for example where it waits for data that will not arrive."""
+        """Kill the process at once, for example if it waits for data that will not arrive."""
         self._failure = self._failure or _Failure("the engine's process was killed")
         self._process.kill()
 
@@ -268,7 +268,7 @@ class _Failure:
 
 
 def _group(prompt: Prompt, count: int, received: Mapping[int, Rollout]) -> Group:
-    """The rollouts in index order. Raises EngineError where they are not exactly the requested ones."""
+    """The rollouts in index order. Raises EngineError if they are not exactly the requested ones."""
     if sorted(received) != list(range(count)):
         raise EngineError(
             f"prompt {prompt.id!r}: {count} rollouts were requested, and on_rollout was called with {len(received)}",

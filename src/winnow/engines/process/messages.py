@@ -133,7 +133,7 @@ class Channel:
             raise ChannelClosed from error
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message, or None where it is incomplete after `seconds` (None: no limit). Raises ChannelClosed."""
+        """The next message, or None if it is incomplete after `seconds` (None: no limit). Raises ChannelClosed."""
         until = None if seconds is None else time.monotonic() + seconds
         while (message := self._pop_message()) is None:
             left = None if until is None else until - time.monotonic()

@@ -52,7 +52,7 @@ def fits(config: Config) -> None:
 
 
 def ahead(config: Config) -> None:
-    """Raise ConfigError where vLLM shares the trainer's process, or its GPU."""
+    """Raise ConfigError if vLLM shares the trainer's process, or its GPU."""
     options = config.rollout.engine.options
     own = options.get("process", "inside") == "own"
     if own and (config.device == "cpu" or options.get("device") is not None or _cuda_devices() == 0):
@@ -175,7 +175,7 @@ def check_devices(device: str | None, tensor_parallel: int) -> None:
 
 
 def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
-    """Raise ConfigError where merging an adapter would round it away, or where no rank has the whole base to merge it
+    """Raise ConfigError if merging an adapter would round it away, or if no rank has the whole base to merge it
     into.
     """
     if lora == "merged" and sharded:
@@ -198,7 +198,7 @@ def device_environment(device: str | None, count: int, rank: int | None = None) 
     """Environment variables that limit the engine of a rank to its `count` CUDA devices.
 
     The engines of this machine's ranks use consecutive devices from `device` ("cuda:1") on. Without a `device`, the
-    engine uses the trainer's. Raises ConfigError where the trainer has too few devices.
+    engine uses the trainer's. Raises ConfigError if the trainer has too few devices.
     """
     rank = ranks.local_rank() if rank is None else rank
     if device is None and ranks.launched_here() == 1:

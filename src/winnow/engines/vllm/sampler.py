@@ -79,7 +79,7 @@ class VllmEngine:
         """Copy weights to vLLM's workers, and empty the prefix cache, which was computed with older weights. Each
         weight is read once, in the mapping's order.
 
-        The mapping contains the whole model. Where an adapter is served, the first mapping contains model and adapter,
+        The mapping contains the whole model. If an adapter is served, the first mapping contains model and adapter,
         and later ones only the adapter.
         """
         check_newer(version, than=self.version)
@@ -202,7 +202,7 @@ class GrowingRollout:
         self._logprobs = array("d")
 
     def add(self, completion: Any) -> None:
-        """Append an output. Raises EngineError where a log-prob is missing or not finite."""
+        """Append an output. Raises EngineError if a log-prob is missing or not finite."""
         if not completion.token_ids:
             return
         new = completion.logprobs.logprobs

@@ -28,7 +28,7 @@ class VllmSettings:
 def serves_adapter(lora: str, dtype: str, *, sharded: bool = False) -> bool:
     """Whether an adapter is applied beside the base, instead of merged into it.
 
-    With "auto" it is applied beside the base where no rank has the whole base, and in bfloat16: a merge into 8
+    With "auto" it is applied beside the base if no rank has the whole base, and in bfloat16: a merge into 8
     significant bits would lose most of a small adapter's change.
     """
     return lora == "adapter" or (lora == "auto" and (dtype == "bfloat16" or sharded))

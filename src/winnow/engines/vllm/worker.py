@@ -125,7 +125,7 @@ def for_worker(weights: Mapping[str, Tensor], worker: int) -> Mapping[str, Tenso
 
 @contextmanager
 def finish_on_error(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Receive the remaining weights where reading fails, so that the trainer does not wait for this reader."""
+    """Receive the remaining weights if reading fails, so that the trainer does not wait for this reader."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Computer algebra where no exact rule applies: math-verify without its time-outs, and checks of its positive answers.
+"""Computer algebra if no exact rule applies: math-verify without its time-outs, and checks of its positive answers.
 
 The checks catch known wrong positives of math-verify.
 
@@ -50,7 +50,7 @@ def available() -> bool:
 
 
 def require() -> None:
-    """Raise ConfigError where math-verify is not installed."""
+    """Raise ConfigError if math-verify is not installed."""
     if not available():
         raise ConfigError(
             "the grader 'math' needs the package math-verify",

@@ -1,6 +1,6 @@
 r"""Multiple choice: the letter of an option in its usual spellings, such as `E)`, `(E) 12` and `Option E`.
 
-An answer is read as an option only where the gold is one of the letters A to J. It may have one letter: `(A) and (B)`
+An answer is read as an option only if the gold is one of the letters A to J. It may have one letter: `(A) and (B)`
 is no option, and neither is `A:B`, which may be a ratio.
 """
 

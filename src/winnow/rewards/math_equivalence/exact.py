@@ -189,7 +189,7 @@ def _relations(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _identity(answer: str, gold: str, work: _Work) -> Verdict:
-    """Numbers and expressions by exact evaluation; None where a text is outside the language of `expression.py`."""
+    """Numbers and expressions by exact evaluation; None if a text is outside the language of `expression.py`."""
     try:
         a, g = expression.read(answer), expression.read(gold)
         verdict = expression.same(a, g)
@@ -247,7 +247,7 @@ def _elements(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _without_braces(text: str, other: str) -> str:
-    r"""The elements of a set, where the other text is a list without brackets: `\{1,2\}` for `1,2`."""
+    r"""The elements of a set, if the other text is a list without brackets: `\{1,2\}` for `1,2`."""
     opening, inside, _ = brackets(text)
     return inside if opening == "\\{" and "\\cup" not in other and len(_listed(other)) > 1 else text
 

@@ -7,7 +7,7 @@ r"""A small language of exact expressions, which are parsed without executing an
     atom     := number | number \overline{digits} | number \frac{digits}{digits} | letter | \pi | \frac{sum}{sum}
               | \sqrt[sum]{sum} | "(" sum ")" | "{" sum "}"
 
-Two expressions are the same when they agree at three points: exactly where everything is rational, else to 950 of
+Two expressions are the same when they agree at three points: exactly if everything is rational, else to 950 of
 1,000 digits, relative. A difference that is not identically zero practically never vanishes at pseudo-random points
 (Schwartz, 1980; Zippel, 1979). Sizes are bounded, so a comparison takes milliseconds.
 """

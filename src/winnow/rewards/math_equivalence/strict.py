@@ -61,7 +61,7 @@ def _canonical(text: str) -> str:
 
 
 def _without_units(text: str) -> str:
-    """Without the units of the textbook, which are fewer than those of `math`, and without signs of units."""
+    """Without the units of the textbook, which are fewer than `math` has, and without signs of units."""
     text = in_digits(text.replace(UPRIGHT, ""))
     rest = without_signs(_UNIT.sub(" ", " " + text))
     return text if compound(text) or not any(c.isalnum() for c in rest) else " ".join(rest.split())

@@ -15,7 +15,7 @@ _DEVICES = ("/dev/null", "/dev/urandom")  # and no /proc, no /sys, no /tmp
 
 
 def available() -> str | None:
-    """The path of bubblewrap; None where it is not installed."""
+    """The path of bubblewrap; None if it is not installed."""
     return shutil.which("bwrap")
 
 

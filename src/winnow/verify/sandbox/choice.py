@@ -86,7 +86,7 @@ class Sandbox:
         return run
 
     def _test_again(self, programs: int) -> float:
-        """Run the canary programs where they are due, and return the seconds that this took."""
+        """Run the canary programs if they are due, and return the seconds that this took."""
         self._runs += programs
         if self._runs < RUNS_BETWEEN_CANARIES or not self.layers.seccomp:
             return 0.0
@@ -103,7 +103,7 @@ class Sandbox:
 
 @functools.cache
 def choose(preference: Preference = "auto") -> Sandbox:
-    """The strongest sandbox that works here; raises SandboxError with every reason where none does.
+    """The strongest sandbox that works here; raises SandboxError with every reason if none does.
 
     auto: bubblewrap over landlock and seccomp, else landlock and seccomp alone, else bubblewrap and seccomp.
     unsafe: limits alone. A program can then read, write, connect and kill with all rights of this user.

@@ -43,7 +43,7 @@ def copied() -> Interpreter:
     """A copy that other users can start: executable and standard library, once per machine, in the first temporary
     folder that they may enter.
 
-    Raises OSError where there is no such folder, where copying fails, and where the copy does not belong to this user
+    Raises OSError if there is no such folder, if copying fails, and if the copy does not belong to this user
     alone.
     """
     source = own()

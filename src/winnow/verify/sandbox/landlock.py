@@ -27,7 +27,7 @@ class Ruleset:
 
 
 def version() -> int:
-    """The version of the kernel's landlock; 0 where there is none, or a container's filter hides it."""
+    """The version of the kernel's landlock; 0 if there is none, or a container's filter hides it."""
     if sys.platform != "linux":
         return 0
     answer = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG))

@@ -73,7 +73,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 def machine() -> Machine | None:
-    """The numbers for this machine; None where there is no filter for it."""
+    """The numbers for this machine; None if there is no filter for it."""
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 

@@ -136,7 +136,7 @@ def names_read(code: CodeType) -> set[int]:
 
 
 def provide(program: CodeType, usual: bytes) -> None:
-    """Add to Python's builtins: `exit` and `quit`, which -S leaves out, and those of the usual names that are read.
+    """Add to Python's builtins: `exit` and `quit`, which -S leaves out, and the usual names that are read.
 
     The program's own names come before builtins, so none of them is replaced.
     """

@@ -1,4 +1,4 @@
-"""The allow-list of units: it is what the script makes of the pinned pint, and what docs/verifiers.md prints."""
+"""The allow-list of units: it is what the script makes of the pinned pint."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ def test_the_file_is_made_from_the_pinned_pint() -> None:
     if version("pint") != pinned[1]:
         pytest.skip(f"pint {version('pint')} is installed, not {pinned[1]}")
     assert Path(str(unit_names.__file__)).read_text(encoding="utf-8") == script.text(pinned[1], pint.UnitRegistry())
-
-
-def test_the_page_prints_the_list() -> None:
-    page = (ROOT / "docs" / "verifiers.md").read_text(encoding="utf-8")
-    assert script.page(page) == page
 
 
 def test_constants_numbers_and_small_words_are_no_units() -> None:
