@@ -1,7 +1,8 @@
 #!/usr/bin/env python
-"""Write docs/reference.md: every configuration key, every member with its options, and every metric, from the code.
+"""Write docs/reference.md (every configuration key, member, option and metric) and docs/objects.md (the records and
+functions of Python) from the code.
 
-python scripts/reference.py           # or another file to write
+python scripts/reference.py           # or another file to write, docs/reference.md alone
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import objects_page
 
 from winnow.commands.list import catalog
 from winnow.config_keys import keys
@@ -76,3 +79,5 @@ def _row(cells: tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     Path(*sys.argv[1:] or [PAGE]).write_text(page(), encoding="utf-8")
+    if not sys.argv[1:]:
+        PAGE.with_name("objects.md").write_text(objects_page.page(), encoding="utf-8")
