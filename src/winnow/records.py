@@ -139,8 +139,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verifier's result. If the verifier failed, the kind is "failed" and never "wrong". If the rollout was cut while
-    it was sampled, the kind is "cut".
+    """The verifier's result. If the verifier failed, the kind is "failed" and never "wrong". If the rollout was cut
+    while it was sampled, the kind is "cut".
 
     >>> paid = Outcome(reward=1.0, correct=True, kind="correct", answer="42")
     >>> unpaid = Outcome(reward=0.0, correct=False, kind="wrong", answer="4")
