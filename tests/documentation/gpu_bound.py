@@ -1,8 +1,8 @@
 """The least seconds of a step on a card, as docs/one-gpu.md has them: what has to be read, and what has to be computed.
 
-Sampling reads all weights once per token of the longest rollout, and the keys and values of every rollout once per token
-of it, or computes 2 operations per weight and token, whichever takes longer. An update computes 2 operations per weight
-and token forward, 2 again as it recomputes, and backward 4, or 2 if the weights have no gradient.
+Sampling reads all weights once per token of the longest rollout, and the keys and values of every rollout once per
+token of it, or computes 2 operations per weight and token, whichever takes longer. An update computes 2 operations per
+weight and token forward, 2 again as it recomputes, and backward 4, or 2 if the weights have no gradient.
 """
 
 from __future__ import annotations
