@@ -40,11 +40,11 @@ python -c "import winnow; print(winnow.open_run('runs/first'))"
 ```
 
 ```text
-OpenRun('runs/first'): 4 of 4 steps, 1 checkpoint, arithmetic, bundled, GRPO, PODS 16 → 4, 16 x 16 rollouts
+OpenRun('runs/first'): 4 of 4 steps, 1 checkpoint, bundled, clip on grpo, 16 -> 4 rollouts of 32 prompts per step
 ```
 
-The page is generated from the code by `python scripts/reference.py`; do not edit it. All names are attributes of
-`winnow`. Records are frozen. A reward gets a Prompt and a Rollout, and returns a number, a dictionary or an Outcome
+The page is generated from the code by `python scripts/reference.py`; do not edit it. Fields that are seldom needed are
+left out, and `help(winnow.Group)` has them. All names are attributes of `winnow`. Records are frozen. A reward gets a Prompt and a Rollout, and returns a number, a dictionary or an Outcome
 ([verifiers.md](verifiers.md)). An advantage and a selector get a Group, an allocator gets PromptStats, a weighting gets
 KeptRollouts, and a loss gets a MicroBatch ([extending.md](extending.md)).
 
@@ -59,6 +59,7 @@ device. Log-probabilities are natural logarithms. Times are seconds.
 """
 RECORDS = ("Problem", "Prompt", "Rollout", "Outcome", "Group", "PromptStats", "KeptRollouts", "MicroBatch")
 RESULTS = ("Result", "EvaluationResult", "OpenRun")
+SELDOM = ("ballots", "ties", "categories", "warnings", "timed_out", "where", "round", "beyond", "layout", "share")
 FUNCTIONS = ("train", "evaluate", "open_run")
 
 
@@ -77,7 +78,8 @@ def _of_class(kind: type) -> Iterator[str]:
     yield f"### {kind.__name__}\n"
     yield from _prose(kind.__doc__ or "")
     yield "| name | type | meaning |\n|---|---|---|"
-    yield from (f"| `{name}` | {of} | {meaning} |" for name, of, meaning in (*_fields(kind), *_properties(kind)))
+    rows = (*_fields(kind), *_properties(kind))
+    yield from (f"| `{name}` | {of} | {meaning} |" for name, of, meaning in rows if name not in SELDOM)
     yield ""
 
 

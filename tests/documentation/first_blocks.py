@@ -1,4 +1,4 @@
-"""The first commands of every page, as a reader runs them: in a fresh environment that has the page's install line alone.
+"""The first commands of every page, as a reader runs them: in a fresh environment with the page's install line alone.
 
     python tests/documentation/first_blocks.py docs/words.md ...
 
@@ -106,7 +106,7 @@ def run(page: str, python: Path) -> subprocess.CompletedProcess[str]:
 
 
 def failures(pages: Sequence[str], python: Path | None = None) -> dict[str, str]:
-    """What the commands of each page printed that did not end with 0. Pages of one install line share an environment."""
+    """What each page's commands printed that did not end with 0. Pages of one install line share an environment."""
     found = {}
     for of in sorted({extras(page) for page in pages}):
         folder = Path(tempfile.mkdtemp())
