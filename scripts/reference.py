@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Write docs/reference.md from the code: keys, members with their options and traits, metrics, alarms, codes of errors,
-and the units of the grader.
+and the units of the grader. Write docs/objects.md: the records and functions of Python.
 
-python scripts/reference.py           # or another file to write
+python scripts/reference.py           # or another file to write, docs/reference.md alone
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import objects_page
 
 from winnow.alarms.rules import ALARMS
 from winnow.commands.list import catalog
@@ -177,3 +179,5 @@ def _row(cells: tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     Path(*sys.argv[1:] or [PAGE]).write_text(page(), encoding="utf-8")
+    if not sys.argv[1:]:
+        PAGE.with_name("objects.md").write_text(objects_page.page(), encoding="utf-8")

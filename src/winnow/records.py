@@ -56,10 +56,10 @@ class Problem:
     """
 
     id: str  # stable across epochs, runs and resumes
-    question: str
+    question: str  # as the task states it, without a template
     answer: Any  # the gold, in the form the task's rewards expect: text, a list of texts, or a JSON value
-    task: str
-    meta: dict[str, Any] = field(default_factory=dict)  # JSON
+    task: str  # name of the task
+    meta: dict[str, Any] = field(default_factory=dict)  # further fields, JSON
     earlier: tuple[Message, ...] = ()  # the messages before the question, such as a system message
     where: str = field(default="", compare=False)  # its place in the user's file, "train.jsonl:17", for messages
 
@@ -84,9 +84,9 @@ class Prompt:
     id: str  # the problem's
     tokens: IntArray  # [P]
     text: str  # the decoded tokens, special tokens included
-    answer: Any
-    task: str
-    meta: dict[str, Any] = field(default_factory=dict)
+    answer: Any  # the problem's
+    task: str  # the problem's
+    meta: dict[str, Any] = field(default_factory=dict)  # the problem's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +144,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The verifier's result. Where the verifier failed, the outcome is `failed`, never `wrong`; where the rollout was
-    cut while it was sampled, it is `cut`.
+    """The verifier's result. If the verifier failed, the kind is "failed" and never "wrong". If the rollout was cut
+    while it was sampled, the kind is "cut".
 
     >>> paid = Outcome(reward=1.0, correct=True, kind="correct", answer="42")
     >>> unpaid = Outcome(reward=0.0, correct=False, kind="wrong", answer="4")
@@ -160,11 +160,12 @@ class Outcome:
     answer: str | None = None  # as extracted from the text
     cause: Cause | None = None  # only when failed
     detail: str = ""  # the reason, for a person
-    seconds: float = 0.0
+    seconds: float = 0.0  # that the verdict took
     late: bool = False  # it depends on a wall-clock limit, so it may differ in another run
 
     @property
     def failed(self) -> bool:
+        """Whether the verifier failed."""
         return self.kind == "failed"
 
     @property
@@ -226,15 +227,15 @@ class Group:
     array([2])
     """
 
-    prompt: Prompt
-    rollouts: tuple[Rollout, ...]
-    outcomes: tuple[Outcome, ...] | None = None  # [N]
+    prompt: Prompt  # of all its rollouts
+    rollouts: tuple[Rollout, ...]  # [N] in the order of their index
+    outcomes: tuple[Outcome, ...] | None = None  # [N] of the verifier
     drawn: Draw | None = None  # of its prompt; None if it has no known probability, or the same for all prompts
-    keep: BoolArray | None = None  # [N]
+    keep: BoolArray | None = None  # [N] True for a rollout that the selectors keep
     token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
     values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: the values before each token
     returns: tuple[FloatArray, ...] | None = None  # N x [L], with a value model only: the targets of its values
-    advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] or N x [L]
+    advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] of whole rollouts, or N x [L] of tokens
 
     def fill(self, **fields: Any) -> Self:
         """A copy with more fields set; refuses to overwrite one or to take a wrong length.
@@ -304,7 +305,7 @@ class Group:
 class PromptStats:
     """Statistics of G prompts before they are sampled; NaN where nothing is known."""
 
-    ids: tuple[str, ...]  # [G]
+    ids: tuple[str, ...]  # [G] of the prompts
     pass_rate: FloatArray  # [G] correct / trials
     gradient_norm: FloatArray  # [G] mean over correct rollouts of the norm of the gradient of log P(rollout | prompt)
     trials: FloatArray  # [G] number of verified rollouts; older ones may count for less than 1
@@ -335,12 +336,12 @@ class KeptRollouts:
     planned: int  # prompts of the step's plan, including those without a kept rollout; dynamic sampling adds none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
-    correct: BoolArray  # [B]
+    correct: BoolArray  # [B] whether the rollout is right
     generated: IntArray  # [G] rollouts sampled, for each group that has a kept one
     valid: IntArray  # [G] verified ones among these
     accepted: IntArray  # [G] correct ones among these
     pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown
-    max_new_tokens: int
+    max_new_tokens: int  # the limit of a rollout
     share: FloatArray | None = None  # [G] of the prompt in the mean over the task's prompts; None: 1 / planned each
 
 
@@ -406,15 +407,15 @@ class MicroBatch:
     tensor([-0.5000])
     """
 
-    sequences: tuple[TrainingSequence, ...]
+    sequences: tuple[TrainingSequence, ...]  # each with its prompt, rollout, advantage and weight
     sequence_index: Tensor  # [T] int64, the place of each token's sequence in `sequences`
-    advantages: Tensor  # [T]
-    weights: Tensor  # [T]
+    advantages: Tensor  # [T] of each token's rollout or of the token
+    weights: Tensor  # [T] that multiply the loss of a token
     behaviour_logprobs: Tensor  # [T] as the engine reported them
-    old_logprobs: Tensor | None = None  # [T]
-    ref_logprobs: Tensor | None = None  # [T]
+    old_logprobs: Tensor | None = None  # [T] under the weights that started the step
+    ref_logprobs: Tensor | None = None  # [T] under the reference policy
     values: Tensor | None = None  # [T] before the update
-    returns: Tensor | None = None  # [T]
+    returns: Tensor | None = None  # [T] the targets of a value model
     # [K] int64, the places of the trained tokens; None: all are trained. Not a mask: its size must be known on the host
     trained: Tensor | None = None
     layout: Literal["padded", "shared", "packed", "joined"] | None = None  # of all ranks; None: as the policy reads it

@@ -135,6 +135,8 @@ def check_command(page, command):
         COMMANDS[name].make_context(name, list(arguments))
     elif first == "python" and any(block.first == f"# {rest[0]}" for block in blocks(page)):
         return  # a file that the page shows
+    elif first == "python" and rest[0] == "-c":
+        compile(rest[1], page, "exec")
     elif first in ("python", "pytest"):
         (file,) = (REPOSITORY / word for word in rest if word.endswith(".py") or word.startswith("tests/"))
         assert file.exists()

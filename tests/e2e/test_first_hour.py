@@ -85,7 +85,7 @@ def test_the_first_hour(name, tmp_path):
 
     printed = shell.winnow("check", GSM8K, *shell.sets)
     assert "Ann has" in printed, "the first prompt, as the model reads it"
-    assert "'</answer>'" in printed, "the stop string"
+    assert "####" in printed, "the request for the format that the reward reads"
     assert {"cpu", "float32", "native"} <= set(re.findall(r"\w+", printed))
     assert "prompt.suffix" not in printed, "no advice: the template requests what the reward reads"
 

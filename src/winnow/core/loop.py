@@ -40,9 +40,9 @@ MOST_FAILED_SAVES = 3  # in a row, after which the next save ends or waits for r
 class Result:
     """The outcome of a run."""
 
-    folder: Path
-    model: Path | None  # the newest checkpoint, a Hugging Face model folder; None where no step was done
-    steps: int  # done; fewer than configured where `max_hours` or a signal ended the run
+    folder: Path  # of the run
+    model: Path | None  # the newest checkpoint, a Hugging Face model folder; None if no step was done
+    steps: int  # done; fewer than configured if `max_hours` or a signal ended the run
     interrupted: bool  # a signal ended the run early; a resume continues it
 
 

@@ -45,7 +45,7 @@ class EvaluationResult:
     """A model's result on a task: the settings, and every rollout."""
 
     name: str  # the task's name, unique in its evaluation
-    config: Config
+    config: Config  # resolved, with the prompt and the reward of this evaluation
     rows: tuple[Row, ...]  # one per rollout, in the order of the file
     dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
     warnings: tuple[str, ...] = ()  # settings that may distort the metrics

@@ -34,7 +34,7 @@ class OpenRun:
     The methods return columns, name -> array; `frame` returns the same as a pandas DataFrame.
     """
 
-    path: Path
+    path: Path  # of the folder
 
     @cached_property
     def _manifest(self) -> Manifest:

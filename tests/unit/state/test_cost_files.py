@@ -86,3 +86,10 @@ def test_the_published_costs_give_back_the_published_seconds_per_step():
     costs = read_costs(ROOT / "configs/costs/pods_a.json")
     at = {(n, m): costs.seconds(StepWork(1, n, 0.0, m, 0.0)) for n, m in [(16, 16), (64, 16), (256, 16), (64, 2)]}
     np.testing.assert_allclose(list(at.values()), [7.56, 10.12, 21.37, 8.05], rtol=0.04)
+
+
+def test_the_costs_of_a_whole_step_have_the_same_published_curves():
+    step, prompt = (json.loads((ROOT / f"configs/costs/pods_a{end}.json").read_text()) for end in ("_step", ""))
+    assert {key for key in step if step[key] != prompt[key]} == {"source", "per"}
+    costs = read_costs(ROOT / "configs/costs/pods_a_step.json")
+    assert costs.seconds(StepWork(4, 64, 0.0, 16, 0.0)) == pytest.approx(10.12, rel=0.04)
