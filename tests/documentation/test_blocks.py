@@ -75,6 +75,7 @@ PYTHON = {
             "test_the_functions_of_arrays_return_what_the_page_has"
         ),
     },
+    "docs/statistics.md": {"import numpy as np": "test_an_interval_is_printed_as_shown"},
     "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
     "docs/verifiers.md": {
@@ -196,6 +197,11 @@ def every_test() -> str:
 def python(page, first):
     (block,) = (block for block in blocks(page) if block.language == "python" and block.first == first)
     return block.text
+
+
+def test_an_interval_is_printed_as_shown(capsys):
+    exec(python("docs/statistics.md", "import numpy as np"), {})
+    assert capsys.readouterr().out in [block.text for block in blocks("docs/statistics.md")]
 
 
 def test_a_correction_of_your_own_meets_its_contract():
