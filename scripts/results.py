@@ -251,7 +251,9 @@ def notes(claim: Claim, result: Result) -> Iterator[str]:
         rates.setdefault(cell["keys"]["optimizer.learning_rate"], []).append(name(label))
     path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots'][-1]}.json"))
     least, *others = sorted(rates, key=lambda rate: len(rates[rate]))
-    chosen = f"{least:g} for {' and for '.join(rates[least])}, and {', '.join(f'{rate:g}' for rate in others)} for others"
+    chosen = (
+        f"{least:g} for {' and for '.join(rates[least])}, and {', '.join(f'{rate:g}' for rate in others)} for others"
+    )
     yield f"Chosen by [pilots](../benchmarks/results/{path.name}): a learning rate of {chosen}."
     yield f"The level is {100 * claim['level']:.1f}%."
     if "looks" in claim:
@@ -273,11 +275,11 @@ def levels(claim: Claim, result: Result) -> Iterator[str]:
 
 def table(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
     """A row per contrast, with a column per axis that has an interval."""
-    pairs = {pair: [row for row in rows if (row.baseline, row.group) == pair] for pair in map(tuple, claim["contrasts"])}
+    pairs = {
+        pair: [row for row in rows if (row.baseline, row.group) == pair] for pair in map(tuple, claim["contrasts"])
+    }
     heads = ["seconds, this machine", "seconds, published costs", "tokens generated", "steps"]
-    columns = [
-        place for place in range(len(heads)) if any(on_axes(of)[place] is not None for of in pairs.values())
-    ]
+    columns = [place for place in range(len(heads)) if any(on_axes(of)[place] is not None for of in pairs.values())]
     yield f"| this | instead of | {' | '.join(heads[place] for place in columns)} |"
     yield "|---" * (2 + len(columns)) + "|"
     for (first, second), of in pairs.items():

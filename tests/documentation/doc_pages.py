@@ -18,7 +18,11 @@ from markdown_it.token import Token
 REPOSITORY = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
-    for path in [REPOSITORY / "README.md", REPOSITORY / "benchmarks" / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    for path in [
+        REPOSITORY / "README.md",
+        REPOSITORY / "benchmarks" / "README.md",
+        *sorted((REPOSITORY / "docs").glob("*.md")),
+    ]
 }
 
 

@@ -58,7 +58,7 @@ OURS = {  # keys that no source has: choices of winnow
     "update.tokens_per_micro_batch",
 }
 OURS_OF = {"blog_two_gpus": {"prompt.max_prompt_tokens", "rollout.engine.process"}, "pods_b": {"reward.grader"}}
-OURS_OF |= dict.fromkeys(("gvm_grpo_1.5b", "gvm_grpo_7b"), {"advantage.statistics"})  # all are kept
+OURS_OF |= {run: {"advantage.statistics"} for run in ("gvm_grpo_1.5b", "gvm_grpo_7b")}  # all are kept
 PAGE = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
 
 
