@@ -42,6 +42,7 @@ PARTS = {  # of claims with several sweeps
 }
 MARKS = ("<!-- effects: python scripts/results.py -->\n", "<!-- end of the effects -->\n")
 LEVELS = (-0.05, -0.025, 0.0, 0.025)  # of accuracy, beside a registered level
+HEADS = ("seconds, this machine", "seconds, published costs", "tokens generated", "steps")  # of the columns with ratios
 GROUPS = ("do", "do not", "no effect shown")
 BUDGET = ("budget_screen", "budget_dr_grpo", "budget_cuts")  # sweeps of the table of samplers, allocators, rounds, cuts
 WIDTH = 118
@@ -89,7 +90,7 @@ def sections(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:
 
 def decided_table(claims: Sequence[Claim], found: Found) -> Iterator[str]:
     """A row per contrast with tuned rates, on every axis: first what to do, then what not to do, then the others."""
-    yield "| | this | instead of | seconds, this machine | seconds, published costs | tokens generated | steps | claim |"
+    yield f"| | this | instead of | {' | '.join(HEADS)} | claim |"
     yield "|---|---|---|---|---|---|---|---|"
     of_axes = [(claim, row, words.advice(row, result)) for claim, row, result in advised(claims, found)]
     for group in GROUPS:
@@ -278,9 +279,8 @@ def table(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
     pairs = {
         pair: [row for row in rows if (row.baseline, row.group) == pair] for pair in map(tuple, claim["contrasts"])
     }
-    heads = ["seconds, this machine", "seconds, published costs", "tokens generated", "steps"]
-    columns = [place for place in range(len(heads)) if any(on_axes(of)[place] is not None for of in pairs.values())]
-    yield f"| this | instead of | {' | '.join(heads[place] for place in columns)} |"
+    columns = [place for place in range(len(HEADS)) if any(on_axes(of)[place] is not None for of in pairs.values())]
+    yield f"| this | instead of | {' | '.join(HEADS[place] for place in columns)} |"
     yield "|---" * (2 + len(columns)) + "|"
     for (first, second), of in pairs.items():
         cells = [on_axes(of)[place] for place in columns]
@@ -289,7 +289,7 @@ def table(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def budget() -> Iterator[str]:
-    """The table of samplers, allocators, rounds and cuts: what each spent, and its accuracy at equal generated tokens."""
+    """The table of samplers, allocators, rounds and cuts: what each spent, and its accuracy at equal tokens."""
     signal = _result("budget_signal")["candidates"]
     yield "| candidate | signal | wasted | generated | at the end | at equal generated tokens |"
     yield "|---|---|---|---|---|---|"

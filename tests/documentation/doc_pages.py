@@ -1,4 +1,5 @@
-"""README.md, benchmarks/README.md and docs/*.md as what they are made of: headings with their anchors, links, blocks of code, words in code.
+"""README.md, benchmarks/README.md and docs/*.md as what they are made of: headings with their anchors, links, blocks of
+code, words in code.
 
 Read by CommonMark's rules, as a code host and the site read them.
 """

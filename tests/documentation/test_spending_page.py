@@ -1,4 +1,4 @@
-"""The tables of docs/spending-the-budget.md, computed again: by formulas, by enumeration, by simulation; and its code."""
+"""The tables of docs/spending-the-budget.md, computed again by formulas, enumeration and simulation; and its code."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_member_of_the_budget_is_shown_to_raise_the_accuracy_and_two_cuts_low
     assert results_page.words.candidates(["budget_cuts"]) == (3, 0, 2)
 
 
-# n and m ---------------------------------------------------------------------------------------------------------------
+# n and m -------------------------------------------------------------------------------------------------------------
 
 
 def chance(successes, n, p):
@@ -98,7 +98,7 @@ def test_the_variance_that_is_kept(row):
         assert number == f"{mean:.3f}"
 
 
-# Samplers --------------------------------------------------------------------------------------------------------------
+# Samplers ------------------------------------------------------------------------------------------------------------
 
 PROMPTS, COUNT, ROLLOUTS, STEPS = 512, 32, 8, 240
 # Of a third each: never solved, always solved, and all pass rates between
@@ -139,7 +139,7 @@ def test_the_probabilities_of_draws_are_as_declared():
         assert f"| `{sampler}` | {entry.traits.probability} |" in PAGE
 
 
-# Rounds ----------------------------------------------------------------------------------------------------------------
+# Rounds --------------------------------------------------------------------------------------------------------------
 
 ROUNDS = {
     "single": rounds.single,
@@ -180,7 +180,7 @@ def test_the_advantages_that_a_single_round_does_not_change_are_named():
     assert one == {"rloo", "batch", "raw"}
 
 
-# Cuts ------------------------------------------------------------------------------------------------------------------
+# Cuts ----------------------------------------------------------------------------------------------------------------
 
 CUTS = {
     "none": cuts.none,
@@ -225,7 +225,7 @@ def test_short_rollouts_weigh_more_under_every_advantage(advantage):
             assert math.isnan(wrong[0]) or wrong[0] > wrong[1]
 
 
-# Its code --------------------------------------------------------------------------------------------------------------
+# Its code ------------------------------------------------------------------------------------------------------------
 
 
 def run(number):
