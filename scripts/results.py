@@ -261,7 +261,7 @@ def notes(claim: Claim, result: Result) -> Iterator[str]:
         yield from levels(claim, result)
     for label in result["cells"]:
         if (fall := words.fall(result, label)) > words.MOST_FALL:
-            yield f"{name(label)}: unstable in these runs, with a fall of {100 * fall:.1f} points from its own maximum."
+            yield f"Unstable here, with a fall of {100 * fall:.1f} points from its own maximum: {name(label)}."
 
 
 def levels(claim: Claim, result: Result) -> Iterator[str]:
