@@ -272,8 +272,8 @@ SAME = 0.1  # relative difference of two numbers of rollouts that are meant to b
 
 
 def candidates(sweeps: Sequence[str]) -> tuple[int, int, int]:
-    """(candidates, better ones, worse ones) of sweeps of docs/budget.md: by the 95% interval of the difference of their
-    mean accuracy from the baseline at equal generated tokens.
+    """(candidates, better ones, worse ones) of sweeps of docs/results.md, by the 95% interval of the difference of
+    their mean accuracy from the baseline at equal generated tokens.
     """
     found = []
     for sweep in sweeps:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Choose the problems of docs/budget.md: a third never solved at first, a third always, a third sometimes.
+"""Choose the problems of docs/results.md: a third never solved at first, a third always, a third sometimes.
 
     python scripts/make_policy.py --lessons mixture --out configs/policies/mixture_qwen2
     winnow eval configs/policies/mixture_qwen2 --config configs/claims/harder.toml --samples 32 --no-greedy \

@@ -42,8 +42,9 @@ PARTS = {  # of claims with several sweeps
 }
 MARKS = ("<!-- effects: python scripts/results.py -->\n", "<!-- end of the effects -->\n")
 LEVELS = (-0.05, -0.025, 0.0, 0.025)  # of accuracy, beside a registered level
+HEADS = ("seconds, this machine", "seconds, published costs", "tokens generated", "steps")  # of the columns with ratios
 GROUPS = ("do", "do not", "no effect shown")
-OTHERS = 10  # the claim whose cells have the labels of others, and another policy
+BUDGET = ("budget_screen", "budget_dr_grpo", "budget_cuts")  # sweeps of the table of samplers, allocators, rounds, cuts
 WIDTH = 118
 Found = Mapping[str, tuple[str, Result] | None]
 
@@ -68,41 +69,49 @@ def name(label: str) -> str:
 
 
 def page(claims: Sequence[Claim], found: Found) -> str:
-    """The whole page. Claims without a result are listed as not measured."""
+    """The whole page. A claim without a result is listed as not measured."""
     texts = comments()
-    parts = [texts["page"]["title"].strip(), "", *screen(claims, found), ""]
-    parts += [
-        filled(texts["page"]["method"], claims, found).strip(),
-        "",
-        "## All contrasts",
-        "",
-        *summary(claims, found),
-        "",
-    ]
-    appendix = False
-    for claim in claims:
-        if claim.get("appendix") and not appendix:
-            appendix = True
-            parts += ["# Appendix: three seeds each", ""]
-        parts += [*section(claim, found[claim["sweep"]], texts.get(claim["sweep"], {})), ""]
-    parts += [texts["page"]["end"].strip(), ""]
+    parts = [texts["page"]["title"].strip(), "", *decided_table(claims, found), ""]
+    parts += [filled(texts["page"]["method"], claims, found).strip(), ""]
+    for heading, of in sections(claims):
+        parts += [f"## {heading}", ""]
+        for claim in of:
+            parts += [*section(claim, found[claim["sweep"]], texts.get(claim["sweep"], {})), ""]
+    parts += [filled(texts["page"]["budget"], claims, found).strip(), "", texts["page"]["end"].strip(), ""]
     return "\n".join(parts)
 
 
-def screen(claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """What to do, what not to do, and what shows no effect: a row per tuned contrast, on its first axis."""
-    yield "| | instead of | evidence | when it applies |"
-    yield "|---|---|---|---|"
-    rows = [(*row, words.advice(row[1], row[2])) for row in advised(claims, found)]
+def sections(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:
+    """(heading, its claims): those with tuned rates, those without, and those of the appendix."""
+    yield "Claims with learning rates from one grid", [c for c in claims if words.is_tuned(c)]
+    yield "Claims without tuned rates", [c for c in claims if not words.is_tuned(c) and "appendix" not in c]
+    yield "Without tuned rates, with three seeds", [c for c in claims if "appendix" in c]
+
+
+def decided_table(claims: Sequence[Claim], found: Found) -> Iterator[str]:
+    """A row per contrast with tuned rates, on every axis: first what to do, then what not to do, then the others."""
+    yield f"| | this | instead of | {' | '.join(HEADS)} | claim |"
+    yield "|---|---|---|---|---|---|---|---|"
+    of_axes = [(claim, row, words.advice(row, result)) for claim, row, result in advised(claims, found)]
     for group in GROUPS:
-        of_group = [row for row in rows if row[3] == group]
-        yield f"| **{group.capitalize()}**{'' if of_group else ': nothing'} | | | |"
-        for claim, row, result, _ in of_group:
-            yield f"| {name(row.group)} | {name(row.baseline)} | {evidence(claim, row)} | {where(claim, row, result)} |"
+        shown = [(claim, row) for claim, row, advice in of_axes if advice == group]
+        if not shown:
+            yield f"| **{group}** | none is shown | | | | | | |"
+        for claim, row in shown:
+            of = rows_of(claim["sweep"], claims, found)
+            pair = [other for other in of if (other.baseline, other.group) == (row.baseline, row.group)]
+            cells = " | ".join("-" if one is None else _cell(one) for one in on_axes(pair))
+            yield f"| **{group}** | {name(row.group)} | {name(row.baseline)} | {cells} | {claim['number']} |"
+
+
+def on_axes(pair: Sequence[Row]) -> list[Row | None]:
+    """The rows of a contrast in the order of the columns: seconds of either costs, generated tokens, steps."""
+    of = {row.costs or row.axis: row for row in pair}
+    return [of.get(axis) for axis in (words.THIS_MACHINE, words.PUBLISHED, "tokens_generated", words.STEPS)]
 
 
 def advised(claims: Sequence[Claim], found: Found) -> Iterator[tuple[Claim, Row, Result]]:
-    """The contrasts of the first table: those whose rates were tuned on one grid, and that were run."""
+    """The contrasts of the first table on their first axis: those with tuned rates that were run."""
     for claim in claims:
         named = found[claim["sweep"]]
         if named is None or not words.is_tuned(claim):
@@ -111,22 +120,6 @@ def advised(claims: Sequence[Claim], found: Found) -> Iterator[tuple[Claim, Row,
             of = [row for row in words.rows(claim, named[1]) if (row.baseline, row.group) == (first, second)]
             if of:
                 yield claim, min(of, key=lambda row: (bool(row.beyond), claim["axes"].index(row.axis))), named[1]
-
-
-def evidence(claim: Claim, row: Row) -> str:
-    """ "gain by steps, 1.29 (1.12 to 1.48); claim 3, secondary, 5 seeds"."""
-    how = "primary" if row.primary else "secondary"
-    return f"{phrase(row)}; claim {claim['number']}{PARTS.get(claim['sweep'], '')}, {how}, {row.look} seeds"
-
-
-def where(claim: Claim, row: Row, result: Result) -> str:
-    """When the evidence applies: the cost of a step for a contrast by steps, and the comment on the sweep."""
-    parts = []
-    if row.axis == words.STEPS and (known := words.step_costs(result, row.baseline, row.group)):
-        costs = " and ".join(f"{cost:.2f} times as much {COSTS[costs]}" for costs, cost in known.items())
-        parts.append(f"a step costs {costs}")
-    parts.append(comments().get(claim["sweep"], {}).get("where", "one prompt per step"))
-    return "; ".join(parts)
 
 
 def phrase(row: Row, *, by: bool = True) -> str:
@@ -169,8 +162,11 @@ def filled(text: str, claims: Sequence[Claim], found: Found) -> str:
         if kind == "candidates":
             count, better, worse = words.candidates(rest)
             return f"of {count} candidates, {better or 'none'} reached a higher and {worse or 'none'} a lower accuracy"
-        if kind == "items":
-            return "".join(f"\n{item}" for item in items(rest[0], claims, found))
+        if kind == "budget":
+            return "\n".join(budget())
+        if kind == "sooner":
+            of = _result("budget_confirm")["sooner at 95% of the plateau"][rest[0]][rest[1]]
+            return f"{of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})"
         for choice in match[1].split(" or "):
             sweep, first, second, on, *costs = choice.split()
             wanted = (first, second, on, *(costs or [""]))
@@ -189,14 +185,6 @@ def rows_of(sweep: str, claims: Sequence[Claim], found: Found) -> list[Row]:
     return [] if named is None else words.rows(claim, named[1])
 
 
-def items(sweep: str, claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """A list item per contrast of a claim that was run, with its word on the first axis within the costs' points."""
-    rows = [row for row in rows_of(sweep, claims, found) if not row.beyond]
-    for first, second in dict.fromkeys((row.baseline, row.group) for row in rows):
-        row = next(row for row in rows if (row.baseline, row.group) == (first, second))
-        yield f"- **{name(second)}, instead of {name(first)}**: {phrase(row)}."
-
-
 def _wrapped(line: str) -> str:
     """A line of a comment, over as many lines as it needs. Items of a list are indented; tables and code are kept."""
     if line.startswith(("|", "    ", "#")):
@@ -212,27 +200,6 @@ def readme(text: str, claims: Sequence[Claim], found: Found) -> str:
     return f"{before}{MARKS[0]}\n{filled(comments()['readme']['effects'], claims, found)}\n\n{MARKS[1]}{after}"
 
 
-def summary(claims: Sequence[Claim], found: Found) -> Iterator[str]:
-    """One row per contrast: the word and the ratio of times on each axis."""
-    yield "| claim | instead of | this | seconds, this machine | seconds, published costs | tokens | steps | rates |"
-    yield "|---|---|---|---|---|---|---|---|"
-    tuned = {(row.baseline, row.group): claim["number"] for claim, row, _ in advised(claims, found)}
-    for claim in claims:
-        if (named := found[claim["sweep"]]) is None:
-            yield f"| {claim['number']} | not measured yet | | | | | | |"
-            continue
-        rows = words.rows(claim, named[1])
-        for first, second in claim["contrasts"]:
-            also = "" if claim["number"] == OTHERS else tuned.get((first, second), "")
-            rates = "one grid" if words.is_tuned(claim) else f"not tuned{f', see claim {also}' if also else ''}"
-            of = {row.costs or row.axis: row for row in rows if (row.baseline, row.group) == (first, second)}
-            tokens = next((row for row in of.values() if row.axis.startswith("tokens")), None)
-            cells = [of.get(words.THIS_MACHINE), of.get(words.PUBLISHED), tokens, of.get(words.STEPS)]
-            shown = " | ".join("-" if row is None else _cell(row) for row in cells) if of else "not run | - | - | -"
-            label = f"{claim['number']}{PARTS.get(claim['sweep'], '')}"
-            yield f"| {label} | {name(first)} | {name(second)} | {shown} | {rates} |"
-
-
 def _cell(row: Row) -> str:
     """Word and ratio, bold if the contrast is primary; the ratio alone if its rates were not tuned."""
     text = ratio(row) if row.decision.word == "not decided" else phrase(row, by=False)
@@ -240,142 +207,116 @@ def _cell(row: Row) -> str:
 
 
 def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str, str]) -> Iterator[str]:
-    """The section of a claim: question, conclusions, picture, table, and how to repeat the measurement."""
-    yield f"## Claim {claim['number']}{PARTS.get(claim['sweep'], '')}: {claim['question']}"
+    """The section of a claim: the question, the answer in a line, the command, and the intervals."""
+    yield f"### Claim {claim['number']}{PARTS.get(claim['sweep'], '')}: {claim['question']}"
     yield ""
-    yield f"Source: {claim['paper']}. Command: `winnow sweep configs/sweeps/{claim['sweep']}.toml`"
     if named is None:
-        yield ""
-        yield "Not measured yet."
+        yield f"Not measured yet: `winnow sweep configs/sweeps/{claim['sweep']}.toml`."
         return
     file, result = named
-    yield f"([result](../benchmarks/results/{file}))."
-    yield ""
     rows = words.rows(claim, result)
-    yield from conclusions(claim, rows)
+    seeds = {len(cell["seeds"]) for cell in result["cells"].values()}
+    yield from _lines(f"{answer(claim, rows)} Source: {claim['paper']}; {max(seeds)} seeds.")
+    yield f"`winnow sweep configs/sweeps/{claim['sweep']}.toml`:"
+    yield f"[result](../benchmarks/results/{file}), [curves](static/{claim['sweep']}.svg)."
     yield ""
-    yield f"![Accuracy of claim {claim['number']}'s cells over steps and seconds](static/{claim['sweep']}.svg)"
-    yield ""
-    yield from table(result, rows, fixed="level" in claim)
-    yield ""
-    yield from cells(result)
     if words.is_tuned(claim):
-        yield ""
-        yield from unstable(result)
-        if "looks" in claim:
-            yield from levels(claim, result)
-            yield ""
-        yield from pilots(claim)
+        yield from _lines(" ".join(notes(claim, result)))
+    else:
+        yield from table(claim, rows)
     if limits := comment.get("limits", "").strip():
         yield ""
         yield limits
 
 
-def unstable(result: Result) -> Iterator[str]:
-    """The arms that are unstable in the claim's runs."""
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def answer(claim: Claim, rows: Sequence[Row]) -> str:
+    """The words of a claim's contrasts on their first axis, counted; without tuned rates, the intervals by steps."""
+    pairs = dict.fromkeys((row.baseline, row.group) for row in rows)
+    if not words.is_tuned(claim):
+        of = [row.decision for row in rows if row.axis == words.STEPS]
+        above, below = sum(one.low > 1 for one in of), sum(one.high < 1 for one in of)
+        return f"Not decided. By steps, {above} of {len(of)} intervals are above 1, and {below} below."
+    first = [next(row.decision.word for row in rows if (row.baseline, row.group) == pair) for pair in pairs]
+    counts = ", ".join(f"{first.count(word)} {word}" for word in dict.fromkeys(first))
+    return f"In the table above, by the first axis of the claim: {counts}."
+
+
+def notes(claim: Claim, result: Result) -> Iterator[str]:
+    """Of a claim with tuned rates: the rates, how far a ratio depends on the level, and which arms are unstable."""
+    rates: dict[float, list[str]] = {}
+    for label, cell in result["cells"].items():
+        rates.setdefault(cell["keys"]["optimizer.learning_rate"], []).append(name(label))
+    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots'][-1]}.json"))
+    least, *others = sorted(rates, key=lambda rate: len(rates[rate]))
+    chosen = (
+        f"{least:g} for {' and for '.join(rates[least])}, and {', '.join(f'{rate:g}' for rate in others)} for others"
+    )
+    yield f"Chosen by [pilots](../benchmarks/results/{path.name}): a learning rate of {chosen}."
+    yield f"The level is {100 * claim['level']:.1f}%."
+    if "looks" in claim:
+        yield from levels(claim, result)
     for label in result["cells"]:
         if (fall := words.fall(result, label)) > words.MOST_FALL:
-            yield f"{name(label)}: unstable in these runs, with a fall of {100 * fall:.1f} points from its own maximum."
-            yield ""
+            yield f"Unstable here, with a fall of {100 * fall:.1f} points from its own maximum: {name(label)}."
 
 
 def levels(claim: Claim, result: Result) -> Iterator[str]:
-    """The words by steps at levels around the registered one."""
-    yield "The same by steps at other levels, which shows how far a word depends on the level (secondary):"
-    yield ""
+    """The least and the largest ratio by steps at levels around the registered one."""
     shown = [claim["level"] + difference for difference in LEVELS]
-    yield f"| this | instead of | {' | '.join(f'{100 * level:.1f}%' for level in shown)} |"
-    yield "|---" * (2 + len(shown)) + "|"
-    columns = [words.at_level(claim, result, level) for level in shown]
-    for (first, second), *found in zip(claim["contrasts"], *columns, strict=True):
-        texts = ["-" if of is None else f"{of.word}, {interval(of)}" for of in found]
-        yield f"| {name(second)} | {name(first)} | {' | '.join(texts)} |"
+    found = [at for at in (words.at_level(claim, result, level) for level in shown) if None not in at]
+    ratios = [[of.ratio for of in at if of is not None] for at in found]
+    ends = ", ".join(f"{min(of):.2f} to {max(of):.2f}" for of in zip(*ratios, strict=True))
+    span = f"from {100 * shown[0]:.1f}% to {100 * shown[-1]:.1f}%"
+    yield f"At levels {span}, the ratios by steps of its contrasts are {ends}."
 
 
-def pilots(claim: Claim) -> Iterator[str]:
-    """The pilots of a claim: a row per arm, with the mean accuracy and the fall at every rate of the grid."""
-    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots'][-1]}.json"))
-    found = json.loads(path.read_text(encoding="utf-8"))
-    grid: dict[str, dict[float, Mapping[str, Any]]] = {}
-    for label, cell in found["cells"].items():
-        arm, _, rate = label.partition(",learning_rate=")
-        grid.setdefault(arm, {})[float(rate)] = cell
-    rates = sorted({rate for of in grid.values() for rate in of})
-    link = f"[result](../benchmarks/results/{path.name})"
-    text = (
-        f"Pilots ({link}): held-out accuracy, averaged over all evaluations, and in brackets the largest fall below a "
-        "seed's own maximum in points. Both are means over seeds. The chosen rate is bold."
-    )
-    yield textwrap.fill(text, WIDTH, break_on_hyphens=False)
-    yield ""
-    yield f"| arm | {' | '.join(f'{rate:g}' for rate in rates)} |"
-    yield "|---" * (1 + len(rates)) + "|"
-    for arm, of in grid.items():
-        texts = {rate: f"{100 * cell['mean accuracy']:.1f}% ({100 * cell['fall']:.1f})" for rate, cell in of.items()}
-        texts[found["chosen"][arm]] = f"**{texts[found['chosen'][arm]]}**"
-        yield f"| {name(arm)} | {' | '.join(texts.get(rate, '-') for rate in rates)} |"
-    yield ""
-    yield f"The level is {100 * claim['level']:.1f}%."
+def table(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
+    """A row per contrast, with a column per axis that has an interval."""
+    pairs = {
+        pair: [row for row in rows if (row.baseline, row.group) == pair] for pair in map(tuple, claim["contrasts"])
+    }
+    columns = [place for place in range(len(HEADS)) if any(on_axes(of)[place] is not None for of in pairs.values())]
+    yield f"| this | instead of | {' | '.join(HEADS[place] for place in columns)} |"
+    yield "|---" * (2 + len(columns)) + "|"
+    for (first, second), of in pairs.items():
+        cells = [on_axes(of)[place] for place in columns]
+        shown = ["-" if row is None else _cell(row) for row in cells] if of else ["not run"] * len(columns)
+        yield f"| {name(second)} | {name(first)} | {' | '.join(shown)} |"
 
 
-def conclusions(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
-    """A line per contrast: the word on each axis, the primary one first, or that it was not run or not tuned."""
-    for first, second in claim["contrasts"]:
-        of = [row for row in rows if (row.baseline, row.group) == (first, second)]
-        said = "; ".join(f"{phrase(row)}{row.how}" for row in sorted(of, key=lambda row: not row.primary))
-        if not words.is_tuned(claim):
-            said = "; ".join(f"{ratio(row)} by {axis(row)}" for row in of)
-            said = f"not decided, because the rates were not tuned on one grid. {said}"
-        line = f"- {name(second)}, against {name(first)}: {said if of else 'not run'}."
-        yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+def budget() -> Iterator[str]:
+    """The table of samplers, allocators, rounds and cuts: what each spent, and its accuracy at equal tokens."""
+    signal = _result("budget_signal")["candidates"]
+    yield "| candidate | signal | wasted | generated | at the end | at equal generated tokens |"
+    yield "|---|---|---|---|---|---|"
+    shown: set[str] = set()
+    for sweep in BUDGET:
+        result = _result(sweep)
+        for label, cell in result["cells"].items():
+            if label in shown:
+                continue  # the baseline of the screen again
+            shown.add(label)
+            of = result["contrasts"].get(label)
+            points = "-" if of is None else _points(of["tokens_generated"]["mean difference"])
+            spent = signal.get(label, {}).get("signal per 1000 tokens")
+            yield (
+                f"| `{label}` | {'-' if spent is None else format(spent['mean'], '.1f')} "
+                f"| {100 * cell['share of tokens wasted']:.0f}% | {cell['tokens'] / 1000:.0f}k "
+                f"| {100 * cell['accuracy at the end']['mean']:.1f}% | {points} |"
+            )
 
 
-def table(result: Result, rows: Sequence[Row], *, fixed: bool) -> Iterator[str]:
-    """One row per contrast and axis."""
-    yield "| instead of | this | by | word | times sooner (95%) | 90% | PODS's 99%, a point | level | reached by |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for row in rows:
-        of, source = row.decision, row.source
-        reached = " / ".join(
-            f"{sum(isinstance(t, float) for t in source['times'][side].values())} of {len(source['times'][side])}"
-            for side in ("baseline", "group")
-        )
-        pods = "-" if source["pods_99"] is None else f"{source['pods_99']:.2f}"
-        near = f"{of.near_low:.2f} to {of.near_high:.2f}"
-        word = f"{of.word}{', primary' * row.primary}"
-        yield (
-            f"| {name(row.baseline)} | {name(row.group)} | {axis(row)} | {word} | {ratio(row)} | {near} | {pods} "
-            f"| {level(result, source, fixed=fixed)} | {reached} |"
-        )
+def _result(sweep: str) -> Any:
+    return json.loads(max(words.RESULTS.glob(f"20??-??-??_{sweep}.json")).read_text(encoding="utf-8"))
 
 
-def level(result: Result, row: Mapping[str, Any], *, fixed: bool) -> str:
-    """ "65.2%, still rising", "unstable", or "fixed" beforehand."""
-    if row["level"] is None:
-        return "-"
-    if fixed:
-        return f"{100 * row['level']:.1f}%, fixed"
-    rising = row["still_rising"] and row["gain_of_last_third"] >= -0.01
-    unstable = words.fall(result, row["baseline"]) > words.MOST_FALL
-    return f"{100 * row['level']:.1f}%{', still rising' * rising}{', unstable' * unstable}"
-
-
-def cells(result: Result) -> Iterator[str]:
-    """The work of a step of each cell, and its dominating phase."""
-    yield "| cell | label | seeds | learning rate | sampled | trained | flat groups | final accuracy | largest phases |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for label, cell in result["cells"].items():
-        work, shares = cell["per step"], cell["shares of measured seconds"]
-        large = sorted(((share or 0.0, phase) for phase, share in shares.items()), reverse=True)[:2]
-        phases = ", ".join(f"{phase} {100 * share:.0f}%" for share, phase in large if share)
-        groups = work["group/count"] or 1
-        final = result["curves"][label]["accuracy"][-1]
-        rate = cell["keys"].get("optimizer.learning_rate")
-        yield (
-            f"| {name(label)} | `{label}` | {len(cell['seeds'])} | {rate:g} | {work['budget/rollouts']:.0f} "
-            f"| {work['select/trained']:.1f} | {100 * work['group/flat'] / groups:.0f}% | {100 * final:.1f}% "
-            f"| {phases} |"
-        )
+def _points(of: Mapping[str, float]) -> str:
+    """ "+0.2 (-1.0 to +1.3)", in percentage points."""
+    return f"{100 * of['mean']:+.1f} ({100 * of['low']:+.1f} to {100 * of['high']:+.1f})"
 
 
 def draw(result: Result, path: Path) -> None:

@@ -1,4 +1,5 @@
-"""README.md and docs/*.md as what they are made of: headings with their anchors, links, blocks of code, words in code.
+"""README.md, benchmarks/README.md and docs/*.md as what they are made of: headings with their anchors, links, blocks of
+code, words in code.
 
 Read by CommonMark's rules, as a code host and the site read them.
 """
@@ -18,7 +19,11 @@ from markdown_it.token import Token
 REPOSITORY = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8")
-    for path in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    for path in [
+        REPOSITORY / "README.md",
+        REPOSITORY / "benchmarks" / "README.md",
+        *sorted((REPOSITORY / "docs").glob("*.md")),
+    ]
 }
 
 

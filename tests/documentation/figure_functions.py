@@ -33,6 +33,17 @@ def cover(cell: Mapping[str, Any] | None) -> str:
     return f"{100 * cell['mean']:.1f}, {first(cell['lowest']):.1f} to {first(cell['highest']):.1f}"
 
 
+def bracketed(text: str) -> str:
+    """ "95.0% (93.0 to 97.3)" of "95.0, 93.0 to 97.3"."""
+    mean, _, ends = text.partition(", ")
+    return f"{mean}% ({ends})"
+
+
+def spread(cell: Mapping[str, Any]) -> str:
+    """A candidate's coverage, the lowest and the highest in brackets."""
+    return bracketed(cover(cell))
+
+
 def part(result: Any, method: str, truth: str, evaluations: str) -> str:
     """ "95.0, 93.0 to 97.3", in percent, of the speed-ups' coverage."""
     found = result["summary"]["coverage"][f"{method}, {truth}, {evaluations} evaluations"]
@@ -94,7 +105,7 @@ def printed(value: Any, form: str) -> set[str]:
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(clock, first, cover, part, of_seeds, shown_between, gaps, peak, rate, regret_of, fall),
+        *(clock, first, cover, bracketed, spread, part, of_seeds, shown_between, gaps, peak, rate, regret_of, fall),
         *(list, median, min, max, sum, len, all),
     )
 }

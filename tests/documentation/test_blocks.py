@@ -22,14 +22,13 @@ import typer
 from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
-from winnow.budget.sampling import PromptTable
 from winnow.commands import app
 from winnow.config_file import load, validate
 from winnow.engines.scripted import Scripted
 from winnow.environments.replay import OPENING
 from winnow.environments.tool_class import schemas, tool_environment
 from winnow.recipes import find_config, recipe_paths
-from winnow.testing import check_correction, check_engine, check_sampler
+from winnow.testing import check_correction, check_engine
 from winnow.training.resolve import resolve_members
 from winnow_lab.sweep.file import read_sweep_file
 
@@ -49,15 +48,6 @@ OTHER_PROGRAMS = {
 }
 # Where each block of Python is run, by its page and first line; or why it is not.
 PYTHON = {
-    "docs/budget-library.md": dict.fromkeys(
-        (
-            "import numpy as np",
-            "# The probability that at least one of n rollouts is correct.",
-            "# The first prompt is solved sometimes, the second always, the third rarely.",
-            "from winnow.budget.gradients import Credit, round_factor",
-        ),
-        "test_the_library_of_budgets_returns_what_the_page_has",
-    ),
     "docs/engines.md": {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
         "from winnow.engines.process.engine import SecondProcess": "tests/e2e/second_engine.py does the same",
@@ -77,10 +67,14 @@ PYTHON = {
         '# winnow: data_source is prompt.meta["data_source"]': "test_the_reward_of_the_page_is_a_reward"
     },
     "docs/off-policy.md": {"import torch": "test_a_correction_of_your_own_meets_its_contract"},
-    "docs/cuts.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
-    "docs/rounds.md": {"import numpy as np": "test_the_rule_of_the_page_meets_its_contract"},
-    "docs/samplers.md": {"import numpy as np": "test_a_sampler_of_your_own_starves_prompts_as_the_page_states"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
+    "docs/spending-the-budget.md": {
+        "import numpy as np": "test_the_rules_of_the_page_meet_their_contracts_or_fail_as_stated",
+        "# The first prompt is solved sometimes, the second always, the third rarely.": (
+            "test_the_functions_of_arrays_return_what_the_page_has"
+        ),
+    },
+    "docs/statistics.md": {"import numpy as np": "test_an_interval_is_printed_as_shown"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
     "docs/verifiers.md": {
         "# rewards.py": "test_the_reward_reads_what_it_says",
@@ -209,32 +203,9 @@ def python(page, first):
     return block.text
 
 
-def test_the_library_of_budgets_returns_what_the_page_has():
-    page = "docs/budget-library.md"
-    for first in PYTHON[page]:
-        names: dict = {}
-        exec(python(page, first), names)
-        if "counts" in names:
-            assert f"`{names['counts'].tolist()}`" in PAGES[page]
-        if "rloo" in names:
-            factor = names["round_factor"](names["balanced"], 0.25, 16, names["rloo"])
-            assert f"This prints {factor:.2f}." in PAGES[page]
-        if "keep" in names:
-            assert names["keep"].sum() == 4
-            assert np.all(names["keep"][names["rewards"] == 1])
-        if "prompts" in names:
-            assert names["prompts"].tolist() == [True, False, True]
-            assert "This keeps the first and the last prompt." in PAGES[page]
-
-
-def test_a_sampler_of_your_own_starves_prompts_as_the_page_states():
-    names = {}
-    exec(python("docs/samplers.md", "import numpy as np"), names)
-    table = PromptTable.empty(4).observed(np.array([0, 1, 3]), np.array([4, 4, 4]), np.array([4, 1, 2]))
-    rows, state = names["hardest_first"](table, {}, lambda name, number: np.random.default_rng(number), 3)
-    assert (rows.tolist(), state) == ([2, 1, 3], {})
-    with pytest.raises(AssertionError):
-        check_sampler(names["hardest_first"])
+def test_an_interval_is_printed_as_shown(capsys):
+    exec(python("docs/statistics.md", "import numpy as np"), {})
+    assert capsys.readouterr().out in [block.text for block in blocks("docs/statistics.md")]
 
 
 def test_a_correction_of_your_own_meets_its_contract():

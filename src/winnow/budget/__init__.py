@@ -2,7 +2,7 @@
 
     from winnow.budget import allocation, allocators, cuts, gradients, pass_rates, rounds, sampling, selection
 
-It imports numpy and the standard library alone, so that any trainer can use it (docs/budget-library.md). winnow's
+It imports numpy and the standard library alone, so that any trainer can use it (docs/spending-the-budget.md). winnow's
 members of the families `sampler`, `allocator`, `round`, `cut` and `selector` are these functions; the range of an
 option is in its annotation.
 G is the number of prompts of a step, and N the number of rollouts of one prompt. Nothing here reads a clock, or draws a

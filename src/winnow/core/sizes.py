@@ -18,7 +18,7 @@ from winnow.registry import resolve
 
 CREDITS = ("grpo", "dr_grpo", "rloo")
 SELECTORS = ("max_variance", "all")
-REMEDY = "change it in the configuration, or choose n and m manually (docs/choosing-n-and-m.md)"
+REMEDY = "change it in the configuration, or choose n and m manually (docs/spending-the-budget.md)"
 
 
 def options_of(setting: Setting) -> tuple[str, ...]:

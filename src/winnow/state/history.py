@@ -54,8 +54,7 @@ class History:
     """The results of every prompt, the draws and the current plan; a resume restores all of them from `state_dict`.
 
     `ids` are those of the run's prompts, in the order of the task. A prompt is a row of the table of results, which has
-    this order. The table is stored only with `remember`, for a member that reads it; see docs/allocation.md for the
-    number of bytes in a checkpoint.
+    this order. The table is stored only with `remember`, for a member that reads it.
 
     The results of a probe are separate from those of training. They were measured with the same weights for all prompts
     of a plan, and the next probe replaces them.

@@ -200,7 +200,8 @@ def _about_factors(members: Members) -> Iterator[str]:
             f"rounds = {config.rounds.label!r} with advantage = {advantage!r} multiplies the expected gradient of a "
             f"prompt by a factor that depends on its pass rate: {at} (in a single round {once}; 1 for infinitely many "
             f"rollouts), with 0/1 rewards, select = 'all' and weighting = 'prompt'. Prompts of some difficulties then "
-            f"weigh more than others; rounds = 'single' with advantage = 'rloo' has a factor of 1 (docs/rounds.md)"
+            f"weigh more than others; rounds = 'single' with advantage = 'rloo' has a factor of 1 "
+            f"(docs/spending-the-budget.md)"
         )
     cut = cut_factors(members)
     if cut is not None and any(abs(factor - 1) > UNEVEN for factor in cut):
@@ -210,7 +211,7 @@ def _about_factors(members: Members) -> Iterator[str]:
             f"cut = {config.cut.label!r} with advantage = {advantage!r} multiplies the expected gradient by {each} "
             f"rollouts, with 0/1 rewards, select = 'all' and weighting = 'prompt', if half of the rollouts are correct "
             f"and half are half as long as the others. The policy then learns mostly from the rollouts that are left; "
-            f"cut = 'none' with advantage = 'rloo' has a factor of 1 (docs/cuts.md)"
+            f"cut = 'none' with advantage = 'rloo' has a factor of 1 (docs/spending-the-budget.md)"
         )
 
 

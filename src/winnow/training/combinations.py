@@ -241,7 +241,7 @@ def _check_drawn(members: Members) -> None:
             f"sample = {sampler.name!r} prefers some prompts with unknown probabilities, so the mean over prompts of "
             f"weighting = {weighting.name!r} would be a mean over those that it prefers",
             remedy="use sample = 'uniform', 'greso' or 'cures', or weighting = 'prompt'; a sampler of your own returns "
-            "Drawn.probability and is registered with probability='known' (docs/samplers.md)",
+            "Drawn.probability and is registered with probability='known' (docs/spending-the-budget.md)",
             key="sample",
         )
     if members.config.rollout.prompts_per_step < 2:
