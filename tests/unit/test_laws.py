@@ -278,6 +278,25 @@ def test_no_module_shadows_the_standard_library():
     assert not top_level & sys.stdlib_module_names
 
 
+MOST_WITH_LATE_CONSTANTS = 46  # files; only ever lowered
+
+
+def late_constants(body: list[ast.stmt]) -> list[str]:
+    """The constants of a module that are below its first function."""
+    first = next((i for i, node in enumerate(body) if isinstance(node, ast.FunctionDef)), len(body))
+    assigned = (node for node in body[first:] if isinstance(node, ast.Assign | ast.AnnAssign))
+    targets = (
+        target for node in assigned for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    )
+    return [target.id for target in targets if isinstance(target, ast.Name) and target.id.lstrip("_").isupper()]
+
+
+def test_constants_precede_functions():
+    assert late_constants(ast.parse("A = 1\ndef f(): ...\n_B: int = 2\nC = D = 3\nc = 4").body) == ["_B", "C", "D"]
+    late = [path for path in FILES if late_constants(ast.parse(path.read_text(encoding="utf-8")).body)]
+    assert len(late) <= MOST_WITH_LATE_CONSTANTS, late
+
+
 def test_no_two_modules_define_a_public_class_of_one_name():
     homes = defaultdict(list)
     for name, path in MODULES.items():

@@ -101,7 +101,11 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
         raise ConfigError(
             "the list of selectors is empty", remedy="name one, such as 'all'", key="select", code="config.value"
         )
-    return chain([_bound(link, keep, base) for link in links])
+    bound = []
+    for entry, table in (_member(link, base) for link in links):
+        given = {"keep_per_prompt": keep} if _takes_keep(entry, table) else {}
+        bound.append(bind(entry, {**given, **table}, key="select"))
+    return chain(bound)
 
 
 def takes_keep(use: Use | Sequence[Use], *, base: Path | None = None) -> bool:
@@ -111,12 +115,6 @@ def takes_keep(use: Use | Sequence[Use], *, base: Path | None = None) -> bool:
 
 def _links(use: Use | Sequence[Use]) -> Sequence[Any]:
     return [use] if isinstance(use, (str, Mapping)) or callable(use) else use
-
-
-def _bound(use: Use, keep: int, base: Path | None) -> Selector:
-    entry, table = _member(use, base)
-    given = {"keep_per_prompt": keep} if _takes_keep(entry, table) else {}
-    return bind(entry, {**given, **table}, key="select")
 
 
 def _takes_keep(entry: Entry[SelectorTraits], table: Mapping[str, Any]) -> bool:

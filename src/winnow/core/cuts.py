@@ -14,7 +14,7 @@ from winnow import ranks
 from winnow.budget.cuts import SampledRound
 from winnow.families import CutTraits
 from winnow.options import Bound
-from winnow.records import FloatArray, Group, IntArray, Rollout
+from winnow.records import Group, IntArray, Rollout
 from winnow.user_code import Requested
 
 Cut = Callable[[Sequence[int], Sequence[Group]], list[Group]]
@@ -29,7 +29,10 @@ def make_cut(rule: Bound[CutTraits], *, spent: int) -> Cut | None:
 
     def cut(places: Sequence[int], groups: Sequence[Group]) -> list[Group]:
         reads = "logprobs" in rule.traits.reads
-        own = {place: _measured(group, logprobs=reads) for place, group in zip(places, groups, strict=True)}
+        own = {
+            place: [(len(rollout.tokens), rollout.logprobs if reads else None) for rollout in group.rollouts]
+            for place, group in zip(places, groups, strict=True)
+        }
         every = {place: of for sent in ranks.gather_from_all(own, what="rollouts") for place, of in sent.items()}
         order = sorted(every)
         rollouts = [measured for place in order for measured in every[place]]
@@ -64,11 +67,6 @@ def check_ends(answer: object, lengths: IntArray) -> IntArray:
         "cut",
     )
     return requested.integers(answer, len(lengths), fault)
-
-
-def _measured(group: Group, *, logprobs: bool) -> list[tuple[int, FloatArray | None]]:
-    """Of each rollout: its length and, if they are read, its log-probs."""
-    return [(len(rollout.tokens), rollout.logprobs if logprobs else None) for rollout in group.rollouts]
 
 
 def _cut_rollout(rollout: Rollout, end: int) -> Rollout:

@@ -62,7 +62,8 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
         return
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-    twice, came = _sent_twice(), dict[int, float]()
+    # Directly, and passed on by a launcher. Ranks that winnow starts are in separate sessions and get each signal once
+    twice, came = ranks.launched_count() > 1 and os.getsid(0) != os.getpid(), dict[int, float]()
 
     def handle(number: int, frame: object) -> None:
         requested_before, now = stop.requested, time.monotonic()
@@ -82,14 +83,6 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _sent_twice() -> bool:
-    """Whether a rank gets a signal to the process group twice: directly, and passed on by its launcher.
-
-    Ranks that winnow starts are in separate sessions and get each signal once.
-    """
-    return ranks.launched_count() > 1 and os.getsid(0) != os.getpid()
 
 
 def _never() -> bool:

@@ -146,7 +146,12 @@ def calculator(expression: str) -> str:
         raise ValueError("the expression cannot be read") from None
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
-    return str(value.numerator) if value.denominator == 1 else _decimal(value)
+    if value.denominator == 1:
+        return str(value.numerator)
+    try:
+        return f"{float(value):.10g}"
+    except OverflowError:
+        raise ValueError("a number is too large") from None
 
 
 def _value(node: ast.expr) -> Fraction:
@@ -182,10 +187,3 @@ def _bounded(value: Fraction) -> Fraction:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > BITS:
         raise ValueError("a number is too large")
     return value
-
-
-def _decimal(value: Fraction) -> str:
-    try:
-        return f"{float(value):.10g}"
-    except OverflowError:
-        raise ValueError("a number is too large") from None

@@ -99,9 +99,7 @@ class Learner(Trained[Policy]):
         return compute_logprobs(self.model, batches, needs, reference=self.reference)
 
     def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
-        """Values [L] of each sequence by its key, from the value head on the policy's backbone under the present
-        weights.
-        """
+        """Values [L] of each sequence by its key, from the value head, under the present weights."""
         (values,) = per_token(self.model, [sequences], self.model.values, what="values")
         return values
 
@@ -122,14 +120,11 @@ class Learner(Trained[Policy]):
         return self.model.forward(mb, needs)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Weights that an engine copies after an update: the trained parameters by name, not copied yet.
-
-        A sharded policy gathers each parameter when it is read; see `GatheredWeights`.
-        """
+        """See `Policy`; a sharded one gathers each parameter when it is read (`GatheredWeights`)."""
         return self.model.weights()
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
-        """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
+        """See `Policy`."""
         return self.model.gradient_norms(sequences, of=of)
 
     def reset(self, what: Literal["none", "optimizer", "reference", "both"]) -> None:

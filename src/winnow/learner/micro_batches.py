@@ -23,7 +23,7 @@ from winnow import ranks
 from winnow.learner.model_input import AnySequence, Layout, length, sharing_pays, trained
 from winnow.models.device import to_device
 from winnow.ranks import in_runs
-from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
+from winnow.records import FloatArray, MicroBatch, TrainingSequence
 
 S = TypeVar("S", bound=AnySequence)
 Cut = Callable[[Sequence[S]], list[list[int]]]  # sequences -> places of those in each micro-batch
@@ -145,7 +145,7 @@ def _flatten(
     return MicroBatch(
         sequences=tuple(sequences),
         sequence_index=to_device(index, device),
-        advantages=floats(_advantages(sequences, lengths)),
+        advantages=floats(np.full(n, sequence.advantage) for n, sequence in zip(lengths, sequences, strict=True)),
         weights=floats([weights]),
         behaviour_logprobs=floats(sequence.rollout.logprobs for sequence in sequences),
         old_logprobs=floats_if_filled("old_logprobs"),
@@ -155,9 +155,3 @@ def _flatten(
         trained=None if mask.all() else to_device(np.flatnonzero(mask), device),
         layout=layout,
     )
-
-
-def _advantages(sequences: Sequence[TrainingSequence], lengths: IntArray) -> list[FloatArray]:
-    if all(isinstance(sequence.advantage, float) for sequence in sequences):
-        return [np.repeat([sequence.advantage for sequence in sequences], lengths)]
-    return [np.full(n, sequence.advantage) for n, sequence in zip(lengths, sequences, strict=True)]

@@ -122,12 +122,15 @@ def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: in
     rest = to_device(_padded([s.rollout.tokens[:-1] for s in sequences], pad_token), device)
     if rest.shape[1] == 0:
         return torch.index_select(last, 0, owner)
+    cache = DynamicCache()  # the keys and values of each sequence's prompt
+    for place, layer in enumerate(read.past_key_values.layers):
+        cache.update(layer.keys.index_select(0, owner), layer.values.index_select(0, owner), place)
     then = backbone(
         input_ids=rest,
         attention_mask=_mask(lengths[owner], tokens.shape[1], rest.shape[1], last.dtype),
         position_ids=lengths[owner, None] + torch.arange(rest.shape[1], device=device),
         use_cache=True,
-        past_key_values=_of_owners(read.past_key_values, owner),
+        past_key_values=cache,
     )
     hidden = torch.cat([last.index_select(0, owner)[:, None], then.last_hidden_state], dim=1)
     predicting = [place * hidden.shape[1] + np.arange(len(s.rollout.tokens)) for place, s in enumerate(sequences)]
@@ -167,14 +170,6 @@ def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
     heads = backbone.config.get_text_config().num_attention_heads  # type: ignore[union-attr, operator]
     hidden = packing.read(backbone, tokens, positions, packing.Packing.of(row.segments, device, heads))
     return hidden.index_select(0, selected)
-
-
-def _of_owners(read: DynamicCache, owner: Tensor) -> DynamicCache:
-    """The keys and values of each sequence's prompt."""
-    cache = DynamicCache()
-    for place, layer in enumerate(read.layers):
-        cache.update(layer.keys.index_select(0, owner), layer.values.index_select(0, owner), place)
-    return cache
 
 
 def _mask(lengths: Tensor, prompt: int, completion: int, dtype: torch.dtype) -> Tensor:

@@ -282,21 +282,16 @@ class Trained(Generic[Model]):
 
     @property
     def taken(self) -> int:
-        """Number of updates that this process started, without skipped ones. While it is unchanged, so are parameters
-        and moments.
-        """
+        """Updates started in this process; while it is unchanged, so are parameters and moments."""
         return self._optimizer.taken
 
     @property
     def not_finite(self) -> int:
-        """Number of latest consecutive updates that were skipped because a gradient was not finite."""
+        """Latest consecutive updates that were skipped for a gradient that is not finite."""
         return self._optimizer.not_finite
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """This rank's share of a batch in micro-batches that fit in memory, made one at a time.
-
-        They are on the model's device, with floats in the model's per-token dtype.
-        """
+        """See `SequenceModel`."""
         return self.model.micro_batches(batch.sequences)
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:

@@ -59,7 +59,9 @@ def shard(module: PolicyModule, saved: SavedWeights | None, *, masters: bool = F
     )
     if module.value_head is not None:  # separately and without the precision policy: it stays float32
         fully_shard(module.value_head, mesh=mesh)
-    for part in (*_layers(module), module):
+    indivisible = set(getattr(plain_model(module.model), "_no_split_modules", None) or ())  # transformers' list
+    layers = [part for part in module.modules() if type(part).__name__ in indivisible]
+    for part in (*layers, module):
         fully_shard(part, mesh=mesh, mp_policy=precision)
     for part in module.modules():
         if isinstance(part, FSDPModule):
@@ -178,12 +180,6 @@ class GatheredWeights(WeightsOnRead):
         """Read every weight that has not been read."""
         for name in list(self._unread):
             self[name]
-
-
-def _layers(module: PolicyModule) -> list[nn.Module]:
-    """The layers of a transformers model: modules of the classes that it lists as indivisible."""
-    names = set(getattr(plain_model(module.model), "_no_split_modules", None) or ())
-    return [part for part in module.modules() if type(part).__name__ in names]
 
 
 class SharesToWriter:

@@ -59,7 +59,10 @@ class SentWeights(WeightsOnRead):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        return _reader(self._rendezvous, self._member).read(self._number, self._names, name)
+        file = self._rendezvous.file
+        if file not in _readers:
+            _readers[file] = _Reader(self._rendezvous, self._member, _store(self._rendezvous))
+        return _readers[file].read(self._number, self._names, name)
 
     @property
     def names(self) -> Collection[str]:
@@ -151,12 +154,6 @@ class _Reader:
 
 
 _readers: dict[str, _Reader] = {}  # of this process, by the file of the rendezvous
-
-
-def _reader(rendezvous: Rendezvous, member: int) -> _Reader:
-    if rendezvous.file not in _readers:
-        _readers[rendezvous.file] = _Reader(rendezvous, member, _store(rendezvous))
-    return _readers[rendezvous.file]
 
 
 class _Group:

@@ -16,7 +16,7 @@ import torch
 
 from winnow import seeds
 from winnow.engines.base import OnRollout, PendingRollout
-from winnow.engines.freshness import check_newer
+from winnow.engines.freshness import check_names, check_newer
 from winnow.engines.policy_copy import TOLERANCES
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.served import Served, ServedAdapter
@@ -85,9 +85,9 @@ class VllmEngine:
         check_newer(version, than=self.version)
         adapter = [name for name in weights if name in self._served.adapter_names]
         base = [name for name in weights if name not in self._served.adapter_names]
-        _check_names(adapter, self._served.adapter_names)
+        check_names(adapter, known=self._served.adapter_names, trained=sorted(self._served.adapter_names))
         if self._adapter is None or self.version < 0:
-            _check_names(base, self._served.names)
+            check_names(base, known=self._served.names, trained=sorted(self._served.names))
         self._wake("weights")
         with engine_errors("load new weights"):
             if base:  # the workers read the weights one by one, from a mapping of this process or from the trainer
@@ -240,16 +240,6 @@ def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, conte
             f"{context_tokens} tokens that vLLM was started for",
             remedy="lower one, or raise prompt.max_prompt_tokens",
             key="prompt.max_prompt_tokens",
-            code="engine.contract",
-        )
-
-
-def _check_names(weights: Sequence[str], names: frozenset[str]) -> None:
-    if wrong := sorted(names.symmetric_difference(weights)):
-        what = "lack" if wrong[0] in names else "contain the unknown"
-        raise EngineError(
-            f"the weights {what} {wrong[0]!r} ({len(wrong)} wrong names)",
-            remedy="pass the whole model",
             code="engine.contract",
         )
 

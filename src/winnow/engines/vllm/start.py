@@ -28,6 +28,9 @@ def start(served: Served, settings: VllmSettings) -> Any:
         from vllm import LLM
         from vllm.platforms import current_platform
 
+        # With several ranks, vLLM finds the process group of all. With this executor it uses the rank and device of its
+        # process, and each vLLM still computes alone
+        executor = {"distributed_executor_backend": "external_launcher"} if ranks.count() > 1 else {}
         limits: dict[str, Any] = {}
         rank = None if served.adapter is None else kernel_rank(served.adapter["r"])
         lora = {} if rank is None else {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
@@ -52,7 +55,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             worker_extension_cls="winnow.engines.vllm.worker.WorkerExtension",
             disable_log_stats=True,
             **lora,
-            **_rank_options(),
+            **executor,
             **limits,
         )
         llm.init_weight_transfer_engine({"init_info": {}})
@@ -70,13 +73,6 @@ def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[
     at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
     bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
     return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
-
-
-def _rank_options() -> dict[str, Any]:
-    """Options for a run with several ranks. vLLM then finds the process group of all ranks, and with this executor it
-    uses the rank and the device of its process. Each vLLM still computes alone.
-    """
-    return {"distributed_executor_backend": "external_launcher"} if ranks.count() > 1 else {}
 
 
 @contextmanager
