@@ -62,7 +62,9 @@ def test_prompts_that_are_as_bad_as_the_worst_shown_are_counted(tmp_path):
     alike = [group(f"toy-{i}", (WRONG, WRONG)) for i in range(3)]
     groups = [*alike, group("toy-mixed", (RIGHT, WRONG))]
     log.write(0, metrics(0), groups, [batch(groups)])
-    assert next(format_rollouts(tmp_path, Choice(worst=1))).startswith("1 of 4 prompts, with the lowest mean reward; 2 ")
+    assert next(format_rollouts(tmp_path, Choice(worst=1))).startswith(
+        "1 of 4 prompts, with the lowest mean reward; 2 "
+    )
     assert ";" not in next(format_rollouts(tmp_path, Choice(worst=3)))
     assert ";" not in next(format_rollouts(tmp_path, Choice(best=1)))
 
