@@ -23,8 +23,8 @@ WIDTH = 120  # columns
 # Floors from the lowest to the highest: a file imports only from lower ones. tests/unit/test_laws.py has the same list.
 FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
-        "records.py", "families.py", "registry.py", "bounds.py", "options.py", "user_code.py", "config.py",
-        "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
+        "records.py", "families.py", "registry.py", "bounds.py", "options.py", "user_code.py", "other_names.py",
+        "config.py", "config_file.py", "config_keys.py", "recipes", "seeds.py", "errors.py", "installed.py",
         "background.py", "control_groups.py", "ranks.py", "metrics.py", "version.py",
     ),
     "budget": ("budget",),

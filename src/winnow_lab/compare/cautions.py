@@ -221,7 +221,7 @@ def _soon(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
     if places and (mean := float(np.mean(places))) < FEW:
         yield (
             f"{label} ({mean:.1f})",
-            f"evaluations up to the level, on average; with fewer than {FEW} a speed-up is biased towards 1",
+            f"average number of evaluations up to the level; below {FEW} a speed-up is biased towards 1",
         )
 
 

@@ -58,6 +58,15 @@ def test_pass_and_majority_rates_use_the_problems_with_enough_verdicts():
     }
 
 
+def test_a_majority_that_a_reward_does_not_give_takes_no_line():
+    """A reward that returns a bare number has no answers of wrong rollouts to count."""
+    bare = replace(WRONG, answer=None)
+    result = measured([group("a", (RIGHT, bare, bare, RIGHT)), group("b", (RIGHT, RIGHT, RIGHT, bare))])
+    assert (bool(result.pass_at), result.maj_at) == (True, {})
+    assert "majority" not in format_headline(result)
+    assert "majority" in format_headline(measured())
+
+
 def test_ties_are_counted_and_shown():
     six = replace(WRONG, answer="5")
     wrong = group("c", (WRONG, six, UNREAD, UNREAD))  # two wrong answers tie: nothing is won or lost by it

@@ -230,6 +230,18 @@ def test_rollouts_that_move_to_hard_prompts_lower_no_curve_of_training():
     assert text.count("70.0%") == 2
 
 
+def test_no_text_of_a_run_has_empty_parentheses():
+    """Another trainer logs no phases, no tokens that were trained on, and no verdicts."""
+    rows = [{"step": i, "reward/mean": 0.5, "seconds/step": 2.0, "budget/rollouts": 4} for i in range(3)]
+    for some in (
+        rows,
+        [{"step": 0, "budget/rollouts": 4}],
+        [{**row, "group/count": 0, "group/flat": 0} for row in rows],
+    ):
+        assert "()" not in summary(some)
+        assert [one.title for one in panels(some) if "()" in "".join(line.label for line in one.series)] == []
+
+
 def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
     plot([{"step": 0, **metrics(0)}], tmp_path / "plot.png", title="one")
     assert (tmp_path / "plot.png").exists()

@@ -131,6 +131,15 @@ def test_a_sound_configuration_gets_no_advice():
     assert advised() == []
 
 
+def test_a_default_that_nobody_chose_is_not_advised_about():
+    few = {"prompts_per_step": 4, "rollouts_per_prompt": 4}
+    keys = {"evaluate": {"problems": 4, "rollouts_per_prompt": 1}, "rollout": few}
+    for chosen in ({}, {"max_rollouts_at_once": 512}):
+        own = resolve_members(validate({**keys, "rollout": {**few, **chosen}}), HERE)
+        named = [text for text in advice(own, budget(own)) if "max_rollouts_at_once" in text]
+        assert len(named) == len(chosen)
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [

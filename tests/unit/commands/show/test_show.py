@@ -11,7 +11,7 @@ import pytest
 
 from golden_files import assert_golden
 from refusals import refused
-from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
+from synthetic_run import FAILED, RIGHT, WRONG, batch, group, metrics, write_run
 from winnow.commands.show import Choice, format_rollouts, paint_turns
 from winnow.errors import DataError
 from winnow.models.folder import BUNDLED
@@ -45,14 +45,28 @@ def test_full_texts_on_request(run):
 
 @pytest.mark.parametrize(("choice", "name"), [(Choice(worst=1), "toy-hard"), (Choice(best=1), "toy-easy")])
 def test_worst_and_best_rank_prompts_by_mean_reward(run, choice, name):
-    (block,) = format_rollouts(run, choice)
+    ranking, block = format_rollouts(run, choice)
+    assert ranking.startswith("1 of 2 prompts")
     assert name in block
 
 
 def test_worst_lists_all_groups_if_they_are_few_the_worst_first(run):
-    first, second = format_rollouts(run, Choice(worst=5))
+    ranking, first, second = format_rollouts(run, Choice(worst=5))
+    assert ranking.startswith("2 of 2 prompts")
     assert "toy-hard" in first
     assert "toy-easy" in second
+
+
+def test_prompts_that_are_as_bad_as_the_worst_shown_are_counted(tmp_path):
+    log = Logbook(tmp_path, seed=3)
+    alike = [group(f"toy-{i}", (WRONG, WRONG)) for i in range(3)]
+    groups = [*alike, group("toy-mixed", (RIGHT, WRONG))]
+    log.write(0, metrics(0), groups, [batch(groups)])
+    assert next(format_rollouts(tmp_path, Choice(worst=1))).startswith(
+        "1 of 4 prompts, with the lowest mean reward; 2 "
+    )
+    assert ";" not in next(format_rollouts(tmp_path, Choice(worst=3)))
+    assert ";" not in next(format_rollouts(tmp_path, Choice(best=1)))
 
 
 def test_only_dropped_rollouts(run):

@@ -41,6 +41,9 @@ def test_the_table_has_values_level_times_and_speed_ups(curves, monkeypatch):
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 100
     assert_golden("compare_table", result.output)
+    table, _, notes = result.output.partition("\nnote: ")
+    assert len(notes.splitlines()) < len(table.splitlines())
+    assert re.search(r"GRPO \(2 of 2 seeds: 0, 1\), PODS \(2 of 2 seeds: 0, 1\): ", result.output)  # one note for both
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     # two seeds at 59 and 61: standard error 1, and 12.706 of them to either side by Student's t
     assert any(line.startswith("GRPO 2 60.0 ± 2.0 [47.3, 72.7] 60.0 ± 2.0 [47.3, 72.7] 3:00:00") for line in lines)

@@ -66,7 +66,7 @@ def test_keys_that_affect_no_result_make_no_group_and_machines_are_noted(runs):
     write_run(runs / "grpo-2", CURVE, seed=2, threads=2, log={"every": 3}, checkpoint={"every": 7}, steps=99, **GRPO)
     result = compare(runs / "grpo-0", runs / "grpo-2")
     assert groups(result) == {"grpo": ["0", "2"]}
-    assert noted(result, "grpo-2", " 16 of 99 steps")
+    assert noted(result, "grpo-2 (16 of 99 steps)", "unfinished")
     assert noted(result, "seconds", "threads is 1 (grpo-0) and 2 (grpo-2)")
 
 
@@ -224,7 +224,7 @@ def test_times_that_longer_runs_could_change_have_a_note(runs, accuracies, words
     for seed in (0, 1):
         write_run(runs / f"other-{seed}", accuracies, seed=seed)
     (note,) = compare(f"GRPO={runs}/grpo-*", f"other={runs}/other-*").notes
-    assert note.startswith("other: ")
+    assert note.startswith("other (")
     assert [word for word in words if word not in note] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 import signal
 import socket
@@ -97,10 +98,11 @@ def test_the_data_alone_is_answered_with_a_tag_and_unchanged_runs_with_none(tmp_
         assert (data["served"], [step["step"] for step in data["runs"][0]["steps"]]) == (True, [0, 1])
         known = [f"If-None-Match: {headers['ETag']}"]
         assert send(running, "/data", headers=known)[::2] == (304, b"")
-        with (run / "metrics.jsonl").open("a") as log:
-            log.write("{}\n")
+        os.utime(run / "metrics.jsonl", ns=(0, 0))
         status, later, _ = send(running, "/data", headers=known)
-        assert (status == 304, later["ETag"] == headers["ETag"]) == (False, False)
+        assert (status, later["ETag"] == headers["ETag"]) == (200, False)
+        (run / "metrics.jsonl").write_text("no row\n")
+        assert send(running, "/data", headers=known)[0] == 404  # with the reason, and the page stays as it was
 
 
 def test_every_answer_has_restrictive_headers(server):
