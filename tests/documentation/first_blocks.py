@@ -37,7 +37,6 @@ BEFORE: Mapping[str, Sequence[str]] = {
 }
 # Why the first commands of a page are not run.
 NOT_RUN: Mapping[str, str] = {
-    "docs/budget.md": "a sweep of hours",
     "docs/commands.md": "a tour of all commands, which tests/e2e/test_readme.py runs",
     "docs/compare.md": "compares runs of the reader",
     "docs/design.md": "a drawing, not commands",
@@ -46,15 +45,11 @@ NOT_RUN: Mapping[str, str] = {
     "docs/one-gpu.md": "needs the hub; test_one_gpu.py runs it on the shape of the model",
     "docs/others.md": "reads runs of other programs",
     "docs/planner.md": "reads runs of the reader",
-    "docs/profile.md": "measures a machine for minutes",
     "docs/published-model.md": "installs by itself, and needs 11 minutes and a model of 270 MB; benchmarks/demo.py",
     "docs/published.md": "needs the hub",
     "docs/ranks.md": "a configuration of the reader",
     "docs/reference.md": "a list, not commands",
-    "docs/report.md": "reads runs of the reader",
     "docs/results.md": "a sweep of hours",
-    "docs/speed.md": "installs by itself, and needs minutes; benchmarks/demo.py",
-    "docs/sweep.md": "a sweep of minutes",
     "docs/verifiers.md": "test_verifier_page.py runs it on the page's own file",
 }
 
