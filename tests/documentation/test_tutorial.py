@@ -89,7 +89,7 @@ def test_the_policy_learns(reader):
 
 def test_rollouts_are_shown_with_the_words_that_are_explained(reader):
     shown = said(reader, "winnow show runs/exact --step 0")
-    assert shown.startswith("step 0  jsonl-")
+    assert "\nstep 0  jsonl-" in shown
     assert "  trained\n" in shown
     assert "not selected" in shown
     assert said(reader, "winnow plot").startswith("reward  ")
