@@ -26,10 +26,10 @@ from typing import Any
 
 import frame
 import numpy as np
+from winnow_lab.costs import as_json
 
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.state.logbook import read_metrics
-from winnow_lab.costs import as_json
 
 COSTS = frame.HERE.parent / "configs" / "costs" / "two_cpu_cores.json"
 CONFIG = frame.HERE.parent / "configs" / "claims" / "harder.toml"
