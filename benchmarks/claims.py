@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import frame
-from winnow_lab.costs import read_costs
 
+from winnow.state.cost_files import read_costs
 from winnow.state.logbook import read_metrics
 from winnow_lab.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
 from winnow_lab.compare.curve import MeanCurve

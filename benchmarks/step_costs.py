@@ -26,9 +26,9 @@ from typing import Any
 
 import frame
 import numpy as np
-from winnow_lab.costs import as_json
 
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
+from winnow.state.cost_files import as_json
 from winnow.state.logbook import read_metrics
 
 COSTS = frame.HERE.parent / "configs" / "costs" / "two_cpu_cores.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,8 @@ def decisions(run: Path) -> list[dict[str, Any]]:
         of=(KeyError, TypeError, ValueError, AttributeError),
     )
     with wrong:
-        return [_row(row, after.get("outcome") or {}) for row, after in zip_longest(made, made[1:], fillvalue={})]
+        outcomes = [row.get("outcome") or {} for row in made[1:]]
+        return [_row(row, outcome) for row, outcome in zip(made, [*outcomes, {}], strict=False)]
 
 
 def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
