@@ -22,12 +22,12 @@ from typing import Any
 
 import frame
 
+from winnow.state.cost_files import read_costs
 from winnow.state.logbook import read_metrics
 from winnow_lab.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
 from winnow_lab.compare.curve import MeanCurve
 from winnow_lab.compare.groups import SeedGroup, omitted_work
 from winnow_lab.compare.speed_up import SeedTime, TimeRatio, seed_time, time_ratio
-from winnow_lab.costs import read_costs
 
 CLAIMS, SWEEPS = frame.HERE / "claims.toml", frame.HERE.parent / "configs" / "sweeps"
 MEASURED = "tokens and steps"  # the axis that needs no costs

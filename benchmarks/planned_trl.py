@@ -20,10 +20,10 @@ import frame
 from winnow.algos.step_plan import Setting
 from winnow.models.folder import BUNDLED
 from winnow.tasks.arithmetic import arithmetic
+from winnow.training.size_fits import PlanRequest
 from winnow_lab.plan.advice import Range
 from winnow_lab.plan.evidence import LogWindow, evidence_of
 from winnow_lab.plan.from_log import LogPlan
-from winnow.training.size_fits import PlanRequest
 
 
 def right(completions: list[Any], answer: list[str], **columns: Any) -> list[float]:

@@ -28,8 +28,8 @@ import frame
 import numpy as np
 
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
+from winnow.state.cost_files import as_json
 from winnow.state.logbook import read_metrics
-from winnow_lab.costs import as_json
 
 COSTS = frame.HERE.parent / "configs" / "costs" / "two_cpu_cores.json"
 CONFIG = frame.HERE.parent / "configs" / "claims" / "harder.toml"

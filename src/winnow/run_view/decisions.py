@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ MEASURED = ("seconds", "tokens", "flat", "signal_share")
 
 def decisions(run: Path) -> list[dict[str, Any]]:
     """Per decision: step, the sizes before and after it, whether it was the jump, the expected gain, the reason of one
-    that compared nothing, and what came of it, [expected, measured] by name; None for what is not known.
+    that compared nothing, the share of the seconds that planning took, and what came of it, [expected, measured] by
+    name; None for what is not known.
 
     Empty for a run of fixed sizes. Raises DataError for a row that is none.
     """
@@ -32,7 +32,8 @@ def decisions(run: Path) -> list[dict[str, Any]]:
         of=(KeyError, TypeError, ValueError, AttributeError),
     )
     with wrong:
-        return [_row(row, after.get("outcome") or {}) for row, after in zip_longest(made, made[1:], fillvalue={})]
+        outcomes = [row.get("outcome") or {} for row in made[1:]]
+        return [_row(row, outcome) for row, outcome in zip(made, [*outcomes, {}], strict=False)]
 
 
 def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,10 +48,17 @@ def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
         "least_gain": _number(expected.get("least_gain")),
         "noise": _number((row.get("noise") or {}).get("factor")),
         "reason": row.get("reason"),
+        "planning": _planning(row),
         "came": {
             name: [_number(expected.get(name)), _number((outcome.get(name) or [None, None])[1])] for name in MEASURED
         },
     }
+
+
+def _planning(row: Mapping[str, Any]) -> float | None:
+    """The seconds of the decision, as a share of those of the steps that it was made from."""
+    steps, own = (_number(of.get("seconds")) for of in (row.get("spent") or {}, row))
+    return own / steps if steps and own is not None else None
 
 
 def _setting(sizes: Mapping[str, Any]) -> Setting:
@@ -76,4 +84,6 @@ def decision_lines(run: Path) -> Iterator[str]:
             if expected is not None and measured is not None:
                 what = "a step" if name == "seconds" else "flat groups"
                 parts.append(f"{what} {show(measured)} (expected {show(expected)})")
+        if row["planning"] is not None:
+            parts.append(f"planning took {row['planning']:.2%} of the seconds")
         yield ", ".join(parts)

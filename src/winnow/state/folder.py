@@ -3,6 +3,7 @@
     runs/arithmetic/
       manifest.json     configuration, versions, threads, platform; the changes of each resume
       metrics.jsonl     one row per step; see logbook.py
+      decisions.jsonl   one row per decision about the sizes of the steps, with plan.use = "auto"; see decisions.py
       rollouts/         one file per step; see rollout_files.py
       checkpoints/      step-000010/ ...; see checkpoint.py
       answers/          of an environment, with environment.recorded; see training/answers.py

@@ -149,8 +149,7 @@ def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
         "supposed",
         f"pass rates around {format_percent(prior.pass_rate)} (--pass-rate, the median of the prompts that are "
         f"sometimes solved), some prompts never or always solved: an accuracy of {format_percent(plan.accuracy)}. "
-        f"Rollouts of "
-        f"{prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
+        f"Rollouts of {prior.length:.0f} tokens (--length). {plan.draws} such worlds (seed {plan.seed})",
     )
     yield _item(
         "costs",

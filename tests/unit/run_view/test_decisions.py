@@ -18,7 +18,7 @@ def sizes(*numbers):
 ROWS = [
     {
         "step": 10, "jump": True, "before": sizes(16, 16, 4), "chosen": sizes(8, 2, 8), "noise": {"factor": 0.5},
-        "outcome": None,
+        "outcome": None, "seconds": 0.25, "spent": {"steps": 10, "seconds": 20.0, "tokens": 900.0},
         "expected": {
             "gain": 1.5, "least_gain": 1.25, "seconds": 2.0, "tokens": 90.0, "flat": 0.25, "signal_share": 0.5,
         },
@@ -46,13 +46,14 @@ def test_a_decision_has_what_came_of_it(run):
     assert first["came"] == {
         "seconds": [2.0, 3.0], "tokens": [90.0, 100.0], "flat": [0.25, 0.5], "signal_share": [0.5, None],
     }  # fmt: skip
+    assert (first["planning"], second["planning"]) == (0.25 / 20, None)
     assert second["came"]["seconds"] == [3.0, None]  # the window after it had no signal, so nothing was compared
     assert (third["reason"], third["gain"], third["came"]["flat"]) == ("all rewards are equal", None, [None, None])
 
 
 def test_a_line_has_numbers_of_the_decision(run):
     first, second, third = decision_lines(run)
-    for text in ("step 10", "n = 16, m = all, 4 prompts", "n = 8, m = 2, 8 prompts", "1.50", "50.0%", "25.0%"):
+    for text in ("step 10", "n = 16, m = all, 4 prompts", "n = 8, m = 2, 8 prompts", "1.50", "50.0%", "25.0%", "1.25%"):
         assert text in first
     assert "become" not in second
     assert "equal" in third
