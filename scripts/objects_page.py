@@ -35,7 +35,7 @@ This page lists the fields, shapes and units of the records that your own functi
 evaluate and read runs. A run, for example, is an object with its configuration, checkpoints, metrics and rollouts:
 
 ```sh
-winnow train arithmetic --output runs/first --set steps=4
+winnow train arithmetic --output runs/first --set steps=4 --set evaluate.problems=16
 python -c "import winnow; print(winnow.open_run('runs/first'))"
 ```
 
@@ -44,10 +44,11 @@ OpenRun('runs/first'): 4 of 4 steps, 1 checkpoint, bundled, clip on grpo, 16 -> 
 ```
 
 The page is generated from the code by `python scripts/reference.py`; do not edit it. Fields that are seldom needed are
-left out, and `help(winnow.Group)` has them. All names are attributes of `winnow`. Records are frozen. A reward gets a
-Prompt and a Rollout, and returns a number, a dictionary or an Outcome ([verifiers.md](verifiers.md)). An advantage and
-a selector get a Group, an allocator gets PromptStats, a weighting gets KeptRollouts, and a loss gets a MicroBatch
-([extending.md](extending.md)).
+left out, and `help(winnow.Group)` has them. All names are attributes of `winnow`. Records are frozen.
+
+A reward gets a Prompt and a Rollout, and returns a number, a dictionary or an Outcome ([verifiers.md](verifiers.md)).
+An advantage and a selector get a Group, an allocator gets PromptStats, a weighting gets KeptRollouts, and a loss gets a
+MicroBatch ([extending.md](extending.md)).
 
 | letter | size | letter | size |
 |---|---|---|---|

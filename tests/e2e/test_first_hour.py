@@ -87,7 +87,7 @@ def test_the_first_hour(name, tmp_path):
     assert "Ann has" in printed, "the first prompt, as the model reads it"
     assert "####" in printed, "the request for the format that the reward reads"
     assert {"cpu", "float32", "native"} <= set(re.findall(r"\w+", printed))
-    assert "prompt.suffix" not in printed, "no advice: the template requests what the reward reads"
+    assert not re.search(r"! [^!]*reward = ", printed), "no advice: the suffix requests what the reward reads"
 
     printed = shell.winnow(*train, "--set=steps=3")
     assert "runs/mine/checkpoints/step-000003" in printed
