@@ -11,12 +11,13 @@ import numpy as np
 from winnow.config import leaves
 from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown
 from winnow.state.resume import within
-from winnow_lab.compare.curve import AXES, MEASURES, Curve
+from winnow_lab.compare.curve import AXES, MEASURES
 from winnow_lab.compare.groups import ReadRun, SeedGroup
 from winnow_lab.compare.speed_up import Plateau, SeedTime
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
+FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
 
 
 def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> Iterator[str]:
@@ -27,12 +28,15 @@ def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> I
     yield from _unlike_evaluations(groups)
     yield from _unlike_inputs(runs)
     for run in runs:
-        yield from _unfinished(run)
+        steps = run.config.get("steps")
+        if isinstance(steps, int) and run.done < steps and not run.config.get("max_hours"):
+            yield f"{run.path} has finished {run.done} of {steps} steps: it is still running, or was interrupted"
         yield from _changed(run)
     if seconds_measured:
         yield from _unlike_machines(groups)
     for group in groups:
-        yield from _one_seed(group)
+        if group.seeds == 1:
+            yield f"{group.label}: one seed, so the variation between seeds is not known"
         yield from _lacking(group)
 
 
@@ -66,12 +70,6 @@ def _unlike_inputs(runs: Sequence[ReadRun]) -> Iterator[str]:
                 yield f"{path[0]}: the contents of {path[-1]} differ between {run.path} and {first.path}"
 
 
-def _unfinished(run: ReadRun) -> Iterator[str]:
-    steps = run.config.get("steps")
-    if isinstance(steps, int) and run.done < steps and not run.config.get("max_hours"):
-        yield f"{run.path} has finished {run.done} of {steps} steps: it is still running, or was interrupted"
-
-
 def _changed(run: ReadRun) -> Iterator[str]:
     changes = run.manifest.get("changes")
     keys = dict.fromkeys(str(at(change, "key")) for change in (changes if isinstance(changes, list) else ()))
@@ -86,11 +84,6 @@ def _unlike_machines(groups: Sequence[SeedGroup]) -> Iterator[str]:
         values = [(run.path.name, run.manifest.get(what)) for run in timed]
         if len({repr(value) for _, value in values}) > 1:
             yield f"seconds were measured on different machines: {_values(what, values)}"
-
-
-def _one_seed(group: SeedGroup) -> Iterator[str]:
-    if group.seeds == 1:
-        yield f"{group.label}: one seed, so the variation between seeds is not known"
 
 
 def _lacking(group: SeedGroup) -> Iterator[str]:
@@ -110,9 +103,6 @@ def _values(key: str, named: Sequence[tuple[str, Any]]) -> str:
         of.setdefault("absent" if value is None else shown(value, contents=True), []).append(name)
     each = (f"{value} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" for value, names in of.items())
     return f"{key} is {' and '.join(each)}"
-
-
-FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
 
 
 def time_cautions(
@@ -174,7 +164,7 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
     by_the_clock = any(at(run.config, "evaluate", "every_minutes") for run in group.runs)
     if len(group.curves) < 2 or by_the_clock or any("steps" not in curve.x for curve in group.curves):
         return
-    steps = [_steps(curve, measure) for curve in group.curves]
+    steps = [set(curve.x["steps"][np.isfinite(curve.y[measure])].tolist()) for curve in group.curves]
     for place, curve in enumerate(group.curves):
         others = set.intersection(*(steps[:place] + steps[place + 1 :]))
         lacking = sorted(step for step in others - steps[place] if step < max(steps[place]))
@@ -184,10 +174,6 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
                 f"{group.label}: {curve.source} lacks the evaluation after {listed} steps, which the other seeds have; "
                 f"its time to the level is less certain than theirs"
             )
-
-
-def _steps(curve: Curve, measure: str) -> set[float]:
-    return set(curve.x["steps"][np.isfinite(curve.y[measure])].tolist())
 
 
 def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
