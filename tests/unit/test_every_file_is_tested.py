@@ -167,6 +167,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "winnow_lab/compare/picture.py": "unit/winnow_lab/compare/test_compare_command.py",
     "winnow_lab/compare/text.py": "unit/winnow_lab/compare/test_compare_command.py",
     "winnow_lab/logs/openrlhf.py": "unit/winnow_lab/logs/test_tensorboard.py",
+    "winnow_lab/logs/reading.py": "unit/winnow_lab/logs/test_trl.py",
     "winnow_lab/logs/skyrl.py": "unit/winnow_lab/logs/test_tensorboard.py",
     "winnow_lab/logs/trl_files.py": "unit/winnow_lab/logs/test_trl_mixed.py",
     "winnow_lab/plan/advice.py": "unit/winnow_lab/plan/test_from_log.py",

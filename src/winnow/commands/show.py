@@ -26,6 +26,19 @@ from winnow.state.logbook import is_logged, log_notes
 from winnow.state.rollout_files import StepFile, files_of
 from winnow.view.text import format_decimal, one_line, quote, wrap
 
+QUESTION = 400
+TEXT = 600
+CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
+SHOWN = (
+    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
+    "advantage", "advantages", "weight", "values", "turns",
+)  # fmt: skip
+
+Row = Mapping[str, Any]
+TURN_COLORS = {"policy": (86, 156, 214), "environment": (230, 159, 0)}  # differ in brightness too
+_HEADING = re.compile(r"    turn \d+, (policy|environment):")
+_ENDED = {"stop": "ended", "length": "cut off", "cut": "cut"}
+
 
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file of its rollouts.")],
@@ -59,17 +72,6 @@ def show(
             print_text(wrap(f"sizes: {line}"))
         for line in forecast_lines(run):
             print_text(wrap(f"forecast: {line}"))
-
-
-QUESTION = 400
-TEXT = 600
-CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
-SHOWN = (
-    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
-    "advantage", "advantages", "weight", "values", "turns",
-)  # fmt: skip
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,8 @@ def _block(group: _Group, choice: Choice, written: Written | None) -> str:
 def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     per_token = row["advantages"]
     advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
+    # The number of tokens and how the rollout ended, as far as they are logged.
+    known = [*[f"{row['length']} tokens"] * (row["length"] is not None), _ENDED.get(row["finish"])]
     numbers = [
         f"  #{row['index']} {_verdict(row)}",
         *[
@@ -206,7 +210,7 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
         ],
         *([] if advantage is None else [f"advantage {advantage:+.3f}"]),
         *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
-        *_length(row),
+        *([", ".join(filter(None, known))] if any(known) else []),
         one_line(row["reason"]),
     ]
     limit = None if choice.full else TEXT
@@ -232,12 +236,6 @@ def _texts(row: Row, limit: int | None) -> Iterator[str]:
             yield quote(text, limit=limit, indent="      ")
 
 
-def _length(row: Row) -> list[str]:
-    """The number of tokens and how the rollout ended, as far as they are logged."""
-    known = [*[f"{row['length']} tokens"] * (row["length"] is not None), _ENDED.get(row["finish"])]
-    return [", ".join(filter(None, known))] if any(known) else []
-
-
 def paint_turns(text: str) -> str:
     """The text of blocks with the turns of the policy in blue and those of an environment in orange.
 
@@ -249,11 +247,6 @@ def paint_turns(text: str) -> str:
         color = TURN_COLORS[heading[1]] if heading else color if line.startswith("      |") else None
         lines.append(line if color is None else typer.style(line, fg=color))
     return "\n".join(lines)
-
-
-TURN_COLORS = {"policy": (86, 156, 214), "environment": (230, 159, 0)}  # differ in brightness too
-_HEADING = re.compile(r"    turn \d+, (policy|environment):")
-_ENDED = {"stop": "ended", "length": "cut off", "cut": "cut"}
 
 
 def _verdict(row: Row) -> str:

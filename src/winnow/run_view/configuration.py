@@ -15,6 +15,19 @@ from winnow.state.resume import evaluated_since, within
 from winnow.view.text import shorten
 
 LONGEST = 40  # characters of a name
+LATEST = 10**15  # larger than any number of steps
+
+Change = Mapping[str, Any]  # step, key, was, now
+# Keys that do not affect the results of a run, apart from the seed's noise.
+NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
+HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
+# Keys that decide what an evaluation measures, and when.
+WHAT_IS_MEASURED = (
+    "evaluate", "task", "prompt", "reward", "rollout.max_new_tokens", "rollout.stop", "rollout.temperature",
+)  # fmt: skip
+ABSENT = object()
+
+Keys = Mapping[str, Any]
 
 
 def heading(config: Mapping[str, Any]) -> str:
@@ -82,11 +95,6 @@ def _name(value: Any) -> str:
     return shorten(str(value), LONGEST)
 
 
-LATEST = 10**15  # larger than any number of steps
-
-Change = Mapping[str, Any]  # step, key, was, now
-
-
 @dataclass(frozen=True, slots=True)
 class Evaluations:
     """The evaluations of a run that can be compared with each other: those from step `since` on."""
@@ -130,18 +138,6 @@ def _is_change(change: Any) -> bool:
         return False
     step = change.get("step")
     return isinstance(step, int) and not isinstance(step, bool) and 0 <= step < LATEST
-
-
-# Keys that do not affect the results of a run, apart from the seed's noise.
-NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
-HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
-# Keys that decide what an evaluation measures, and when.
-WHAT_IS_MEASURED = (
-    "evaluate", "task", "prompt", "reward", "rollout.max_new_tokens", "rollout.stop", "rollout.temperature",
-)  # fmt: skip
-ABSENT = object()
-
-Keys = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ from winnow.view.text import (
 # Fields that a line omits, in this order, until it fits
 LEAST_FIRST = ("speed", "plateau", "EV", "accuracy", "eval", "reward")
 BETWEEN = ("load", "evaluate", "checkpoint")  # phases outside of steps
+QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
+SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line has the current phase
 
 
 @dataclass
@@ -180,9 +182,6 @@ def _fields(event: Event, standing: Standing) -> dict[str, Any]:
             model = None if event.model is None else str(event.model)
             return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
 
-
-QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
-SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line has the current phase
 
 Show = Callable[[Event, Standing], None]
 

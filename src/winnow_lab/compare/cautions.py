@@ -11,12 +11,13 @@ import numpy as np
 from winnow.config import leaves
 from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown
 from winnow.state.resume import within
-from winnow_lab.compare.curve import AXES, MEASURES, Curve
+from winnow_lab.compare.curve import AXES, MEASURES
 from winnow_lab.compare.groups import ReadRun, SeedGroup
 from winnow_lab.compare.speed_up import Plateau, SeedTime
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
+FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
 
 
 def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> Iterator[str]:
@@ -120,9 +121,6 @@ def _values(key: str, named: Sequence[tuple[str, Any]]) -> str:
     return f"{key} is {' and '.join(each)}"
 
 
-FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
-
-
 def time_cautions(
     groups: Sequence[SeedGroup],
     baseline: str,
@@ -179,7 +177,7 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
     by_the_clock = any(at(run.config, "evaluate", "every_minutes") for run in group.runs)
     if len(group.curves) < 2 or by_the_clock or any("steps" not in curve.x for curve in group.curves):
         return
-    steps = [_steps(curve, measure) for curve in group.curves]
+    steps = [set(curve.x["steps"][np.isfinite(curve.y[measure])].tolist()) for curve in group.curves]
     for place, curve in enumerate(group.curves):
         others = set.intersection(*(steps[:place] + steps[place + 1 :]))
         lacking = sorted(step for step in others - steps[place] if step < max(steps[place]))

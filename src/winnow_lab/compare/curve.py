@@ -29,6 +29,16 @@ MEASURED = {  # measure -> metrics of an evaluation; the first that is present c
 }
 MEASURES = tuple(MEASURED)
 SHARES = tuple(measure for measure in MEASURES if measure != "length")
+SPENT = {  # axis -> the metrics of a step whose sum it is
+    "seconds": ("seconds/step", "seconds/probe"),
+    "tokens_generated": ("budget/tokens_generated", "budget/probe_tokens"),
+    "tokens_trained": ("budget/tokens_trained",),
+    "steps": (),  # a step each
+}
+AXES = tuple(SPENT)
+SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, excluded from the comparison
+Row = Mapping[str, float]
+NORMAL = 1.96  # standard errors to either side: the band that papers draw
 
 
 def prefix_of(task: str | None) -> str:
@@ -75,17 +85,6 @@ def title(measure: str) -> str:
 def heading(measure: str) -> str:
     """The name of a measure, with what it was measured on."""
     return f"{measure} of training" if measure.startswith(TRAINED) else f"held-out {title(measure)}"
-
-
-SPENT = {  # axis -> the metrics of a step whose sum it is
-    "seconds": ("seconds/step", "seconds/probe"),
-    "tokens_generated": ("budget/tokens_generated", "budget/probe_tokens"),
-    "tokens_trained": ("budget/tokens_trained",),
-    "steps": (),  # a step each
-}
-AXES = tuple(SPENT)
-SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, excluded from the comparison
-Row = Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +160,6 @@ def _measured(rows: Sequence[Row], names: Sequence[str]) -> FloatArray:
     """[P] the values of the first of the metrics that occurs in any row; NaN in rows without it."""
     name = next((name for name in names if any(name in row for row in rows)), names[-1])
     return np.array([row.get(name, math.nan) for row in rows], dtype=np.float64)
-
-
-NORMAL = 1.96  # standard errors to either side: the band that papers draw
 
 
 class Estimate(NamedTuple):

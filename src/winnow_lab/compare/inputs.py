@@ -30,6 +30,9 @@ from winnow.state.manifest import MANIFEST
 from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
 from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
 
+CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one
+COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
+
 
 @dataclass(frozen=True)
 class NamedRun:
@@ -147,10 +150,6 @@ def _run(path: Path, label: str | None) -> NamedRun:
 
 def _of_sweep(run: SweepRun) -> NamedRun:
     return NamedRun(run.path, run.label, run.alone, begun=_is_run(run.path), of_sweep=True)
-
-
-CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one
-COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ NAMES = {
     "tokens_trained": "tokens trained on",
     "steps": "training steps",
 }
+MOST_LISTED = 6  # speed-ups in a panel; the table has all
+STYLES = {"answer": "-", "formatted": (0, (1, 1)), "correct_and_formatted": (0, (5, 2))}  # dashes; colours mean groups
+Draw = Callable[[Any], None]
 
 
 class Look(NamedTuple):
@@ -96,11 +99,6 @@ def short(label: str, limit: int = LONGEST) -> str:
     """Both ends of a long label, as groups may differ at either end. "$" is escaped for matplotlib."""
     text, half = one_line(label), (limit - 3) // 2
     return (text if len(text) <= limit else f"{text[:half]}...{text[-half:]}").replace("$", r"\$")
-
-
-MOST_LISTED = 6  # speed-ups in a panel; the table has all
-STYLES = {"answer": "-", "formatted": (0, (1, 1)), "correct_and_formatted": (0, (5, 2))}  # dashes; colours mean groups
-Draw = Callable[[Any], None]
 
 
 def pictures(comparison: GroupComparison) -> dict[str, bytes]:

@@ -32,6 +32,11 @@ from winnow_lab.compare.curve import AXES, Curve, OnSharedX, on_shared_x
 
 Ending = Literal["reached", "never", "at the first"]
 ROUNDING = 1e-9  # of a mean: sums of the same accuracies in another order count as equal
+SHARE = 0.95  # of the plateau: the level
+LAST = 3  # the plateau is measured over the last 1 / LAST of the evaluations
+MOST_GAIN = 0.01  # for a share; for other measures a fraction of the plateau
+MOST_FALL = 0.05  # likewise
+PODS_SHARE = 0.99  # of the baseline's maximum, in the paper
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,6 @@ def smoothed(y: FloatArray) -> FloatArray:
     if len(y) < 3:
         return np.full(len(y), y.mean())
     return np.convolve(y, around, "same") / np.convolve(np.ones(len(y)), around, "same")
-
-
-SHARE = 0.95  # of the plateau: the level
-LAST = 3  # the plateau is measured over the last 1 / LAST of the evaluations
-MOST_GAIN = 0.01  # for a share; for other measures a fraction of the plateau
-MOST_FALL = 0.05  # likewise
 
 
 @dataclass(frozen=True)
@@ -235,9 +234,6 @@ def _any(seeds: Sequence[SeedTime], ending: str) -> bool:
 def _mean(times: FloatArray) -> float:
     """The geometric mean."""
     return float(np.exp(np.log(times).mean()))
-
-
-PODS_SHARE = 0.99  # of the baseline's maximum, in the paper
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,22 @@ from winnow_lab.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, Ti
 GAP = 2  # columns between two cells
 STILL_RISING, UNSTABLE = "still rising", "unstable"
 NO_DIFFERENCE = "no difference shown"
+_HEAD = ("", "baseline", "group", "speed-up [95%]", f"PODS {PODS_SHARE:.0%}")
+WIDTH = 100
+LABEL = 22  # columns of a group's name, which continues on further lines
+LONGEST = 60  # characters of the costs' source
+ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
+CURVES = ("group", "axis", "x", "measure", *ESTIMATE)
+SPEED_UPS = (
+    "group", "baseline", "axis", "measure", "costs",
+    "level", "plateau", "plateau_gain", "plateau_gain_bound", "still_rising", "unstable",
+    "seeds", "baseline_seeds", "paired", "censored_group", "censored_baseline", "at_first_group", "at_first_baseline",
+    "group_time", "baseline_time", "ratio", "low", "high", "at_least", "at_most", "difference_shown",
+    "pods_level", "pods_baseline_x", "pods_group_x", "pods_group_last_x", "pods_99", "pods_never_reached",
+)  # fmt: skip
+TIMES = ("group", "seed", "axis", "measure", "level", "ending", "time", "last_x", "at_last_evaluation")
+ALLOCATION = ("group", "pass_rate", *ESTIMATE)
+YES, NO = "yes", "no"
 
 
 def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[str]]:
@@ -39,9 +55,6 @@ def _level(comparison: GroupComparison, ratio: TimeRatio) -> str:
     marks = f", {STILL_RISING}" * plateau.still_rising + f", {UNSTABLE}" * plateau.unstable
     how = "compared seed by seed" if ratio.paired else "compared by group means, as the seeds are not the same"
     return f"level: {title(comparison.measure)} {level} (plateau {value}{marks}); {how}"
-
-
-_HEAD = ("", "baseline", "group", "speed-up [95%]", f"PODS {PODS_SHARE:.0%}")
 
 
 def _axis(comparison: GroupComparison, row: SpeedUpRow) -> tuple[str, str, str, str, str]:
@@ -110,11 +123,6 @@ def amount(axis: str, x: float) -> str:
     if axis == "seconds":
         return format_duration(x) if x >= 60 else f"{x:.1f} s"
     return format_count(x) if axis != "steps" else f"{round(x, 1):g}"
-
-
-WIDTH = 100
-LABEL = 22  # columns of a group's name, which continues on further lines
-LONGEST = 60  # characters of the costs' source
 
 
 def table(comparison: GroupComparison) -> str:
@@ -221,20 +229,6 @@ def _number(of: Estimate) -> str:
 
 def _at(axis: str, x: float) -> str:
     return f"{amount(axis, x)} {'steps' if axis == 'steps' else ''}".rstrip()
-
-
-ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
-CURVES = ("group", "axis", "x", "measure", *ESTIMATE)
-SPEED_UPS = (
-    "group", "baseline", "axis", "measure", "costs",
-    "level", "plateau", "plateau_gain", "plateau_gain_bound", "still_rising", "unstable",
-    "seeds", "baseline_seeds", "paired", "censored_group", "censored_baseline", "at_first_group", "at_first_baseline",
-    "group_time", "baseline_time", "ratio", "low", "high", "at_least", "at_most", "difference_shown",
-    "pods_level", "pods_baseline_x", "pods_group_x", "pods_group_last_x", "pods_99", "pods_never_reached",
-)  # fmt: skip
-TIMES = ("group", "seed", "axis", "measure", "level", "ending", "time", "last_x", "at_last_evaluation")
-ALLOCATION = ("group", "pass_rate", *ESTIMATE)
-YES, NO = "yes", "no"
 
 
 def tables(comparison: GroupComparison) -> dict[str, bytes]:

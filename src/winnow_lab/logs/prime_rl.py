@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from winnow.metrics import distinct
-from winnow.state.foreign_log import ForeignGroup, ForeignLog, json_lines, malformed, metric, written
+from winnow.state.foreign_log import ForeignGroup, ForeignLog
+from winnow_lab.logs.reading import json_lines, malformed, metric, written
 
 ROLLOUTS, METRICS_FILE, TRACES = "rollouts", "metrics.jsonl", "traces.jsonl"
 ALL, TRAINED = "train/all", "train/effective"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from winnow.state.foreign_log import json_lines, metric
+from winnow_lab.logs.reading import json_lines, metric
 from winnow_lab.logs.tensorboard import MetricsLog, Scalars
 
 _DUMP = re.compile(r"global_step_(\d{1,15})_evals")

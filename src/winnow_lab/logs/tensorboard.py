@@ -18,7 +18,8 @@ from typing import ClassVar
 from winnow.errors import DataError
 from winnow.metrics import distinct
 from winnow.state.disk import check_kind, errors_as
-from winnow.state.foreign_log import ForeignGroup, ForeignLog, listed, malformed, spent, written
+from winnow.state.foreign_log import ForeignGroup, ForeignLog, listed, spent
+from winnow_lab.logs.reading import malformed, written
 
 EVENTS = "events.out.tfevents.*"
 TOGETHER = "all"  # in place of a data source: all of them

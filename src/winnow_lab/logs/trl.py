@@ -28,20 +28,8 @@ from winnow.errors import DataError, near_miss
 from winnow.metrics import distinct
 from winnow.records import BoolArray, FloatArray
 from winnow.state.disk import errors_as
-from winnow.state.foreign_log import (
-    GROUP,
-    SETTINGS,
-    VERDICTS,
-    WEIGHTS,
-    ForeignGroup,
-    ForeignLog,
-    digest_of,
-    estimated_lengths,
-    listed,
-    malformed,
-    metric,
-    spent,
-)
+from winnow.state.foreign_log import GROUP, SETTINGS, VERDICTS, WEIGHTS, ForeignGroup, ForeignLog, listed, spent
+from winnow_lab.logs.reading import digest_of, estimated_lengths, malformed, metric
 from winnow_lab.logs.trl_files import (
     COMPLETIONS,
     KEPT,

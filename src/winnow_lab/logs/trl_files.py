@@ -21,7 +21,7 @@ import numpy as np
 from winnow.errors import DataError
 from winnow.records import BoolArray, FloatArray
 from winnow.state.disk import errors_as
-from winnow.state.foreign_log import malformed, metric, written
+from winnow_lab.logs.reading import malformed, metric, written
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,19 +25,8 @@ from winnow.errors import DataError
 from winnow.metrics import distinct
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind, errors_as
-from winnow.state.foreign_log import (
-    SETTINGS,
-    ForeignGroup,
-    ForeignLog,
-    digest_of,
-    estimated_lengths,
-    json_lines,
-    listed,
-    malformed,
-    metric,
-    read_settings,
-    written,
-)
+from winnow.state.foreign_log import SETTINGS, ForeignGroup, ForeignLog, listed, read_settings
+from winnow_lab.logs.reading import digest_of, estimated_lengths, json_lines, malformed, metric, written
 
 OWN = ("input", "output", "gts", "score", "step")
 READ = (*OWN, "uid", "acc")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _NEITHER = "neither as a folder nor in the hub's cache"
 NAMES, NUMBERS = 28, 12  # widths of the columns of a proof
 SAME = 0.05  # a plan is confirmed within this share of what was tracked
+SHOWN = 3000  # characters of the first prompt
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,16 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     if data is None and readable:
         first, longest_prompt, warnings = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
-        _check_problems(members)
+        members.task("train")
+        members.task(members.config.evaluate.split)
+        for task in members.further_tasks:
+            task("test")
     if folder is not None and critic_folder is not None:
         demand = demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
         plan = plan_demand(members, demand)
-    notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
+    notes = () if readable else _about_model(path, folder)
+    if data is not None:
+        notes = (f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked", *notes)
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     room = free_on_device if memory is None else assume_free(memory, device.type)
@@ -102,13 +108,9 @@ def _critic_folder(path: str) -> Path | None:
     return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
 
 
-def _about_data(data: tuple[str, str] | None) -> list[str]:
-    return [f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked"] if data else []
-
-
-def _about_model(hub_id: str, folder: Path | None) -> list[str]:
+def _about_model(hub_id: str, folder: Path | None) -> tuple[str, ...]:
     what, also = ("the tokenizer of ", "") if folder else ("", " and no memory was planned")
-    return [f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}"]
+    return (f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}",)
 
 
 def _with_folders(members: Members, folder: Path | None, critic_folder: Path | None) -> Members:
@@ -141,13 +143,6 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int,
     return first, prompts.longest, (*dropped_prompts(config, training, prompts.held_out), *doubts)
 
 
-def _check_problems(members: Members) -> None:
-    members.task("train")
-    members.task(members.config.evaluate.split)
-    for task in members.further_tasks:
-        task("test")
-
-
 def _hub_data(members: Members) -> tuple[str, str] | None:
     """The first of the task's keys, given or default, whose path is a hub id, and the id. None without one."""
     paths = {f"task.{name}": members.task.options.get(name) for name in ("path", "test_path")}
@@ -163,9 +158,6 @@ def _on_hub(path: str) -> bool:
     """Whether a path has the form "owner/name", and neither it nor its parent folder exists here."""
     exists = Path(path).exists() or Path(path).parent.is_dir()
     return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not exists
-
-
-SHOWN = 3000  # characters of the first prompt
 
 
 def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
@@ -195,7 +187,11 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
         f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
     )
-    yield _about_evaluation(config, b)
+    hours = config.max_hours
+    times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
+    ends = f", and stops after {hours:g} hours of training" if hours else ""
+    training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
+    yield f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
 
 
 def _about_values(config: Config) -> Iterator[str]:
@@ -220,14 +216,6 @@ def _chunks(config: Config) -> str:
     """What selectors with a chunk keep of each chunk: ", 32 of each 128"."""
     chunks = [(s.options.get("keep_per_prompt", "a number"), s.chunk) for s in config.select if s.chunk]
     return "".join(f", {keep} of each {chunk}" for keep, chunk in chunks)
-
-
-def _about_evaluation(config: Config, b: Budget) -> str:
-    hours = config.max_hours
-    times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
-    ends = f", and stops after {hours:g} hours of training" if hours else ""
-    training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
-    return f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
 
 
 def _about_probe(config: Config, b: Budget) -> Iterator[str]:
@@ -309,12 +297,16 @@ def check_lines(
     if plan is not None:
         plan.check(result.room)
     elif memory is not None:
-        raise DataError(
-            f"--memory {memory}: there is no plan to compare it with, as the model is not on this machine",
-            remedy="download the model (winnow fetch)",
-            key="model.path",
-            code="data.missing",
-        )
+        raise _no_plan(f"--memory {memory}: there is no plan to compare it with")
+
+
+def _no_plan(problem: str) -> DataError:
+    return DataError(
+        f"{problem}, as the model is not on this machine",
+        remedy="download the model (winnow fetch)",
+        key="model.path",
+        code="data.missing",
+    )
 
 
 def keys_lines(config: Config) -> Iterator[str]:
@@ -346,12 +338,7 @@ def proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterat
     Raises DataError without a plan, and ConfigError as `prove` does.
     """
     if demand is None:
-        raise DataError(
-            "--prove: there is no plan to prove, as the model is not on this machine",
-            remedy="download the model (winnow fetch)",
-            key="model.path",
-            code="data.missing",
-        )
+        raise _no_plan("--prove: there is no plan to prove")
     from winnow.commands.check.proof import prove  # imports transformers' modelling code
 
     found = prove(demand, needs=log_probs_needed(members), limit=limit)

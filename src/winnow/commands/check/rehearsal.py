@@ -52,7 +52,7 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
     Raises ConfigError for 4-bit weights and 8-bit moments, whose kernels need numbers, and for a sharded value head
     that is lent.
     """
-    config = _without_tokenizer(demand.config)
+    config = demand.config.model_copy(update={"model": demand.config.model.model_copy(update={"pad_token": None})})
     _check_instruments(demand)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     shapes = policy_shapes(config, computes=True)
@@ -119,10 +119,6 @@ def _critic_model(config: Config, demand: Demand) -> Loaded | None:
         return None
     masters = keeps_value_masters(config) and not demand.sharded
     return _loaded(value_model_shapes(config, critic, computes=True), masters=masters)
-
-
-def _without_tokenizer(config: Config) -> Config:
-    return config.model_copy(update={"model": config.model.model_copy(update={"pad_token": None})})
 
 
 def _check_instruments(demand: Demand) -> None:

