@@ -291,7 +291,7 @@ class PlanSection(Section):
     keep_per_prompt: tuple[Positive, Positive] | None = None
     """The least and the most rollouts of a prompt that are trained on; absent: from 2 to four times as many."""
     costs: str | None = None
-    """A file of costs of `winnow profile` in place of the seconds of the run, so that two runs make the same decisions."""
+    """A file of costs in place of the seconds of the run, so that two runs make the same decisions."""
 
     @pydantic.model_validator(mode="after")
     def _ranges(self) -> Self:

@@ -189,10 +189,6 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
             )
 
 
-def _steps(curve: Curve, measure: str) -> set[float]:
-    return set(curve.x["steps"][np.isfinite(curve.y[measure])].tolist())
-
-
 def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
     if never := [seed for seed in seeds if seed.ending == "never"]:
         yield (
