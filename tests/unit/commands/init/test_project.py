@@ -141,3 +141,19 @@ def test_a_recipe_with_an_environment_is_refused(here):
     with refused(ConfigError, "guess_number", key="recipe", code="config.combination"):
         write_project(Path("mine"), "guess_number")
     assert not (here / "mine").exists()
+
+
+def test_the_command_prints_the_sizes_and_those_of_a_plan_before_any_run(here):
+    result = CliRunner().invoke(app, ["init", "planned"])
+    assert result.exit_code == 0, result.output
+    assert "n = 16, m = 4, 32 prompts" in result.output
+    for option in re.findall(r"--set '?(rollout\.[\w.]+=\d+)", result.output):
+        load(here / "planned" / "config.toml", [option])
+    assert "winnow plan planned/config.toml" in " ".join(result.output.split())
+
+
+def test_without_its_model_a_project_has_the_command_of_a_plan_alone(here):
+    result = CliRunner().invoke(app, ["init", "away", "--recipe", "gsm8k"])
+    assert result.exit_code == 0, result.output
+    assert "winnow plan away/config.toml" in " ".join(result.output.split())
+    assert "its sizes" not in result.output
