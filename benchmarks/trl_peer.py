@@ -42,9 +42,10 @@ class Peer:
         *,
         micro_batch: int,
         replay: list[list[int]] | None = None,
+        reward: Callable[..., list[float]] | None = None,
     ) -> None:
         """`micro_batch` counts completions and divides a step's. With `replay`, these are the completions of every
-        step, and nothing is sampled.
+        step, and nothing is sampled. `reward` is TRL's reward function, by default `token_hash`.
         """
         loaded = load(setting.model, dtype=setting.dtype)
         # transformers gives the embedding of the padding token no gradient, also where it is the end token. winnow
@@ -54,7 +55,7 @@ class Peer:
         self.trainer: Any = trl.GRPOTrainer(
             model=loaded.model,
             processing_class=loaded.tokenizer,
-            reward_funcs=_hashed,
+            reward_funcs=reward or _hashed,
             args=_arguments(setting, folder, micro_batch),
             train_dataset=Dataset.from_dict({"prompt": [p.text for p in prompts], "row": list(range(len(prompts)))}),
         )

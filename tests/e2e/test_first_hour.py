@@ -93,7 +93,7 @@ def test_the_first_hour(name, tmp_path):
     assert "runs/mine/checkpoints/step-000003" in printed
     assert updates(run) == [1, 1, 1], "every step taught something"
 
-    assert shell.winnow("show", "runs/mine", "--worst", 2).startswith("step 2 gsm8k-")
+    assert " step 2 gsm8k-" in shell.winnow("show", "runs/mine", "--worst", 2)
     assert {"3", "48"} <= set(re.findall(r"\d+", shell.winnow("plot", "runs/mine"))), "3 steps, 48 rollouts"
     assert (run / "plot.png").stat().st_size > 10_000
 

@@ -126,7 +126,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         "export",
         "audit",
     ]
-    assert dict(done)["show"].startswith("step 1 ")
+    assert "\nstep 1 " in dict(done)["show"]
     assert (tmp_path / "runs" / "mine" / "plot.png").stat().st_size > 20_000
     assert (tmp_path / "runs" / "mine" / "report.html").stat().st_size > 100_000
     assert [row["step"] for row in read_metrics(tmp_path / "runs" / "mine") if "budget/rollouts" in row] == [0, 1, 2]

@@ -41,7 +41,7 @@ def test_the_log_says_what_was_expected_and_the_metrics_follow_from_it(told):
     assert {"critic.pretraining_steps", "1", "2"} <= set(re.findall(r"[\w.]+", notice))
 
     assert re.search(r"^values ", summary(read_metrics(run.folder)), flags=re.MULTILINE)
-    (block,) = format_rollouts(run.folder, Choice(best=1, tokens=True))
+    _, block = format_rollouts(run.folder, Choice(best=1, tokens=True))
     columns = [tuple(line.split()[-4:]) for line in block.splitlines() if line.endswith("advantage")]
     assert [line[-3:] == ("value", "return", "advantage") for line in columns].count(True) == 2
     assert len(columns) == 4

@@ -76,7 +76,9 @@ def laws_of(path: Path) -> dict[str, Any]:
     lora = {"lora": {**model["lora"], "rank": 4}} if "lora" in model else {}
     probed = {"every": 2, "rollouts_per_prompt": 4} if published.get("allocate", {}).get("use") == "gvm" else {}
     keeps = {"keep_per_prompt": 2} if "keep_per_prompt" in published["select"] else {}
-    optimizer = {k: v for k, v in published["optimizer"].items() if k in ("betas", "weight_decay", "max_grad_norm")}
+    optimizer = {
+        k: v for k, v in published.get("optimizer", {}).items() if k in ("betas", "weight_decay", "max_grad_norm")
+    }
     return {
         **{name: _chunked(law) for name, law in named.items()},
         "steps": 1,

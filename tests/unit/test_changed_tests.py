@@ -16,7 +16,7 @@ LAWS = "tests/unit/test_laws.py"
     ("changed", "test"),
     [
         ("src/winnow/algos/costs.py", "tests/unit/algos/test_costs.py"),
-        ("src/winnow/algos/costs.py", "tests/unit/winnow_lab/test_cost_file.py"),
+        ("src/winnow/algos/costs.py", "tests/unit/state/test_cost_files.py"),
         ("src/winnow_lab/sweep/file.py", "tests/unit/winnow_lab/sweep/test_sweep_plan.py"),
         ("tests/unit/test_division.py", "tests/unit/test_division.py"),
         ("scripts/changed_tests.py", LAWS),

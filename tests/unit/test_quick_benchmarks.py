@@ -23,15 +23,16 @@ import quick
 REPOSITORY = Path(__file__).parents[2]
 BENCHMARKS = REPOSITORY / "benchmarks"
 
-SUITE = {"slow_turns"}  # it needs a few seconds of a core
-NEEDS = {"planned_trl": "trl", "trl_step": "trl"}  # packages of another environment
-WEIGHTS = {"published"}  # it reads the published model
+SUITE = {"parity"}  # it needs a few seconds of a core
+NEEDS = {"planned_trl": "trl", "trl_race": "trl", "trl_step": "trl"}  # packages of another environment
+WEIGHTS = {"published", "trl_race"}  # they read the published model
 NO_SCRIPT = {"decisions", "frame", "quick"}  # modules that benchmarks import
 
 
 def cited() -> set[str]:
     """The scripts that a page names, and those whose result it names."""
-    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md")]
+    others = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+    pages = [*(REPOSITORY / name for name in others), *(REPOSITORY / "docs").glob("*.md")]
     texts = [page.read_text(encoding="utf-8") for page in pages]
     names = {name for text in texts for name in re.findall(r"benchmarks/(\w+)\.py", text)}
     results = {name for text in texts for name in re.findall(r"benchmarks/results/([\w.-]+\.json)", text)}

@@ -41,6 +41,11 @@ class Setting:
     kept: int  # m, trained on per prompt; n: all
     prompts: int  # P, prompts per step
 
+    def __str__(self) -> str:
+        """ "n = 16, m = 4, 8 prompts"."""
+        kept = "all" if self.kept >= self.rollouts else f"{self.kept}"
+        return f"n = {self.rollouts}, m = {kept}, {self.prompts} prompts"
+
     @property
     def sampled(self) -> int:
         """Rollouts sampled per step."""

@@ -74,7 +74,7 @@ def sizes(project: Project) -> Iterator[str]:
     for a configuration that no plan is made for, and without its model or data.
     """
     from winnow.algos.size_prior import Prior
-    from winnow.core.sizes import described, options_of
+    from winnow.core.sizes import options_of
     from winnow.training.first_plan import FirstPlan
     from winnow.training.resolve import resolve_file
     from winnow.training.size_fits import Fits, PlanRequest
@@ -88,9 +88,9 @@ def sizes(project: Project) -> Iterator[str]:
     except WinnowError:
         pass
     else:
-        yield f"its sizes: {described(now)}"
+        yield f"its sizes: {now}"
         if best != now and ratio >= WORTH:
-            yield f"a plan before any run supposes {ratio:.2f} times the progress per operation with {described(best)}:"
+            yield f"a plan before any run supposes {ratio:.2f} times the progress per operation with {best}:"
             yield " ".join(["   ", *(f"--set {shlex.quote(option)}" for option in options_of(best))])
     yield f"plan it:   {shlex.join(['winnow', 'plan', str(project.config)])}"
 

@@ -37,7 +37,7 @@ from winnow.algos.step_window import COLUMNS, SAVING, WHOLE, StepWindow, columns
 from winnow.config import Config
 from winnow.core.members import Members
 from winnow.core.protocols import StepLog
-from winnow.core.sizes import SIZES, described, resized, rule_of, setting_of
+from winnow.core.sizes import SIZES, resized, rule_of, setting_of
 from winnow.errors import ConfigError
 from winnow.records import Batch, Group, StepReport
 
@@ -157,7 +157,7 @@ class RunSizes:
         if self.setting == before:
             return None
         return (
-            f"step {step}: {described(before)} become {described(self.setting)}, which should make "
+            f"step {step}: {before} become {self.setting}, which should make "
             f"{decision['expected']['gain']:.2f} times the progress per second"
         )
 

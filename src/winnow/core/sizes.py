@@ -34,12 +34,6 @@ def options_of(setting: Setting) -> tuple[str, ...]:
     )
 
 
-def described(setting: Setting) -> str:
-    """ "n = 16, m = 4, 8 prompts"."""
-    kept = "all" if setting.kept >= setting.rollouts else f"{setting.kept}"
-    return f"n = {setting.rollouts}, m = {kept}, {setting.prompts} prompts"
-
-
 SIZES = ("plan/rollouts", "plan/kept", "plan/prompts")  # the metrics of a setting
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from winnow.algos.step_plan import Setting
-from winnow.core.sizes import described
 from winnow.errors import DataError
 from winnow.state.decisions import DECISIONS, read_decisions
 from winnow.state.disk import errors_as
@@ -37,7 +36,7 @@ def decisions(run: Path) -> list[dict[str, Any]]:
 
 
 def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    before, after = (described(_setting(row[name])) for name in ("before", "chosen"))
+    before, after = (str(_setting(row[name])) for name in ("before", "chosen"))
     expected = row.get("expected", {})
     return {
         "step": int(row["step"]),

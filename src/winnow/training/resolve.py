@@ -285,14 +285,15 @@ def _rewards(config: Config, reward: Mapping[str, Any], base: Path) -> tuple[Bou
     """The parts of the reward; none for an environment. Raises for a wrong one here, and not first in a worker."""
     parts = () if config.reward is None else reward.get("parts", [reward])
     attempt = _Attempts()
-    bound = tuple(attempt(_reward, part, base) for part in parts)
+    keys = [f"{REWARD.key}.parts.{place}" for place in range(len(parts))] if "parts" in reward else [REWARD.key]
+    bound = tuple(attempt(_reward, part, base, key) for part, key in zip(parts, keys, strict=False))
     attempt.check()
     make_judge(reward, base=base)
     return bound
 
 
-def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
-    return bind(resolve_at(REWARD.key, REWARD, part["use"], base=base), part["options"], key=REWARD.key)
+def _reward(part: Mapping[str, Any], base: Path, key: str) -> Bound[RewardTraits]:
+    return bind(resolve_at(key, REWARD, part["use"], base=base), part["options"], key=key)
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits] | None) -> Bound[AllocatorTraits]:

@@ -13,7 +13,6 @@ import numpy as np
 from winnow.algos.costs import COMPUTE, StepClock, StepCosts, proportional
 from winnow.algos.setting_table import Table, table
 from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
-from winnow.core.sizes import described
 from winnow.errors import DataError, WinnowError
 from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.training.resolve import resolve_members
@@ -249,7 +248,7 @@ class LogPlan:
         )
         best = self.best.prediction.setting
         same = less == more == best
-        answer = "the answer stays" if same else f"the best would be {described(less)}, and {described(more)}"
+        answer = "the answer stays" if same else f"the best would be {less}, and {more}"
         yield (
             "the noise of the gradient",
             f"supposed to be {noise.rollout:g} for a rollout and {noise.between:g} between prompts, as for the bundled "

@@ -14,7 +14,7 @@ import numpy as np
 from winnow.algos.planning import Law
 from winnow.algos.reward_mixture import RewardMixture
 from winnow.algos.step_plan import Setting
-from winnow.core.sizes import described, options_of
+from winnow.core.sizes import options_of
 from winnow.memory.plan import format_bytes
 from winnow.recipes import recipe_at
 from winnow.training.first_plan import CLOSE, FirstPlan
@@ -79,7 +79,7 @@ def _about_log(plan: LogPlan) -> Iterator[str]:
             f"{evidence.levels.seen} rewards, reduced to {len(evidence.levels.values)}, which have "
             f"{format_percent(evidence.levels.explained)} of their variance within prompts",
         )
-    yield _item("now", f"{described(now)}; a step is {_step_cost(plan)}")
+    yield _item("now", f"{now}; a step is {_step_cost(plan)}")
     yield _item(
         "intervals",
         f"95%, from {plan.draws} draws (seed {plan.seed}) of prompts, each with all its groups, and of steps; "
@@ -100,11 +100,11 @@ def _answers(plan: LogPlan) -> Iterator[str]:
             f"{gain.low:.2f} with {factor:g} times the noise" for factor, gain in plan.gains.items() if gain.low <= 1
         ]
         answer = (
-            f"keep the sizes: the log does not show that {described(best)} makes more progress. The low end of its "
+            f"keep the sizes: the log does not show that {best} makes more progress. The low end of its "
             f"gain is {', '.join(unsure)}"
         )
     else:
-        answer = f"change to {described(best)}: {_range(plan.best.per_second)} times the progress {per}"
+        answer = f"change to {best}: {_range(plan.best.per_second)} times the progress {per}"
     yield _item("answer", answer)
     critical = plan.critical_prompts
     yield _item(
@@ -127,7 +127,7 @@ def _effects(plan: LogPlan) -> Iterator[str]:
         parts.append(f"seconds {_range(take.seconds, _short)}")
     yield _item(
         "a step then",
-        f"{described(plan.best.prediction.setting)}: {'; '.join(parts)} (means of a second run at the same progress)",
+        f"{plan.best.prediction.setting}: {'; '.join(parts)} (means of a second run at the same progress)",
     )
     count = len(plan.evidence.steps)
     parts = [f"{_range(saved.steps, lambda value: f'{value:.0f}')} steps instead of {count}"]
@@ -290,7 +290,7 @@ def _command(plan: LogPlan) -> str:
     best = plan.best.prediction.setting
     if plan.keep or plan.evidence.config is None:
         names = NAMES.get(plan.evidence.program, "n, m and the prompts of a step")
-        return f"nothing (keys: {names})" if plan.keep else f"{described(best)}: {names}"
+        return f"nothing (keys: {names})" if plan.keep else f"{best}: {names}"
     fit = plan.fits.fit(best) if isinstance(plan.fits, Fits) else None
     return " ".join(_sets(best, None if fit is None else fit.tokens))
 

@@ -131,7 +131,7 @@ def test_list_accepts_singular_and_plural_and_lists_its_kinds():
 def test_show(run):
     result = winnow("show", run, "--step", 3, "--worst", 1)
     assert result.exit_code == 0
-    assert result.output.startswith("step 3  toy-hard")
+    assert "\nstep 3  toy-hard" in result.output
     assert "\x1b" not in result.output
 
 
