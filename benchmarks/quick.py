@@ -92,6 +92,6 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "published": {"named": "takes_the_place_of_the_template"},
     "step_costs": {"steps": 6},
     "step_parts": {"rounds": 1, "prompts": 2, "rollouts": 2, "keep": 2, "prompt_tokens": 4, "tokens": 3, "threads": 1},
-    "trl_race": {"folder": folder, "steps": 1, "every": 1, "prompts": 1, "problems": 2, "micro_batch": 16, "seeds": [0]},
+    "trl_race": {"folder": folder, "steps": 1, "every": 1, "prompts": 1, "problems": 2, "micro_batch": 16},
     "trl_step": {"rounds": 2, "prompts": 4, "rollouts": [4, 8], "keep": 4, "fixed_tokens": 16},
 }
