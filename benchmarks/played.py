@@ -3,17 +3,17 @@
 
     winnow sweep configs/sweeps/guess_number.toml
     python benchmarks/played.py guess_number
-    winnow sweep configs/sweeps/calculator.toml
-    python benchmarks/played.py calculator
 
-Reads sweeps/NAME. The share of held-out problems that are solved is that of sampled rollouts. The interval of a
-variant is Student's, over the gains of its seeds. The reference lines of guess_number are exact: guesses of any number
-from 1 to 31, guesses of any number that the answers leave, and bisection. Writes benchmarks/results/<date>_NAME.json.
+Reads sweeps/NAME, and of --evaluations the files MODEL.TASK.json that `winnow eval --json` wrote. The share of problems
+that are solved is that of sampled rollouts. The interval of a variant is Student's, over the gains of its seeds. The
+reference lines of guess_number are exact: guesses of any number from 1 to 31, guesses of any number that the answers
+leave, and bisection. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,17 @@ def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the sweep's file")
     parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument("--evaluations", type=Path, help="a folder")
     options = frame.parse(parser)
     found: dict[str, list[dict[str, float]]] = {}
     for path in sorted((options.folder or Path("sweeps", options.sweep)).glob("*/seed-*/metrics.jsonl")):
         found.setdefault(path.parts[-3], []).append(summary(path.parent))
     report: dict[str, Any] = {"variants": {name: variant(runs) for name, runs in found.items()}}
+    for path in sorted(options.evaluations.glob("*.json")) if options.evaluations else ():
+        (one,) = json.loads(path.read_text())["tasks"].values()
+        sizes = {name: one[name] for name in ("problems", "rollouts_per_prompt", "max_new_tokens")}
+        report.setdefault("evaluations", {})[path.stem] = {**sizes, **one["metrics"], "intervals": one["intervals"]}
+    options.evaluations = options.folder = None  # paths of this machine
     if options.sweep == "guess_number":
         report["reference"] = {of.__name__: of(MOST, TURNS) for of in (any_number, consistent, bisection)}
     frame.finish(options.sweep, report, options, show=tuple(report))

@@ -59,14 +59,14 @@ Curve = list[tuple[int, float, float]]  # steps, seconds of training, and accura
 
 def main() -> None:
     parser = frame.parser(__doc__, threads=2, steps=40, every=5, prompts=16, problems=128, micro_batch=32)
-    parser.add_argument("--model", default="published")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arm", choices=list(ARMS), help="run one arm with the first seed in this process")
     options = frame.parse(parser)
     if options.arm:
-        found = run(options.arm, options.seeds[0], options)
-        _file(options, options.arm, options.seeds[0]).write_text(json.dumps(found))
+        _file(options, options.arm, options.seeds[0]).write_text(
+            json.dumps(run(options.arm, options.seeds[0], options))
+        )
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
@@ -74,11 +74,12 @@ def main() -> None:
             arm = list(ARMS)[(place + seed) % len(ARMS)]
             if not _file(options, arm, seed).exists():
                 own = ["--arm", arm, "--seeds", str(seed), "--folder", str(options.folder)]
-                command = [sys.executable, __file__, *sys.argv[1:], *own]
-                subprocess.run(command, check=True)
+                subprocess.run([sys.executable, __file__, *sys.argv[1:], *own], check=True)
     runs = {arm: {seed: json.loads(_file(options, arm, seed).read_text()) for seed in options.seeds} for arm in ARMS}
     seconds = {
-        arm: {str(level): [_reached(run, level) for run in of.values()] for level in LEVELS} for arm, of in runs.items()
+        f"{arm}: {level}": [next((at for _, at, accuracy in run if accuracy >= level), None) for run in of.values()]
+        for arm, of in runs.items()
+        for level in LEVELS
     }
     report = {"registered": REGISTERED.strip().splitlines(), "seconds to a level": seconds, "runs": runs}
     del options.folder, options.arm
@@ -89,14 +90,10 @@ def _file(options: Any, arm: str, seed: int) -> Path:
     return Path(options.folder, f"{arm.replace(', ', '_').replace(' = ', '')}_{seed}.json")
 
 
-def _reached(run: Curve, level: float) -> float | None:
-    return next((round(seconds, 1) for _, seconds, accuracy in run if accuracy >= level), None)
-
-
 def run(arm: str, seed: int, options: Any) -> Curve:
     """One run of an arm, in this process."""
     dtype, *keys = ARMS[arm]
-    keys += [f"seed={seed}", f"model.path={options.model}", f"model.dtype={dtype}", "verify.workers=0"]
+    keys += [f"seed={seed}", f"model.dtype={dtype}", "verify.workers=0"]
     keys += [f"evaluate.problems={options.problems}", f"rollout.prompts_per_step={options.prompts}"]
     config = load(recipe_paths()["smollm2_arithmetic"], keys)
     folder = Path(tempfile.mkdtemp(dir=options.folder))
