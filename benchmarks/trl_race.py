@@ -40,10 +40,10 @@ from winnow.training.resolve import resolve_members
 REGISTERED = """
 Written before any run that counts. Five arms: TRL with n = m = 16 in float32 and in bfloat16 (weights and moments),
 winnow with n = m = 16 in float32, PODS 16 -> 4 in float32, and PODS 16 -> 4 in bfloat16 without masters and with
-stochastic rounding. All at 1e-5, the rate of the recipe, for which no arm was tuned. Seeds 0, 1 and 2, arms of a seed
-back to back, their order rotated. Accuracy: 128 held-out problems x 4 rollouts, before training and after every fifth
-step. A run ends at the first evaluation of at least 50%, or after 40 steps. Measure: seconds of training before the
-first evaluation of at least 30%, and of at least 50%. A level that is not reached is later than the end of the run.
+stochastic rounding. All at 1e-5, the rate of the recipe, for which no arm was tuned. Seeds 0, 1 and 2, their arms back
+to back and in rotated order. Accuracy: 128 held-out problems x 4 rollouts, before training and after every fifth step.
+A run ends with the first accuracy of 50%, or after 40 steps. Measure: seconds of training before the first accuracy of
+30%, and of 50%.
 """
 PODS, ROUNDED = "select={use='max_variance', keep_per_prompt=4}", "optimizer.stochastic_rounding=true"
 ARMS = {
@@ -164,11 +164,10 @@ def _train_trl(run: Run, options: Any, after: Callable[[float], bool], folder: P
 
 def _judgeable(prompt: Prompt, tokens: list[int], peer: Peer) -> Group:
     tokenizer = peer.trainer.processing_class
-    rollout = Rollout(
-        index=0, tokens=np.array(tokens), logprobs=np.zeros(len(tokens)), version=0,
-        text=tokenizer.decode(tokens, skip_special_tokens=True),
-        finish="stop" if tokens[-1] == tokenizer.eos_token_id else "length",
-    )  # fmt: skip
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    finish = "stop" if tokens[-1] == tokenizer.eos_token_id else "length"
+    logprobs = np.zeros(len(tokens))
+    rollout = Rollout(index=0, tokens=np.array(tokens), logprobs=logprobs, version=0, text=text, finish=finish)
     return Group(prompt=prompt, rollouts=(rollout,))
 
 
