@@ -42,8 +42,7 @@ Written before any run that counts. Five arms: TRL with n = m = 16 in float32 an
 winnow with n = m = 16 in float32, PODS 16 -> 4 in float32, and PODS 16 -> 4 in bfloat16 without masters and with
 stochastic rounding. All at 1e-5, the rate of the recipe, for which no arm was tuned. Seeds 0, 1 and 2, their arms back
 to back and in rotated order. Accuracy: 128 held-out problems x 4 rollouts, before training and after every fifth step.
-A run ends with the first accuracy of 50%, or after 40 steps. Measure: seconds of training before the first accuracy of
-30%, and of 50%.
+A run ends with an accuracy of 50%, or after 40 steps. Measure: seconds of training before the first of 30% and of 50%.
 """
 PODS, ROUNDED = "select={use='max_variance', keep_per_prompt=4}", "optimizer.stochastic_rounding=true"
 ARMS = {
@@ -166,9 +165,8 @@ def _judgeable(prompt: Prompt, tokens: list[int], peer: Peer) -> Group:
     tokenizer = peer.trainer.processing_class
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     finish = "stop" if tokens[-1] == tokenizer.eos_token_id else "length"
-    logprobs = np.zeros(len(tokens))
-    rollout = Rollout(index=0, tokens=np.array(tokens), logprobs=logprobs, version=0, text=text, finish=finish)
-    return Group(prompt=prompt, rollouts=(rollout,))
+    one = Rollout(index=0, tokens=np.array(tokens), logprobs=np.zeros(len(tokens)), version=0, text=text, finish=finish)
+    return Group(prompt=prompt, rollouts=(one,))
 
 
 if __name__ == "__main__":
