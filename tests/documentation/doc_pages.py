@@ -42,7 +42,7 @@ class Block:
     def commands(self) -> Iterator[str]:
         """The lines of a shell, those that end in a backslash joined with the next, without empty ones."""
         for line in self.text.replace("\\\n", " ").splitlines():
-            if line.strip() and not line.startswith("#"):
+            if line.strip() and not line.lstrip().startswith("#"):
                 yield line.strip()
 
 

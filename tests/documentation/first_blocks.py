@@ -47,7 +47,6 @@ NOT_RUN: Mapping[str, str] = {
     "docs/planner.md": "reads runs of the reader",
     "docs/published-model.md": "installs by itself, and needs 11 minutes and a model of 270 MB; benchmarks/demo.py",
     "docs/published.md": "needs the hub",
-    "docs/ranks.md": "a configuration of the reader",
     "docs/reference.md": "a list, not commands",
     "docs/results.md": "a sweep of hours",
     "docs/verifiers.md": "test_verifier_page.py runs it on the page's own file",

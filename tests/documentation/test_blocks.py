@@ -40,9 +40,6 @@ LANGUAGES = {"", "sh", "toml", "python", "json", "text"}  # "": indented, which 
 # What is neither winnow nor a file of this repository, and why no test starts it.
 OTHER_PROGRAMS = {
     "torchrun": "several machines; tests/e2e/test_ranks_launch.py starts it on one",
-    "srun": "a cluster with Slurm",
-    "export": "the shell's own",
-    "#SBATCH": "a cluster with Slurm",
     "cd": "the shell's own",
     "mkdir": "the shell's own",
 }
@@ -122,7 +119,7 @@ def test_a_command_exists_and_takes_the_options_it_is_shown_with(page):
 
 
 def check_command(page, command):
-    first, *rest = shlex.split(command, comments=True) or ["#SBATCH"]
+    first, *rest = shlex.split(command, comments=True)
     if first == "winnow":
         name, arguments = words(command)
         assert name in COMMANDS

@@ -39,9 +39,9 @@ def test_the_extras_of_every_install_line_exist():
 def test_a_block_that_fails_is_found(monkeypatch):
     """With this environment: the page's command is run, and what it printed is kept."""
     monkeypatch.setattr("first_blocks.script", lambda page: "python -c 'print(6 * 7)'; exit 3")
-    assert failures(["docs/judges.md"], Path(sys.executable)) == {"docs/judges.md": "42\n"}
+    assert failures(["docs/ppo.md"], Path(sys.executable)) == {"docs/ppo.md": "42\n"}
     monkeypatch.setattr("first_blocks.script", lambda page: "test -e examples/model_judge.py; test $PWD = $HOME")
-    assert failures(["docs/judges.md"], Path(sys.executable)) == {}
+    assert failures(["docs/ppo.md"], Path(sys.executable)) == {}
 
 
 def test_what_is_run_is_the_block_without_its_installation():
