@@ -55,17 +55,17 @@ def bounds_of(config: Config, *, problems: float = math.inf, ranks: int = 1) -> 
     now, plan = setting_of(config, "plan.use = 'auto'"), config.plan
     least = max(ranks, config.update.updates_per_step)
     few, many = plan.prompts_per_step or (max(1, now.prompts // 4), 4 * now.prompts)
-    rollouts = plan.rollouts_per_prompt or (2, 4 * now.rollouts)
-    kept = plan.keep_per_prompt or (2, 4 * now.kept)
+    rollouts, keeps_all = plan.rollouts_per_prompt or (2, 4 * now.rollouts), config.select[0].use == "all"
+    kept = plan.keep_per_prompt or (rollouts if keeps_all else (2, 4 * now.kept))
     bounds = SizeBounds(
         rollouts=(max(2, rollouts[0]), rollouts[1]),
         kept=(max(2, kept[0]), kept[1]),
         prompts=(max(least, few), int(min(many, problems))),
-        keeps_all=config.select[0].use == "all",
+        keeps_all=keeps_all,
     )
     for key, size, (low, high) in (
         ("plan.rollouts_per_prompt", now.rollouts, bounds.rollouts),
-        ("plan.keep_per_prompt", now.kept, bounds.rollouts if bounds.keeps_all else bounds.kept),
+        ("plan.keep_per_prompt", now.kept, bounds.kept),
         ("plan.prompts_per_step", now.prompts, bounds.prompts),
     ):
         if not low <= size <= high:
@@ -140,10 +140,11 @@ class RunSizes:
             "before": asdict(self.setting),
             "spent": self._spent(),
         }
-        try:
+        reason = self._without_signal()
+        if reason is None:
             row |= self._compared()
-        except ValueError as error:  # all rewards are equal
-            row |= {"chosen": asdict(self.setting), "reason": f"{error}, so no setting is known to give a gradient"}
+        else:
+            row |= {"chosen": asdict(self.setting), "reason": f"{reason}, so no setting is known to give a gradient"}
         return {**row, "seconds": time.perf_counter() - began}
 
     def apply(self, step: int, decision: Row) -> str | None:
@@ -174,12 +175,16 @@ class RunSizes:
             "tokens": _total(self._steps, "budget/tokens_generated"),
         }
 
+    def _without_signal(self) -> str | None:
+        """Why the window shows no gradient. From flat groups alone, a fit of pass rates has only its prior."""
+        groups = [rewards for step in self._steps for rewards in step["rewards"]]
+        if not groups:
+            return "no rollout has a verdict"
+        return "the rewards of every prompt are all equal" if all(min(of) == max(of) for of in groups) else None
+
     def _window(self) -> StepWindow:
-        """Raises ValueError if all rewards are equal."""
         steps = self._steps
         groups = [np.array(rewards) for step in steps for rewards in step["rewards"]]
-        if not groups:
-            raise ValueError("no rollout has a verdict")
         levels, self._atoms, counts, flat = StepWindow.counted(groups, self._atoms)
         longest = max(len(step["lengths"]) for step in steps)
         lengths = sum(np.pad(step["lengths"], (0, longest - len(step["lengths"]))) for step in steps)

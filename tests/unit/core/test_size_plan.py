@@ -61,7 +61,8 @@ def test_bounds_are_the_users_or_follow_from_the_start():
     assert bounds_of(given.config) == SizeBounds((4, 16), (2, 8), (2, 64))
     assert bounds_of(given.config, problems=40, ranks=3) == SizeBounds((4, 16), (2, 8), (3, 40))
     assert bounds_of(members("update.updates_per_step=4").config).prompts == (4, 16)
-    assert bounds_of(members('select="all"').config).keeps_all
+    every = bounds_of(members('select="all"', "plan.rollouts_per_prompt=[2, 256]").config)
+    assert (every.keeps_all, every.kept) == (True, (2, 256))  # m = n, so n alone is bounded
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def test_bounds_are_the_users_or_follow_from_the_start():
         ("plan.prompts_per_step=[8, 16]", "plan.prompts_per_step"),
         ("plan.rollouts_per_prompt=[16, 4]", "plan.rollouts_per_prompt"),
         ("plan.every=1", "plan.every"),
+        ('select="all" plan.keep_per_prompt=[2,4]', "plan.keep_per_prompt"),
         ('allocate="gvm"', "allocate"),
         ('advantage="raft"', "advantage"),
         ('rounds="pilot_commit"', "rounds"),
@@ -80,7 +82,7 @@ def test_bounds_are_the_users_or_follow_from_the_start():
 )
 def test_a_run_that_no_plan_is_made_for_is_refused(change, key):
     with refused(ConfigError) as caught:
-        members(change)
+        members(*change.split())
     assert caught.value.key == key
 
 
@@ -196,6 +198,15 @@ def test_a_window_of_flat_groups_keeps_the_sizes_and_the_jump():
     assert row["reason"]
     assert plan.apply(2, row) is None
     assert filled(plan, steps=(2, 3)).decide(4)["jump"]
+
+
+def test_flat_groups_of_different_rewards_keep_the_sizes():
+    """Some prompts are always solved and some never. The fit's remainder of other pass rates is no evidence."""
+    flat = [group("p", rewards_of(0)), group("q", rewards_of(N)), group("r", [1.0, *[np.nan] * (N - 1)])]
+    row = filled(sizes(), groups=flat).decide(2)
+    assert row["chosen"] == row["before"]
+    assert row["reason"]
+    assert "reason" not in filled(sizes(), groups=[*flat, group("s", rewards_of(1))]).decide(2)
 
 
 def test_failed_verdicts_are_no_rewards():
