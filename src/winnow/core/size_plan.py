@@ -44,6 +44,7 @@ from winnow.records import Batch, Group, StepReport
 PRODUCTS = ("policy/gradient_along", "policy/gradient_square")
 KEPT = 50  # steps and evaluations whose seconds are used
 LISTED = 8  # compared settings in a row
+BOUNDS = ("prompts_per_step", "rollouts_per_prompt", "keep_per_prompt")  # keys of [plan]
 Row = dict[str, Any]
 
 
@@ -76,6 +77,13 @@ def bounds_of(config: Config, *, problems: float = math.inf, ranks: int = 1) -> 
                 code="config.combination",
             )
     return bounds
+
+
+def largest(members: Members, *, problems: float = math.inf, ranks: int = 1) -> Members:
+    """The members with the sizes that need the most memory: the largest that the run may choose, or the fixed ones."""
+    if members.config.plan.use == "fixed":
+        return members
+    return resized(members, bounds_of(members.config, problems=problems, ranks=ranks).largest)
 
 
 @dataclass
@@ -185,13 +193,15 @@ class RunSizes:
     def _window(self) -> StepWindow:
         steps = self._steps
         groups = [np.array(rewards) for step in steps for rewards in step["rewards"]]
-        levels, self._atoms, counts, flat = StepWindow.counted(groups, self._atoms)
+        levels, atoms, counts, flat = StepWindow.counted(groups, self._atoms)
+        if atoms is not self._atoms:  # signals are known by their atoms, which no later window has
+            self._atoms, self._signals = atoms, {}
         longest = max(len(step["lengths"]) for step in steps)
         lengths = sum(np.pad(step["lengths"], (0, longest - len(step["lengths"]))) for step in steps)
         return StepWindow(
             steps=np.array([step["step"] for step in steps]),
             levels=levels,
-            atoms=self._atoms,
+            atoms=atoms,
             counts=counts,
             flat=flat,
             rows=columns_of(steps),
@@ -280,6 +290,7 @@ class RunSizes:
     def state_dict(self) -> Row:
         """The state of a checkpoint, for JSON."""
         return {
+            "start": self._start(),
             "setting": asdict(self.setting),
             "before": None if self._before is None else asdict(self._before),
             "steps": list(self._steps),
@@ -289,9 +300,19 @@ class RunSizes:
             "decided": self._decided,
         }
 
+    def _start(self) -> Row:
+        """The configured sizes and bounds, for JSON."""
+        ends = self.config.plan.model_dump(mode="json", include={*BOUNDS})
+        return {**ends, "sizes": asdict(setting_of(self.config, "plan.use = 'auto'"))}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self.setting = Setting(**state["setting"])
+        """Continue from `state_dict`. With other configured sizes or bounds, or too few prompts, which a resume has to
+        allow, the run starts with the configured sizes, and chooses as at its beginning.
+        """
+        restored = Setting(**state["setting"])
+        if state["start"] != self._start() or restored.prompts > self.bounds.prompts[1]:
+            return
+        self.setting = restored
         self._before = None if state["before"] is None else Setting(**state["before"])
         self._steps = list(state["steps"])
         self._measured = [MeasuredWork(*of) for of in state["measured"]]
