@@ -51,14 +51,14 @@ class SizeBounds:
 
 
 def moves(current: Setting, bounds: SizeBounds, *, jump: bool) -> list[Setting]:
-    """The settings to compare, the current one among them: sizes times powers of two, within the bounds.
+    """The settings to compare, the current one among them: sizes times powers of two, rounded up, within the bounds.
 
     Without `jump`, every size and the batch change by a factor of at most MOST.
     """
 
     def sizes(now: int, ends: tuple[int, int]) -> set[int]:
         powers = range(-12, 13) if jump else (-1, 0, 1)
-        return {size for k in powers if ends[0] <= (size := int(now * 2.0**k)) <= ends[1]}
+        return {size for k in powers if ends[0] <= (size := math.ceil(now * 2.0**k)) <= ends[1]}
 
     def near(one: Setting) -> bool:
         factor = one.prompts * one.kept / (current.prompts * current.kept)

@@ -44,6 +44,7 @@ from winnow.records import Batch, Group, StepReport
 PRODUCTS = ("policy/gradient_along", "policy/gradient_square")
 KEPT = 50  # steps and evaluations whose seconds are used
 LISTED = 8  # compared settings in a row
+BOUNDS = ("prompts_per_step", "rollouts_per_prompt", "keep_per_prompt")  # keys of [plan]
 Row = dict[str, Any]
 
 
@@ -55,17 +56,17 @@ def bounds_of(config: Config, *, problems: float = math.inf, ranks: int = 1) -> 
     now, plan = setting_of(config, "plan.use = 'auto'"), config.plan
     least = max(ranks, config.update.updates_per_step)
     few, many = plan.prompts_per_step or (max(1, now.prompts // 4), 4 * now.prompts)
-    rollouts = plan.rollouts_per_prompt or (2, 4 * now.rollouts)
-    kept = plan.keep_per_prompt or (2, 4 * now.kept)
+    rollouts, keeps_all = plan.rollouts_per_prompt or (2, 4 * now.rollouts), config.select[0].use == "all"
+    kept = plan.keep_per_prompt or (rollouts if keeps_all else (2, 4 * now.kept))
     bounds = SizeBounds(
         rollouts=(max(2, rollouts[0]), rollouts[1]),
         kept=(max(2, kept[0]), kept[1]),
         prompts=(max(least, few), int(min(many, problems))),
-        keeps_all=config.select[0].use == "all",
+        keeps_all=keeps_all,
     )
     for key, size, (low, high) in (
         ("plan.rollouts_per_prompt", now.rollouts, bounds.rollouts),
-        ("plan.keep_per_prompt", now.kept, bounds.rollouts if bounds.keeps_all else bounds.kept),
+        ("plan.keep_per_prompt", now.kept, bounds.kept),
         ("plan.prompts_per_step", now.prompts, bounds.prompts),
     ):
         if not low <= size <= high:
@@ -76,6 +77,13 @@ def bounds_of(config: Config, *, problems: float = math.inf, ranks: int = 1) -> 
                 code="config.combination",
             )
     return bounds
+
+
+def largest(members: Members, *, problems: float = math.inf, ranks: int = 1) -> Members:
+    """The members with the sizes that need the most memory: the largest that the run may choose, or the fixed ones."""
+    if members.config.plan.use == "fixed":
+        return members
+    return resized(members, bounds_of(members.config, problems=problems, ranks=ranks).largest)
 
 
 @dataclass
@@ -140,10 +148,11 @@ class RunSizes:
             "before": asdict(self.setting),
             "spent": self._spent(),
         }
-        try:
+        reason = self._without_signal()
+        if reason is None:
             row |= self._compared()
-        except ValueError as error:  # all rewards are equal
-            row |= {"chosen": asdict(self.setting), "reason": f"{error}, so no setting is known to give a gradient"}
+        else:
+            row |= {"chosen": asdict(self.setting), "reason": f"{reason}, so no setting is known to give a gradient"}
         return {**row, "seconds": time.perf_counter() - began}
 
     def apply(self, step: int, decision: Row) -> str | None:
@@ -174,19 +183,25 @@ class RunSizes:
             "tokens": _total(self._steps, "budget/tokens_generated"),
         }
 
+    def _without_signal(self) -> str | None:
+        """Why the window shows no gradient. From flat groups alone, a fit of pass rates has only its prior."""
+        groups = [rewards for step in self._steps for rewards in step["rewards"]]
+        if not groups:
+            return "no rollout has a verdict"
+        return "the rewards of every prompt are all equal" if all(min(of) == max(of) for of in groups) else None
+
     def _window(self) -> StepWindow:
-        """Raises ValueError if all rewards are equal."""
         steps = self._steps
         groups = [np.array(rewards) for step in steps for rewards in step["rewards"]]
-        if not groups:
-            raise ValueError("no rollout has a verdict")
-        levels, self._atoms, counts, flat = StepWindow.counted(groups, self._atoms)
+        levels, atoms, counts, flat = StepWindow.counted(groups, self._atoms)
+        if atoms is not self._atoms:  # signals are known by their atoms, which no later window has
+            self._atoms, self._signals = atoms, {}
         longest = max(len(step["lengths"]) for step in steps)
         lengths = sum(np.pad(step["lengths"], (0, longest - len(step["lengths"]))) for step in steps)
         return StepWindow(
             steps=np.array([step["step"] for step in steps]),
             levels=levels,
-            atoms=self._atoms,
+            atoms=atoms,
             counts=counts,
             flat=flat,
             rows=columns_of(steps),
@@ -275,6 +290,7 @@ class RunSizes:
     def state_dict(self) -> Row:
         """The state of a checkpoint, for JSON."""
         return {
+            "start": self._start(),
             "setting": asdict(self.setting),
             "before": None if self._before is None else asdict(self._before),
             "steps": list(self._steps),
@@ -284,9 +300,19 @@ class RunSizes:
             "decided": self._decided,
         }
 
+    def _start(self) -> Row:
+        """The configured sizes and bounds, for JSON."""
+        ends = self.config.plan.model_dump(mode="json", include={*BOUNDS})
+        return {**ends, "sizes": asdict(setting_of(self.config, "plan.use = 'auto'"))}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self.setting = Setting(**state["setting"])
+        """Continue from `state_dict`. With other configured sizes or bounds, or too few prompts, which a resume has to
+        allow, the run starts with the configured sizes, and chooses as at its beginning.
+        """
+        restored = Setting(**state["setting"])
+        if state["start"] != self._start() or restored.prompts > self.bounds.prompts[1]:
+            return
+        self.setting = restored
         self._before = None if state["before"] is None else Setting(**state["before"])
         self._steps = list(state["steps"])
         self._measured = [MeasuredWork(*of) for of in state["measured"]]

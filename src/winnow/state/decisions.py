@@ -15,7 +15,7 @@ from typing import Any
 
 from winnow import ranks
 from winnow.state.disk import opened, sync
-from winnow.state.log import LineLog, Mark, encode, refusals, rows, step_of
+from winnow.state.log import LineLog, Mark, encode, refusals, rows, step_of, synced_mark
 
 DECISIONS = "decisions.jsonl"
 Decision = dict[str, Any]  # docs/planner.md has its keys
@@ -33,8 +33,16 @@ class DecisionLog:
         return self._log.lost()
 
     def sync(self, step: int) -> Mark | None:
-        """See `LineLog.sync`."""
-        return self._log.sync(step)
+        """Wait until every row is on the disk, and return the mark at the end of the decisions before earlier steps
+        than `step`; None without a file. Raises as `of`.
+
+        A resume may have left decisions of later steps, which another resume may remove.
+        """
+        if not self.path.exists():
+            return None
+        size = self._bytes_before(step)
+        with refusals(self.path):
+            return synced_mark(self.path, size)
 
     def of(self, step: int) -> Decision | None:
         """The decision before a step; None if there is none. Raises DataError for a damaged row."""
@@ -53,12 +61,16 @@ class DecisionLog:
         """Remove the decisions before `step` and later ones; None: only an incomplete last row. Raises as `of`."""
         if not ranks.is_writer() or not self.path.exists():
             return
+        size = self._bytes_before(step)
+        with refusals(self.path), opened(self.path, os.O_WRONLY) as descriptor:
+            os.ftruncate(descriptor, size)
+
+    def _bytes_before(self, step: int | None) -> int:
+        """Bytes of the whole rows before the first one of `step` or later; None: of all whole rows."""
         with refusals(self.path), self.path.open("rb") as file:
             whole = [line for line in file if line.endswith(b"\n")]
         stays = (step is None or step_of(self.path, place, line) < step for place, line in enumerate(whole, start=1))
-        size = sum(len(line) for line in itertools.compress(whole, itertools.takewhile(bool, stays)))
-        with refusals(self.path), opened(self.path, os.O_WRONLY) as descriptor:
-            os.ftruncate(descriptor, size)
+        return sum(len(line) for line in itertools.compress(whole, itertools.takewhile(bool, stays)))
 
 
 def read_decisions(run: Path) -> dict[int, Decision]:

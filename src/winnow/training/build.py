@@ -25,8 +25,7 @@ from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
 from winnow.core.progress import TrainingClock
 from winnow.core.run import Progress, Run, training_sampling
-from winnow.core.size_plan import RunSizes, SizeLog, bounds_of
-from winnow.core.sizes import resized
+from winnow.core.size_plan import RunSizes, SizeLog, bounds_of, largest
 from winnow.engines.base import make_engine
 from winnow.learner.learner import make_learner, shard_learner
 from winnow.learner.value_model import shard_critic
@@ -130,8 +129,9 @@ def _build(
     if saved is None:
         check_start(config)
     sizes = chosen_sizes(members, len(train.prompts))
-    largest = members if sizes is None else resized(members, sizes.bounds.largest)
-    plan = plan_devices(largest, device, longest_prompt=rendered.longest)
+    plan = plan_devices(
+        largest(members, problems=len(train.prompts), ranks=ranks.count()), device, longest_prompt=rendered.longest
+    )
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
     if ranks.is_writer():

@@ -244,12 +244,15 @@ def _check_drawn(members: Members) -> None:
             "Drawn.probability and is registered with probability='known' (docs/spending-the-budget.md)",
             key="sample",
         )
-    if members.config.rollout.prompts_per_step < 2:
+    auto = members.config.plan.use == "auto"
+    least = bounds_of(members.config).prompts[0] if auto else members.config.rollout.prompts_per_step
+    key = "plan.prompts_per_step" if auto else "rollout.prompts_per_step"
+    if least < 2:
         raise conflict(
             f"sample = {sampler.name!r} draws an overdue prompt with certainty, so a step of one prompt excludes all "
             f"others, and weighting = {weighting.name!r} would be biased",
-            remedy="set rollout.prompts_per_step to 2 or more, or sample = 'uniform'",
-            key="rollout.prompts_per_step",
+            remedy=f"set {'the least of ' * auto}{key} to 2 or more, or sample = 'uniform'",
+            key=key,
         )
 
 

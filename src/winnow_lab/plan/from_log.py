@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class LogPlan:
     @cached_property
     def model(self) -> StepModel:
         if isinstance(self.fits, Fits):
-            return self.fits.model(self.request)
+            return replace(self.fits.model(self.request), current=self.evidence.setting)  # it may have chosen others
         evidence, request = self.evidence, self.request
         return StepModel(
             evidence.setting,

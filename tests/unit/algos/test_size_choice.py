@@ -30,6 +30,13 @@ def test_a_move_changes_no_size_and_no_batch_by_more_than_a_factor_of_two():
     assert len(found) == 3 * 7  # of 9 pairs of m and P, two change the batch by four
 
 
+@pytest.mark.parametrize("now", [Setting(7, 5, 3), Setting(5, 3, 3), Setting(3, 3, 1)])
+def test_odd_sizes_change_by_a_factor_of_two_at_most(now):
+    for one in moves(now, WIDE, jump=False):
+        for size in ("rollouts", "kept", "prompts"):
+            assert 1 / 2 <= getattr(one, size) / getattr(now, size) <= 2
+
+
 def test_the_jump_reaches_every_size_within_the_bounds():
     found = moves(Setting(128, 64, 4), WIDE, jump=True)
     assert Setting(2, 2, 1) in found

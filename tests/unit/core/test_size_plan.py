@@ -13,7 +13,7 @@ from winnow.algos.planning import Noise, group_signal, second_moment
 from winnow.algos.size_choice import SizeBounds
 from winnow.algos.step_plan import NOISE, Setting
 from winnow.config_file import load
-from winnow.core.size_plan import RunSizes, SizeLog, bounds_of
+from winnow.core.size_plan import RunSizes, SizeLog, bounds_of, largest
 from winnow.core.sizes import logged_setting, resized, rule_of, setting_of
 from winnow.errors import ConfigError
 from winnow.records import StepReport
@@ -61,7 +61,8 @@ def test_bounds_are_the_users_or_follow_from_the_start():
     assert bounds_of(given.config) == SizeBounds((4, 16), (2, 8), (2, 64))
     assert bounds_of(given.config, problems=40, ranks=3) == SizeBounds((4, 16), (2, 8), (3, 40))
     assert bounds_of(members("update.updates_per_step=4").config).prompts == (4, 16)
-    assert bounds_of(members('select="all"').config).keeps_all
+    every = bounds_of(members('select="all"', "plan.rollouts_per_prompt=[2, 256]").config)
+    assert (every.keeps_all, every.kept) == (True, (2, 256))  # m = n, so n alone is bounded
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def test_bounds_are_the_users_or_follow_from_the_start():
         ("plan.prompts_per_step=[8, 16]", "plan.prompts_per_step"),
         ("plan.rollouts_per_prompt=[16, 4]", "plan.rollouts_per_prompt"),
         ("plan.every=1", "plan.every"),
+        ('select="all" plan.keep_per_prompt=[2,4]', "plan.keep_per_prompt"),
         ('allocate="gvm"', "allocate"),
         ('advantage="raft"', "advantage"),
         ('rounds="pilot_commit"', "rounds"),
@@ -80,7 +82,7 @@ def test_bounds_are_the_users_or_follow_from_the_start():
 )
 def test_a_run_that_no_plan_is_made_for_is_refused(change, key):
     with refused(ConfigError) as caught:
-        members(change)
+        members(*change.split())
     assert caught.value.key == key
 
 
@@ -198,6 +200,15 @@ def test_a_window_of_flat_groups_keeps_the_sizes_and_the_jump():
     assert filled(plan, steps=(2, 3)).decide(4)["jump"]
 
 
+def test_flat_groups_of_different_rewards_keep_the_sizes():
+    """Some prompts are always solved and some never. The fit's remainder of other pass rates is no evidence."""
+    flat = [group("p", rewards_of(0)), group("q", rewards_of(N)), group("r", [1.0, *[np.nan] * (N - 1)])]
+    row = filled(sizes(), groups=flat).decide(2)
+    assert row["chosen"] == row["before"]
+    assert row["reason"]
+    assert "reason" not in filled(sizes(), groups=[*flat, group("s", rewards_of(1))]).decide(2)
+
+
 def test_failed_verdicts_are_no_rewards():
     plan = filled(sizes(), groups=[group("p", [np.nan] * N), group("q", [1.0, 0.0, np.nan, np.nan])])
     assert plan.decide(2)["measured"]["groups"] == 2  # q, in two steps
@@ -217,6 +228,50 @@ def test_a_state_continues_as_if_nothing_had_happened():
         filled(plan, steps=(2, 3), share=0.3)
     assert first.state_dict() == other.state_dict()
     assert {**other.decide(4), "seconds": 0} == {**first.decide(4), "seconds": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["rollout.rollouts_per_prompt=16", "plan.rollouts_per_prompt=[2, 16]", "plan.keep_per_prompt=[2, 8]"],
+)
+def test_a_state_of_other_configured_sizes_or_bounds_starts_again_with_the_configured_sizes(change):
+    """Else n = 32 would stay, outside of the bounds whose memory was planned."""
+    first = filled(sizes(), share=0.5)
+    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 32, "kept": 4, "prompts": 4}})
+    state = json.loads(json.dumps(first.state_dict()))
+    same, other = sizes(), sizes(change)
+    same.load_state_dict(state)
+    assert same.setting == Setting(32, 4, 4)
+    other.load_state_dict(state)
+    assert other.setting == setting_of(other.config, "here")
+    assert filled(other, steps=(2, 3)).decide(4)["jump"]
+
+
+def test_a_state_of_more_prompts_than_the_task_has_starts_again():
+    first = filled(sizes(), share=0.5)
+    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 16}})
+    made = members()
+    other = RunSizes(made, bounds_of(made.config, problems=10), COSTS)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert other.setting == Setting(8, 4, 4)
+
+
+def test_signals_of_earlier_windows_are_not_kept():
+    """Rewards of three levels have other atoms in every window."""
+    plan, kept = sizes(), []
+    for window in range(3):
+        for step in (0, 1):
+            plan.add(2 * window + step, [group("p", [0.0, 0.5, 1.0, 1.0, *[0.0] * window])], ROW)
+        plan.apply(2 * window + 2, {**plan.decide(2 * window + 2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 4}})
+        kept.append(len({atoms for atoms, *_ in plan._signals}))
+    assert kept == [1, 1, 1]
+
+
+def test_the_largest_members_are_those_that_need_the_most_memory():
+    found = largest(members(), problems=10)
+    assert setting_of(found.config, "here") == Setting(32, 16, 10)
+    fixed = members("plan.use='fixed'", "plan.every=10")
+    assert largest(fixed) is fixed
 
 
 def test_given_costs_leave_no_seconds_in_the_state():

@@ -47,6 +47,16 @@ def test_a_log_that_lost_its_rows_is_noticed(tmp_path):
     assert DecisionLog(tmp_path, mark).lost() is not None
 
 
+def test_a_mark_has_no_decisions_of_steps_that_a_resumed_run_has_not_taken_again(tmp_path):
+    """Else a resume that decides anew would remove rows that the next resume requires."""
+    resumed = DecisionLog(tmp_path, made(tmp_path).sync(2))  # a row of step 2 is made after the checkpoint of step 2
+    mark = resumed.sync(4)
+    DecisionLog(tmp_path, mark).cut_from(4)
+    assert DecisionLog(tmp_path, mark).lost() is None
+    assert list(read_decisions(tmp_path)) == [2]
+    assert DecisionLog(tmp_path / "none").sync(4) is None
+
+
 def test_a_damaged_row_is_named(tmp_path):
     made(tmp_path)
     (tmp_path / DECISIONS).write_bytes(b"nothing\n")

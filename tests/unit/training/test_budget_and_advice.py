@@ -237,6 +237,17 @@ def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
     assert any("'q5'" in line for line in check_lines(path, [], None))
 
 
+def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
+    """As in training: else a check passes, and training is refused."""
+    keys = {"rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 8}, "select": "all"}
+    plan = {"use": "auto", "prompts_per_step": (2, 16), "rollouts_per_prompt": (2, 64)}
+    auto = members(plan=plan, **keys)
+    most = members(rollout={"prompts_per_step": 16, "rollouts_per_prompt": 64}, select="all")
+    needs = [{part.name: part.bytes for part in dry_run(one).plan.parts} for one in (auto, most, members(**keys))]
+    assert needs[0] == needs[1] != needs[2]
+    assert numbers(described(auto)["sizes"]) == [10, 2, 64, 2, 16]
+
+
 def test_an_allocation_that_changes_shares_of_the_objective_is_named():
     def advice(**changes):
         return [line for line in advised(**{"allocate": "gvm", **changes}) if line.startswith("allocate = 'gvm'")]

@@ -14,6 +14,7 @@ from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, traine
 from winnow.config_keys import changed_lines, format_toml
 from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
+from winnow.core.size_plan import bounds_of, largest
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.installed import is_installed
 from winnow.memory.demand import Demand
@@ -71,19 +72,20 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     critic_path = critic.path if isinstance(critic, OwnModelCritic) else None
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
-    first, longest_prompt, plan, demand = None, None, None, None
+    first, longest_prompt, problems, plan, demand = None, None, math.inf, None, None
     warnings: tuple[str, ...] = ()
     members = _with_folders(members, folder, critic_folder)
     if data is None and readable:
-        first, longest_prompt, warnings = _check_prompts(members, values=critic_folder is not None)
+        first, longest_prompt, problems, warnings = _check_prompts(members, values=critic_folder is not None)
     elif data is None:
         members.task("train")
         members.task(members.config.evaluate.split)
         for task in members.further_tasks:
             task("test")
     if folder is not None and critic_folder is not None:
-        demand = demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
-        plan = plan_demand(members, demand)
+        most = largest(members, problems=problems, ranks=ranks)
+        demand = demand_of(most, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
+        plan = plan_demand(most, demand)
     notes = () if readable else _about_model(path, folder)
     if data is not None:
         notes = (f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked", *notes)
@@ -124,9 +126,9 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
 
-def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int, tuple[str, ...]]:
-    """The first prompt, the number of tokens of the longest one, and warnings about prompts and golds. With
-    `values`, also check the value model.
+def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int, int, tuple[str, ...]]:
+    """The first prompt, the number of tokens of the longest one, the number of training prompts, and warnings about
+    prompts and golds. With `values`, also check the value model.
     """
     config = members.config
     prompts = run_prompts(members)
@@ -140,7 +142,12 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int,
     with Verifiers(members.reward, **config.verify.model_dump(), base=members.base) as verifiers:
         doubts = check_golds(members, prompts.sample, verifiers)
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
-    return first, prompts.longest, (*dropped_prompts(config, training, prompts.held_out), *doubts)
+    return (
+        first,
+        prompts.longest,
+        len(training.prompts),
+        (*dropped_prompts(config, training, prompts.held_out), *doubts),
+    )
 
 
 def _hub_data(members: Members) -> tuple[str, str] | None:
@@ -175,6 +182,7 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
     """
     uniform = config.allocate.label == "uniform"
     yield from _about_probe(config, b)
+    yield from _about_sizes(config)
     yield _about_rollouts(config, b, uniform)
     bound = "at most" if uniform else "on average"
     yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
@@ -228,6 +236,18 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
             f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "
             f"window of {probe.every} steps, {format_percent(share)} on top of the run's own; "
             f"up to {format_count(b.probe * rollout.max_new_tokens)} tokens"
+        )
+
+
+def _about_sizes(config: Config) -> Iterator[str]:
+    """What a run may choose that chooses its sizes itself."""
+    if config.plan.use == "auto":
+        bounds = bounds_of(config)
+        (n, many), (m, most), (few, prompts) = bounds.rollouts, bounds.kept, bounds.prompts
+        kept = "m = n" if bounds.keeps_all else f"m from {m} to {most}"
+        yield (
+            f"sizes        the run starts with those below, and chooses others every {config.plan.every} steps: "
+            f"n from {n} to {many}, {kept}, {few} to {prompts} prompts; the memory is that of the largest"
         )
 
 

@@ -243,6 +243,10 @@ def test_a_run_that_chose_its_sizes_is_planned_from_the_last_ones(tmp_path):
     found = evidence_of(run)
     assert found.steps.tolist() == [4, 5]
     assert found.setting == Setting(8, 4, 4)
+    plan = LogPlan(found, PlanRequest(), draws=20)
+    assert plan.model.current == Setting(8, 4, 4)  # its configuration has m = 8
+    now = next(one for one in plan.ranking if one.prediction.setting == Setting(8, 4, 4))
+    assert now.per_second.value == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
