@@ -48,7 +48,7 @@ left out, and `help(winnow.Group)` has them. All names are attributes of `winnow
 
 A reward gets a Prompt and a Rollout, and returns a number, a dictionary or an Outcome ([verifiers.md](verifiers.md)).
 An advantage and a selector get a Group, an allocator gets PromptStats, a weighting gets KeptRollouts, and a loss gets a
-MicroBatch ([extending.md](extending.md)).
+PolicyOutput (`out`) and a MicroBatch (`mb`) ([extending.md](extending.md)).
 
 | letter | size | letter | size |
 |---|---|---|---|
@@ -59,7 +59,17 @@ MicroBatch ([extending.md](extending.md)).
 Rewards, advantages and weights are float64 arrays of numpy. The numbers of a MicroBatch are tensors on the policy's
 device. Log-probabilities are natural logarithms. Times are seconds.
 """
-RECORDS = ("Problem", "Prompt", "Rollout", "Outcome", "Group", "PromptStats", "KeptRollouts", "MicroBatch")
+RECORDS = (
+    "Problem",
+    "Prompt",
+    "Rollout",
+    "Outcome",
+    "Group",
+    "PromptStats",
+    "KeptRollouts",
+    "MicroBatch",
+    "PolicyOutput",
+)
 RESULTS = ("Result", "EvaluationResult", "OpenRun")
 SELDOM = ("ballots", "ties", "categories", "warnings", "timed_out", "where", "round", "beyond", "layout", "share")
 FUNCTIONS = ("train", "evaluate", "open_run")

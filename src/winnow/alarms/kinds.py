@@ -16,7 +16,7 @@ from typing import Any
 from winnow.alarms.history import Past
 from winnow.config import AlarmsSection
 
-KINDS: list[Kind] = []  # in the order of docs/watching.md
+KINDS: list[Kind] = []  # in the order of docs/reference.md
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`winnow list`: what a configuration can name: recipes, keys, metrics, and the members of the registry."""
+"""`winnow list`: what a configuration can name: recipes, keys, metrics, alarms, and the members of the registry."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from winnow.recipes import recipe_paths, summary
 from winnow.registry import Entry, description, load_plugins, members
 from winnow.view.text import wrap
 
-KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics", "recipes")
+KINDS = (*(family.plural for family in FAMILIES.values()), "alarms", "keys", "metrics", "recipes")
 
 
 def list_members(
-    kind: Annotated[str | None, typer.Argument(help="recipes, losses, selectors, rewards, tasks, metrics ...")] = None,
+    kind: Annotated[str | None, typer.Argument(help="recipes, losses, selectors, rewards, tasks, alarms ...")] = None,
 ) -> None:
     """List the recipes, or what a configuration can name: members with their options, defaults and purpose; keys."""
     for block in KINDS if kind is None else catalog(kind):
@@ -35,6 +35,11 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
     """
     if kind in ("metric", "metrics"):
         yield from (f"{name}\n    {wrap(meaning)}" for name, meaning in METRICS.items())
+        return
+    if kind in ("alarm", "alarms"):
+        from winnow.alarms.rules import ALARMS
+
+        yield from (f"{alarm.name}\n    {wrap(alarm.meaning)}" for alarm in ALARMS)
         return
     if kind in ("recipe", "recipes"):
         yield from (f"{name}\n    {wrap(summary(path))}" for name, path in recipe_paths().items())

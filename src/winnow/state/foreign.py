@@ -34,7 +34,7 @@ def open_log(path: Path) -> ForeignLog | None:
 
 def no_run(path: Path) -> DataError:
     """The error about a folder that is no run: what was found there, the formats that are read, and which readers could
-    not be imported.
+    not be used.
     """
     if not os.path.lexists(path):
         return DataError(
@@ -62,19 +62,26 @@ def file_of(path: Path) -> tuple[ForeignLog, int] | None:
 
 @functools.cache
 def readers() -> tuple[tuple[type[ForeignLog], ...], tuple[str, ...]]:
-    """The readers of installed packages, winnow's own first, and a note for each that cannot be imported."""
+    """The readers of installed packages, winnow's own first, and a note for each that cannot be used."""
     found, lost = [], []
     for point in entry_points(LOGS):
         try:
-            kind = point.load()
-            if not (isinstance(kind, type) and issubclass(kind, ForeignLog)):
-                raise TypeError("it is no subclass of winnow.state.foreign.ForeignLog")
-            found.append(kind)
+            found.append(_checked(point.load()))
         except INTERRUPTIONS:
             raise
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
-            lost.append(f"the reader of logs {point.name!r} of {package_of(point)} cannot be imported: {why}")
+            lost.append(f"the reader of logs {point.name!r} of {package_of(point)} cannot be used: {why}")
     if missing := registering():
         lost.append(f"the readers of other trainers' logs are not installed here: {missing}")
     return tuple(found), tuple(lost)
+
+
+def _checked(kind: object) -> type[ForeignLog]:
+    """A reader that has everything that an abstract method or an attribute without a value of `ForeignLog` requires."""
+    if not (isinstance(kind, type) and issubclass(kind, ForeignLog)):
+        raise TypeError("it is no subclass of winnow.state.foreign.ForeignLog")
+    texts = [name for name in ("program", "names") if not isinstance(getattr(kind, name, None), str)]
+    if missing := [*sorted(kind.__abstractmethods__), *texts]:
+        raise TypeError(f"{kind.__name__} lacks {', '.join(missing)}")
+    return kind

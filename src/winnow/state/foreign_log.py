@@ -49,6 +49,18 @@ class ForeignGroup:
     lengths: FloatArray  # tokens; estimates in most logs, NaN where even these are impossible
     correct: BoolArray | None = None  # None: the log does not show it
 
+    def __post_init__(self) -> None:
+        """Raises ConfigError if the rollouts have different numbers of rewards, texts or other fields."""
+        columns = ("texts", "rewards", "parts", "kept", "advantages", "lengths", "correct")
+        counts = {name: len(of) for name in columns if (of := getattr(self, name)) is not None}
+        if len(set(counts.values())) > 1:
+            described = ", ".join(f"{count} {name}" for name, count in counts.items())
+            raise ConfigError(
+                f"a ForeignGroup has fields of different lengths: {described}",
+                remedy="let the reader return one item of each for every rollout of the prompt",
+                code="config.member_result",
+            )
+
     @property
     def judged(self) -> BoolArray:
         return ~np.isnan(self.rewards)

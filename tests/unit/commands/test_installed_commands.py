@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -14,9 +17,9 @@ from typer.testing import CliRunner
 import checkout
 from refusals import check_printed_error
 from winnow.commands import app, known_commands, syntax_of
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError
 from winnow.installed import registering
-from winnow.state.foreign import open_log, readers
+from winnow.state.foreign import ForeignGroup, open_log, readers
 from winnow.state.logbook import read_metrics
 
 COMMAND = '''
@@ -33,6 +36,7 @@ from winnow.state.foreign import ForeignLog
 
 class Read(ForeignLog):
     program = "their trainer"
+    names = "theirs.log"
     is_at = classmethod(lambda cls, path: (path / "theirs.log").exists())
     folders_of = classmethod(lambda cls, path: [path.parent])
     step_of = classmethod(lambda cls, name: None)
@@ -44,6 +48,13 @@ class Read(ForeignLog):
 
 class Unrelated:
     pass
+
+class Unnamed(Read):
+    names = None
+
+class Unfinished(ForeignLog):
+    program, names = "their trainer", "theirs.log"
+    is_at, folders_of = Read.is_at, Read.folders_of
 """
 Install = Callable[..., None]
 
@@ -196,7 +207,9 @@ def test_a_package_s_reader_reads_its_logs(install, tmp_path):
     assert read_metrics(tmp_path / "run") == [{"step": 0, "policy/loss": 2.5}]
 
 
-@pytest.mark.parametrize("place", ["theirs:Unrelated", "theirs:nothing", "theirs_absent:Read"])
+@pytest.mark.parametrize(
+    "place", ["theirs:Unrelated", "theirs:Unnamed", "theirs:Unfinished", "theirs:nothing", "theirs_absent:Read"]
+)
 def test_a_reader_that_cannot_be_used_is_named_where_a_folder_is_not_read(install, tmp_path, place):
     install("their-package", {"winnow.logs": {"theirs": place}}, {"theirs.py": READER})
     (tmp_path / "run").mkdir()
@@ -208,6 +221,46 @@ def test_a_reader_that_cannot_be_used_is_named_where_a_folder_is_not_read(instal
         assert "'theirs' of their-package 1.0" in result.output
     (tmp_path / "run" / "manifest.json").write_text('{"winnow_run": 1, "config": {}}')
     assert "their-package" not in run("show", tmp_path / "run").output
+
+
+def test_the_reader_of_the_page_reads_its_logs(install, tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "others.md").read_text(encoding="utf-8")
+    code = page.split("```python\n# mypkg/logs.py\n")[1].split("```")[0]
+    install("their-package", {"winnow.logs": {"theirs": "their_logs:MyTrainerLog"}}, {"their_logs.py": code})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    answers = [[("a", 1.0, 3), ("a", 0.0, 5), ("b", 1.0, 4)], [("a", 1.0, 2), ("a", 1.0, 2), ("b", 0.0, 2)]]
+    for number, of_step in enumerate(answers, 1):
+        rows = [{"prompt": prompt, "text": "x", "score": score, "tokens": size} for prompt, score, size in of_step]
+        (folder / f"step_{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "step_10.jsonl").write_text(json.dumps({"prompt": "a", "text": "x", "score": 1.0, "tokens": 7}))
+    rows = read_metrics(folder)
+    assert [row["step"] for row in rows] == [0, 1, 9]
+    assert [row["reward/mean"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 1.0])
+    assert [row["reward/accuracy"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 1.0])
+    assert [row["budget/tokens_generated"] for row in rows] == [12.0, 6.0, 7.0]
+    assert [row["group/count"] for row in rows] == [2.0, 2.0, 1.0]
+    shown = run("show", folder, "--step", "1")
+    assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("name", ["texts", "parts", "kept", "advantages", "lengths", "correct"])
+def test_a_group_of_another_log_has_one_item_of_each_field_per_rollout(name):
+    fields = {
+        "texts": ["x", "y"],
+        "rewards": np.ones(2),
+        "parts": [{}, {}],
+        "kept": np.ones(2, dtype=bool),
+        "advantages": np.ones(2),
+        "lengths": np.ones(2),
+        "correct": np.ones(2, dtype=bool),
+    }
+    make = functools.partial(ForeignGroup, prompt_id="1", prompt="?", answer=None)
+    assert len(make(**fields).rewards) == 2
+    with pytest.raises(ConfigError) as raised:
+        make(**{**fields, name: fields[name][:1]})
+    assert raised.value.code == "config.member_result"
+    assert f"1 {name}" in raised.value.problem
 
 
 def test_the_tests_see_the_entry_points_of_pyproject():

@@ -11,6 +11,7 @@ import pytest
 import forked
 from refusals import refused
 from winnow import config_keys
+from winnow.alarms.rules import ALARMS
 from winnow.commands.list import catalog
 from winnow.config import Config
 from winnow.config_keys import format_toml, keys
@@ -60,6 +61,15 @@ def test_metrics_come_with_their_meaning():
     assert len(list(catalog("metrics"))) == len(METRICS)
     assert next(catalog("metric")).splitlines()[0] == "reward/mean"
     assert METRICS["reward/mean"] in next(catalog("metric"))
+
+
+def test_alarms_come_with_their_symptom():
+    for kind in ("alarm", "alarms"):
+        listed = [block.splitlines() for block in catalog(kind)]
+        assert [name for name, *_ in listed] == [alarm.name for alarm in ALARMS]
+        assert [" ".join(text.split()) for text in (" ".join(rest) for _, *rest in listed)] == [
+            alarm.meaning for alarm in ALARMS
+        ]
 
 
 def test_recipes_come_with_the_first_line_of_their_comment():
