@@ -64,6 +64,7 @@ PYTHON = {
         '# winnow: data_source is prompt.meta["data_source"]': "test_the_reward_of_the_page_is_a_reward"
     },
     "docs/off-policy.md": {"import torch": "test_a_correction_of_your_own_meets_its_contract"},
+    "docs/others.md": {"# mypkg/logs.py": "tests/unit/commands/test_installed_commands.py"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/spending-the-budget.md": {
         "import numpy as np": "test_the_rules_of_the_page_meet_their_contracts_or_fail_as_stated",
