@@ -245,13 +245,14 @@ def _check_drawn(members: Members) -> None:
             key="sample",
         )
     auto = members.config.plan.use == "auto"
+    key = "plan.prompts_per_step" if auto else "rollout.prompts_per_step"
     least = bounds_of(members.config).prompts[0] if auto else members.config.rollout.prompts_per_step
     if least < 2:
         raise conflict(
             f"sample = {sampler.name!r} draws an overdue prompt with certainty, so a step of one prompt excludes all "
             f"others, and weighting = {weighting.name!r} would be biased",
-            remedy=f"set {'the least of plan' if auto else 'rollout'}.prompts_per_step to 2 or more, or sample = 'uniform'",
-            key="plan.prompts_per_step" if auto else "rollout.prompts_per_step",
+            remedy=f"set {'the least of ' if auto else ''}{key} to 2 or more, or sample = 'uniform'",
+            key=key,
         )
 
 
