@@ -86,6 +86,13 @@ def test_a_run_that_no_plan_is_made_for_is_refused(change, key):
     assert caught.value.key == key
 
 
+def test_a_step_of_one_prompt_that_would_be_biased_is_refused_before_it_is_chosen():
+    change = ('sample="greso"', 'weighting="unbiased"')
+    with refused(ConfigError, key="plan.prompts_per_step", code="config.combination"):
+        members(*change)
+    members(*change, "plan.prompts_per_step=[2, 16]")
+
+
 def test_rollouts_of_the_step_before_are_refused():
     engine = 'rollout.engine={use="native", process="own"}'
     with refused(ConfigError, key="rollout.ahead", code="config.combination"):

@@ -157,5 +157,7 @@ def test_keys_are_listed_at_the_command_line():
 
 
 def test_descriptions_of_members_are_whole_sentences():
-    cut = [block for kind in ("rewards", "weightings", "terms") for block in catalog(kind) if block[-1] not in ".)"]
-    assert cut == []
+    blocks = [block for kind in ("rewards", "weightings", "terms") for block in catalog(kind)]
+    own = [block for block in blocks if "\n    from " not in block]  # other tests register members in this process
+    assert len(own) > 15
+    assert [block for block in own if block[-1] not in ".)"] == []
