@@ -363,7 +363,8 @@ def test_mistakes_of_all_members_are_reported_at_once(tmp_path):
         resolve_file(write(tmp_path, text), ["weighting=tokens"])
     keys = [part.key for part in caught.value.parts]
     assert keys == [
-        "task.sizes", "reward.parts.0", "reward.parts.1", "select", "advantage.epss", "allocate.alfa", "weighting", "loss"
+        "task.sizes", "reward.parts.0", "reward.parts.1", "select", "advantage.epss", "allocate.alfa", "weighting",
+        "loss",
     ]  # fmt: skip
     assert len(str(caught.value).splitlines()) == 8
     assert [line for line in str(caught.value).splitlines() if "run.toml" not in line and "--set" not in line] == []
