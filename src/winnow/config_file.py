@@ -185,7 +185,7 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
     """Set a dotted key in nested data; a member by name becomes a table where it gets an option.
 
     A "file.py:function" or a template's file in the value is relative to `folder`, by default the working directory,
-    not the folder of the configuration file. Raises ConfigError where a part of the key before the last is no table.
+    not the folder of the configuration file. Raises ConfigError if a part of the key before the last is no table.
     """
     *above, last = key.split(".")
     for depth, table in enumerate(above, start=1):
@@ -198,7 +198,7 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
 
 
 def remove(data: dict[str, Any], key: str) -> None:
-    """Remove a dotted key, or a table, from nested data. Raises ConfigError where it does not exist."""
+    """Remove a dotted key, or a table, from nested data. Raises ConfigError if it does not exist."""
     *above, last = key.split(".")
     table: Any = data
     for name in (*above, last):

@@ -188,7 +188,7 @@ def simulated(number: int) -> Iterator[None]:
     """A context in which this process is rank 0 of `number` ranks, of which the others do not exist.
 
     Exchanges of tensors do nothing, so it is for tensors without numbers (commands/check/rehearsal.py).
-    `gather_from_all` returns this rank's item for each rank. Raises ImportError where torch has no fake process group.
+    `gather_from_all` returns this rank's item for each rank. Raises ImportError if torch has no fake process group.
     """
     global _groups
     if number == 1:
@@ -222,7 +222,7 @@ def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
 
 
 def gather_from_all(item: T, *, what: str = "decisions") -> list[T]:
-    """The item of every rank, by rank. Raises RankError where a rank has announced a failure."""
+    """The item of every rank, by rank. Raises RankError if a rank has announced a failure."""
     if _groups is None or _groups.control is None:
         return [item] * count()
     with announced(f"sending {what}"):

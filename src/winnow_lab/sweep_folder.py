@@ -84,7 +84,7 @@ class LedgerLine:
 
 
 def read_contents(folder: Path) -> Contents:
-    """The contents of the sweep in a folder. Raises RunFolderError where none can be read."""
+    """The contents of the sweep in a folder. Raises RunFolderError if none can be read."""
     path = folder / SWEEP
     unread = errors_as(
         RunFolderError, f"cannot read {path}", "name the folder of a sweep", code="run_folder.unreadable"
@@ -111,7 +111,7 @@ def read_contents(folder: Path) -> Contents:
 def read_sweep(folder: Path) -> list[SweepRun]:
     """Every run of the sweep in a folder, started or not, in the order of labels and then of seeds.
 
-    Raises RunFolderError where the sweep or its ledger cannot be read, DataError for a wrong line of the ledger.
+    Raises RunFolderError if the sweep or its ledger cannot be read, DataError for a wrong line of the ledger.
     """
     contents = read_contents(folder)
     launches: dict[tuple[str, int], list[LedgerLine]] = {}

@@ -36,7 +36,7 @@ def row_id(row: Mapping[str, Any]) -> str:
 def fill_keep(groups: Sequence[Group], select: Selector, rng: Rng, *, most: int) -> list[Group]:
     """The groups with `keep` [N]. The selector gets the rollouts with a reward only, as in a step of winnow.
 
-    Raises ConfigError where a selector keeps more than `most` rollouts of a prompt.
+    Raises ConfigError if a selector keeps more than `most` rollouts of a prompt.
     """
     filled = []
     for group in groups:

@@ -65,7 +65,7 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
     `tools`, `environment_factory` and `rollout_func` are TRL's. A vLLM in the trainer's process gets room for n
     rollouts of each prompt.
 
-    Raises ConfigError where the installed TRL does not fit, where the rows of a process are not whole groups of m,
+    Raises ConfigError if the installed TRL does not fit, where the rows of a process are not whole groups of m,
     where n is below m, and for settings that are not supported: before a model is loaded, if `args` is given.
     """
 

@@ -29,7 +29,7 @@ def in_chunks(group: Group, size: int) -> list[IntArray]:
 
 
 def select_in_chunks(select: Selector, size: int) -> Selector:
-    """The selector, applied to each chunk separately. Raises ConfigError where it does not return [N] bool."""
+    """The selector, applied to each chunk separately. Raises ConfigError if it does not return [N] bool."""
 
     def selected(group: Group, rng: Rng) -> BoolArray:
         mask = np.zeros(len(group.rollouts), dtype=np.bool_)

@@ -97,7 +97,7 @@ def explained_variance(returns: FloatArray, values: FloatArray) -> float:
 
 
 def values_of(group: Group) -> PerToken:
-    """N x [L] values of a group. Raises ValueError where no value model has filled them."""
+    """N x [L] values of a group. Raises ValueError if no value model has filled them."""
     if group.values is None:
         raise ValueError(f"group {group.prompt.id!r} has no values yet; fill them before advantages")
     return group.values

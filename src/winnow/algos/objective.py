@@ -46,7 +46,7 @@ class Value:
 class Objective:
     """The function whose result is differentiated: `objective(out, mb).total`.
 
-    With `old = "engine"`, the old log-probs are those that the engine sampled with. Raises ConfigError where the loss,
+    With `old = "engine"`, the old log-probs are those that the engine sampled with. Raises ConfigError if the loss,
     the correction or a term does not return one number per trained token.
     """
 

@@ -76,7 +76,7 @@ def chain(selectors: Sequence[Selector]) -> Selector:
 
 
 def checked_mask(answer: object, n: int) -> BoolArray:
-    """A selector's result. Raises ConfigError where it is not [N] bool."""
+    """A selector's result. Raises ConfigError if it is not [N] bool."""
     mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
         raise wrong_result(

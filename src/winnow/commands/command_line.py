@@ -75,7 +75,7 @@ def print_text(
     `paint` may add colours to the escaped text; they are removed where the output is not a terminal, and with the
     variable NO_COLOR.
 
-    Raises DataError where the text cannot be written, for example on a full disk.
+    Raises DataError if the text cannot be written, for example on a full disk.
     """
     try:
         typer.echo(paint(sanitize(text)), err=err, nl=newline, color=False if "NO_COLOR" in os.environ else None)
@@ -148,7 +148,7 @@ def note_cut_row(run: Path) -> None:
 def connect_to_ray(ray: Any, address: str, **options: Any) -> None:
     """Connect the package `ray` to the cluster at `address`; "local" starts one on this machine.
 
-    Raises ConfigError where the cluster cannot be reached.
+    Raises ConfigError if the cluster cannot be reached.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:

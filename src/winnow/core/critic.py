@@ -54,7 +54,7 @@ def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     """The groups with values: the return expected before each token, by the weights before this step's updates.
 
-    Raises UpdateError where values of a trained value model are not finite, ConfigError for those of a user's function.
+    Raises UpdateError if values of a trained value model are not finite, ConfigError for those of a user's function.
     """
     if run.members.critic is not None:
         of_groups = check_values(run.members.critic(groups), groups)

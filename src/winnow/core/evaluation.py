@@ -70,7 +70,7 @@ def judged(group: Group) -> tuple[Judged, ...]:
 
 
 def judged_row(row: Mapping[str, Any]) -> Judged:
-    """The judged rollout of a line in an evaluation's file of rollouts. Raises KeyError where a field is missing."""
+    """The judged rollout of a line in an evaluation's file of rollouts. Raises KeyError if a field is missing."""
     reward = math.nan if row["reward"] is None else row["reward"]
     of_rollout = row["length"], row["finish"] == "length", row["late"]
     return Judged(row["kind"], row["correct"], reward, row["parts"], row["answer_read"], *of_rollout)

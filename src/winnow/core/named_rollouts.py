@@ -21,7 +21,7 @@ PROMPTS, ROLLOUTS = 8, 32
 def measure_mismatch(run: Run, version: int) -> Metrics:
     """Parity, mismatch and lag of engine and policy, both with the weights of `version`. No rollout is trained on.
 
-    Raises EngineError where the engine has another version.
+    Raises EngineError if the engine has another version.
     """
     prompts = run.prompts.prompts[:PROMPTS]
     counts = [ROLLOUTS // len(prompts)] * len(prompts)

@@ -118,7 +118,7 @@ def allocate(
 ) -> IntArray:
     """[G] counts of rollouts for the prompts of `steps` steps, also recorded in the history.
 
-    Raises ConfigError where the allocator does not return counts within the budget.
+    Raises ConfigError if the allocator does not return counts within the budget.
     """
     rollout = members.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt

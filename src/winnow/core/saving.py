@@ -97,7 +97,7 @@ def save_or_wait(
     over. `tell` is called once, with what the run waits for.
     """
     until = time.monotonic() + 60 * run.config.checkpoint.wait_minutes
-    told = False
+    noted = False
     while True:
         try:
             return save(run, progress, at)
@@ -106,10 +106,10 @@ def save_or_wait(
                 raise
             if ranks.any_rank(stopped() or time.monotonic() >= until):
                 raise
-            if not told:
+            if not noted:
                 minutes = run.config.checkpoint.wait_minutes
                 tell(f"{format_error(error)}; the run waits for room, up to {minutes:g} minutes")
-            told = True
+            noted = True
             time.sleep(SECONDS_BETWEEN)
 
 
@@ -120,7 +120,7 @@ def begin_save(
     its end.
 
     The next `progress.saving.wait` calls `done` with a function, which returns the checkpoint or raises as
-    `checkpoint.save`. Raises RunFolderError where the logs cannot be synced.
+    `checkpoint.save`. Raises RunFolderError if the logs cannot be synced.
     """
 
     def finish(outcome: Future[SavedCheckpoint]) -> None:

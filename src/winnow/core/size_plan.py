@@ -1,8 +1,8 @@
 """The sizes of a run with `plan.use = "auto"`: what it measures, and the decision before every `plan.every` steps.
 
-The loop asks between two steps, and takes the next steps with a run of other sizes. A step reads them in the
-configuration of its members, as always, so nothing in a step is about decisions. What a decision is made from comes
-through the run's log (`SizeLog`), in which a step is complete or missing.
+Between two steps, the loop requests a decision, and takes the next steps with a run of other sizes. A step reads them
+in the configuration of its members, as always, so nothing in a step is about decisions. What a decision is made from
+comes through the run's log (`SizeLog`), in which a step is complete or missing.
 
 A decision is a row of JSON, from which alone the run continues: a resume takes it from decisions.jsonl, and every rank
 from the writer.

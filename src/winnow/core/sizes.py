@@ -18,6 +18,7 @@ from winnow.registry import resolve
 
 CREDITS = ("grpo", "dr_grpo", "rloo")
 SELECTORS = ("max_variance", "all")
+SIZES = ("plan/rollouts", "plan/kept", "plan/prompts")  # the metrics of a setting
 REMEDY = "change it in the configuration, or choose n and m manually (docs/spending-the-budget.md)"
 
 
@@ -32,9 +33,6 @@ def options_of(setting: Setting) -> tuple[str, ...]:
         f"rollout.rollouts_per_prompt={setting.rollouts}",
         select,
     )
-
-
-SIZES = ("plan/rollouts", "plan/kept", "plan/prompts")  # the metrics of a setting
 
 
 def logged_setting(row: Mapping[str, float]) -> Setting | None:

@@ -139,7 +139,7 @@ def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
 def fill_advantages(advantage: Bound[AdvantageTraits], groups: Sequence[Group]) -> list[Group]:
     """The groups with `advantages`. Failed rollouts are not in the baseline, and their advantage is 0.
 
-    Raises ConfigError where the advantage function returns another shape, or numbers that are not finite.
+    Raises ConfigError if the advantage function returns another shape, or numbers that are not finite.
     """
     verified = [group.take(group.valid) for group in groups]
     credits = check_credits(advantage(verified), verified)

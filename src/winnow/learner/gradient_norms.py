@@ -43,7 +43,7 @@ def gradient_norms(
 
     Each rank computes its share, and every rank gets all norms. All ranks of a sharded model make equally many passes.
     No parameter's `grad` changes. At most four [chunk, V] tensors exist at once, and never [T, V] for T > `chunk`.
-    Raises ConfigError where the embedding does more than look up a row.
+    Raises ConfigError if the embedding does more than look up a row.
     """
 
     squared = embedding_norms if of == "embedding" else output_head_norms
@@ -112,7 +112,7 @@ def output_head_norms(module: PolicyModule, rollouts: Rollouts) -> Tensor:
 
 def embedding_norms(module: PolicyModule, rollouts: Rollouts) -> Tensor:
     """[R] squared norms with respect to the input embedding, with both roles of the matrix where the head is tied to
-    it. Raises ConfigError where the embedding does more than look up a row.
+    it. Raises ConfigError if the embedding does more than look up a row.
     """
     inputs, *roles = embedding_gradients(module, rollouts)
     squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])

@@ -148,7 +148,7 @@ class Learner(Trained[Policy]):
         }
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError if they belong to other parameters."""
         head, rest = split(tensors, VALUE_MODEL)
         reference, moments = split(rest, REFERENCE)
         check_saved(head, self.model.value_head)

@@ -156,7 +156,7 @@ class Optimizer:
         return {"updates": self.updates, "not_finite": self.not_finite}
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError if they belong to other parameters."""
         state: State = {}
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition("/")

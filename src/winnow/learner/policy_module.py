@@ -147,7 +147,7 @@ def _adds_rows(embedding: nn.Module, head: nn.Module) -> bool:
 
 
 def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
-    """Enable gradient checkpointing, and return the layers that have it. Raises ConfigError where it is impossible."""
+    """Enable gradient checkpointing, and return the layers that have it. Raises ConfigError if it is impossible."""
     if how == "none":
         return []
     causal = plain_model(model)

@@ -110,7 +110,7 @@ class Critic(Trained[ValueModel]):
         return {f"{VALUE_MODEL}{name}": tensor for name, tensor in {**parameters, **moments}.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue from `state` and `counts`. Raises RunFolderError where they belong to other parameters."""
+        """Continue from `state` and `counts`. Raises RunFolderError if they belong to other parameters."""
         self._set(_exact(tensors))
         moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
         self._optimizer.load_state(moments, counts)

@@ -68,7 +68,7 @@ def policy_shapes(config: Config, *, computes: bool = False) -> MetaModel:
     """The policy on the meta device, with its adapter where one is trained. With `computes`, it consists of
     transformers' own modules (`without_numbers`).
 
-    Raises DataError where its model has no settings, and ConfigError for an adapter that does not fit it.
+    Raises DataError if its model has no settings, and ConfigError for an adapter that does not fit it.
     """
     section = config.model
     lora, bits = section.lora, section.quantization
@@ -88,7 +88,7 @@ def _lighter_weights(config: Config) -> tuple[str, ...]:
 def value_model(config: Config, policy: MetaModel) -> TrainedModel | None:
     """The configured value model, None without one. `policy` includes its adapter, where one is trained.
 
-    Raises DataError where its model has no settings, and ConfigError for adapters that do not fit it.
+    Raises DataError if its model has no settings, and ConfigError for adapters that do not fit it.
     """
     critic = config.critic
     if critic is None:

@@ -48,7 +48,7 @@ def add_lora(
     """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
     2021, arXiv 2106.09685, eq. 3). B starts at zero, so the model does not change at first.
 
-    The same `seed` gives the same A. Raises ConfigError where no module has a target's name. It also raises where a
+    The same `seed` gives the same A. Raises ConfigError if no module has a target's name. It also raises where a
     target shares its weight with another module: the merged model could not be saved in its architecture.
     """
     peft = _peft()
@@ -128,7 +128,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def load_adapter(model: nn.Module, folder: Path) -> None:
     """Set the adapter of a model from `add_lora` to the one saved in a folder, bit by bit.
 
-    Raises RunFolderError where the folder has none in safetensors (peft would open a pickle instead), or where its
+    Raises RunFolderError if the folder has none in safetensors (peft would open a pickle instead), or where its
     shape is not this model's.
     """
     peft = _peft()

@@ -26,7 +26,7 @@ _AS_ON_GPU = ContextVar("_AS_ON_GPU", default=False)
 def resolve_device(name: str) -> torch.device:
     """The device named "cpu" or "cuda"; "auto" selects CUDA where it exists, else the CPU.
 
-    Raises ConfigError where the device does not exist. "mps" is none: tokens are drawn from cumulative sums in float64,
+    Raises ConfigError if the device does not exist. "mps" is none: tokens are drawn from cumulative sums in float64,
     which it does not support.
     """
     present = {"cuda": torch.cuda.is_available(), "cpu": True}
@@ -197,7 +197,7 @@ def describe_precision(config: Config, device: str) -> str:
 def _fix_workspace(cuda_is_used: bool) -> None:
     """Configure cuBLAS to sum in a fixed order.
 
-    Raises ConfigError where the environment has another value. It also raises where the value is not set and
+    Raises ConfigError if the environment has another value. It also raises where the value is not set and
     `cuda_is_used`: cuBLAS may have read it already.
     """
     chosen = os.environ.get(WORKSPACE)

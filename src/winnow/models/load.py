@@ -52,7 +52,7 @@ class Description:
 
 
 def describe(path: str) -> Description:
-    """Read the settings alone. Raises DataError where they do not exist."""
+    """Read the settings alone. Raises DataError if they do not exist."""
     config = read_config(path)
     text = config.get_text_config()
     try:
@@ -228,7 +228,7 @@ def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def read_config(path: str) -> Any:
-    """The model's settings. Raises DataError where they do not exist, name other weight files, or are of quantized
+    """The model's settings. Raises DataError if they do not exist, name other weight files, or are of quantized
     weights.
     """
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)

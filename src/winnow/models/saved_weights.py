@@ -36,7 +36,7 @@ class SavedWeights:
     whole: Mapping[str, Tensor] = field(default_factory=dict)  # in host memory, where the files have another form
 
     def read(self, name: str, rows: slice = ALL) -> Tensor:
-        """Rows of a weight in host memory, in the precision of its file. Raises DataError where it cannot be read."""
+        """Rows of a weight in host memory, in the precision of its file. Raises DataError if it cannot be read."""
         if name in self.whole:
             return self.whole[name][rows]
         path, key = self.places[name]

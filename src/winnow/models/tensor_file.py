@@ -70,7 +70,7 @@ def write_tensors(
     the tensors of `layout` without `read`. Tensors may be on any device; at most PIECE_BYTES of one are copied to the
     host at a time.
 
-    Raises OSError where writing fails, KeyError for a dtype that is not in DTYPES, and ValueError where `read` returns
+    Raises OSError if writing fails, KeyError for a dtype that is not in DTYPES, and ValueError where `read` returns
     another dtype or shape than the layout's.
     """
     names = sorted(layout, key=lambda name: (_RANK[layout[name].dtype], name))

@@ -112,7 +112,7 @@ def save(
 
     If there is too little space, the oldest checkpoint is removed, with a notice, and so on; never the newest one.
 
-    Raises RunFolderError where there is too little space nevertheless, or a write fails. The new files are then
+    Raises RunFolderError if there is too little space nevertheless, or a write fails. The new files are then
     removed, so a run may continue and try again later. ValueError for a state that is not JSON.
     """
     final = path_of(folder, step)
@@ -162,7 +162,7 @@ def newest(folder: Path) -> Checkpoint | None:
 
     A checkpoint that is damaged or cannot be read is skipped with a notice.
 
-    Raises RunFolderError where checkpoints exist and none can be used, or where their folder cannot be read.
+    Raises RunFolderError if checkpoints exist and none can be used, or where their folder cannot be read.
     """
     notices: list[str] = []
     with _refusals(folder):
@@ -186,7 +186,7 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     The file of tensors is mapped: a tensor uses memory only when it is read.
 
-    Raises RunFolderError where the files cannot be read any more.
+    Raises RunFolderError if the files cannot be read any more.
     """
     problem = f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now"
     remedy = "try again, or delete it to resume from the checkpoint before it"

@@ -57,7 +57,7 @@ class _Costs(Section, extra="ignore"):
 
 
 def read_costs(path: Path) -> StepCosts:
-    """The costs in a file. Raises DataError where it cannot be read, lacks a curve, or has a number that is negative or
+    """The costs in a file. Raises DataError if it cannot be read, lacks a curve, or has a number that is negative or
     not finite.
     """
     unread = errors_as(

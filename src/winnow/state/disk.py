@@ -203,7 +203,7 @@ def write_output_folder(path: Path, files: Mapping[str, bytes]) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill in a block. It is renamed to `path` at the end, and removed where the block raises.
 
-    Raises DataError where `path` exists, and in the place of an OSError of the block.
+    Raises DataError if `path` exists, and in the place of an OSError of the block.
     """
     if os.path.lexists(path):
         raise DataError(f"{path} already exists", remedy="choose another folder, or remove it", code="data.exists")

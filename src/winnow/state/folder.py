@@ -53,7 +53,7 @@ def is_checkpoint_path(path: Path) -> bool:
 def find(run: Path) -> list[tuple[int, Path]]:
     """(step, path) of everything that is named like a checkpoint of a run, whole or not, oldest first.
 
-    Raises OSError where the folder of the checkpoints cannot be read.
+    Raises OSError if the folder of the checkpoints cannot be read.
     """
     folder = run / FOLDER
     if kind(folder, follow=True) is None:
@@ -171,7 +171,7 @@ class RunFolder(LockedFolder):
     def record(self, manifest: Mapping[str, Any], changes: Sequence[Any] = ()) -> None:
         """Write `manifest` (JSON data), with the `changes` of this resume after those of earlier ones.
 
-        Raises RunFolderError where it cannot be written.
+        Raises RunFolderError if it cannot be written.
         """
         changed = [*self.before.get("changes", []), *changes]
         with _refusals(self.path):

@@ -61,7 +61,7 @@ class LineLog:
     def lost(self) -> str | None:
         """What the file lacks of the rows before the mark, in words; None where all exist, or without a mark.
 
-        Raises RunFolderError where something else is in the place of the file.
+        Raises RunFolderError if something else is in the place of the file.
         """
         with refusals(self.path):
             check_kind(self.path, "a file")
@@ -196,7 +196,7 @@ def step_of(path: Path, number: int, line: bytes) -> int:
 
 
 def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """A parsed row. Raises DataError where it is not JSON, or has no step."""
+    """A parsed row. Raises DataError if it is not JSON, or has no step."""
     with named(path, number, "JSON"):
         row = json.loads(line)
     step = row.get("step") if isinstance(row, Mapping) else None
@@ -278,7 +278,7 @@ def prompt_of(row: Mapping[str, Any]) -> Prompt:
 
 
 def rollout_of(row: Mapping[str, Any]) -> Rollout:
-    """The rollout in a row. Raises ValueError where it was logged without its text."""
+    """The rollout in a row. Raises ValueError if it was logged without its text."""
     if row["text"] is None:
         raise ValueError('it was logged without text and tokens, as log.rollouts = "kept"; read its row instead')
     return Rollout(

@@ -210,7 +210,7 @@ def refuse_new(run: Path) -> None:
 def log_notes(run: Path) -> list[str]:
     """What the log of another trainer lacks, or is not read of it, in sentences; none of a run of winnow.
 
-    Raises DataError where it is damaged.
+    Raises DataError if it is damaged.
     """
     log = open_log(run if run.is_dir() else run.parent)
     return [] if log is None else log.notes()

@@ -56,7 +56,7 @@ class PendingGroups:
     def restored(
         cls, state: Mapping[str, Any], tensors: Mapping[str, Tensor], prompts: Sequence[Prompt]
     ) -> PendingGroups:
-        """The groups from `state_dict` and `tensors`. Raises RunFolderError where the task lacks one of the prompts."""
+        """The groups from `state_dict` and `tensors`. Raises RunFolderError if the task lacks one of the prompts."""
         by_id = {prompt.id: prompt for prompt in prompts}
         lengths = [saved["tokens"] for group in state["groups"] for saved in group["rollouts"]]
         columns = (

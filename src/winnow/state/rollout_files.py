@@ -136,7 +136,7 @@ def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def files_in(run: Path) -> dict[int, Path]:
     """The files of rollouts of a run, in step order: those of winnow's folder, or of the log of another trainer.
 
-    Raises DataError where such a log is damaged.
+    Raises DataError if such a log is damaged.
     """
     log = open_log(run)
     return files_by_step(run / ROLLOUTS) if log is None else log.files()
@@ -145,7 +145,7 @@ def files_in(run: Path) -> dict[int, Path]:
 def files_of(path: Path, step: int | None = None) -> list[Path]:
     """The files behind a run folder, its folder of rollouts, or one of these files; those of one step when given.
 
-    Raises DataError where there are none.
+    Raises DataError if there are none.
     """
     if not path.is_dir():
         return [path]
@@ -177,7 +177,7 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 class StepFile:
     """An open file of rollouts, or one that another trainer wrote, which is read whole.
 
-    Raises DataError where neither did.
+    Raises DataError if neither did.
     """
 
     def __init__(self, path: Path) -> None:
@@ -338,7 +338,7 @@ class RolloutLog:
 
         Files are compared by their sizes, and the newest also by its last bytes.
 
-        Raises RunFolderError where the folder or a file is something else, DataError for a damaged index.
+        Raises RunFolderError if the folder or a file is something else, DataError for a damaged index.
         """
         with refusals(self._folder):
             check_kind(self._folder, "a folder")

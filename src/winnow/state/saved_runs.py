@@ -40,7 +40,7 @@ class Manifest:
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     """The manifest of a run folder.
 
-    Raises RunFolderError where no manifest can be read, and with `own` also where it belongs to another user.
+    Raises RunFolderError if no manifest can be read, and with `own` also where it belongs to another user.
     """
     path = run / MANIFEST
     with errors_as(RunFolderError, f"cannot read {path}", "name the folder of a run", code="run_folder.unreadable"):
@@ -66,7 +66,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
 
 def describe(run: Path) -> Manifest:
     """The manifest of a run folder of any user, to be read and not followed. That of another trainer's run has an empty
-    configuration, and the name of its `program`. Raises RunFolderError where there is neither.
+    configuration, and the name of its `program`. Raises RunFolderError if there is neither.
     """
     log = open_log(run)
     return (

@@ -128,7 +128,7 @@ def demand_of(
     where that is not on this machine. `planned_ranks` is the number of ranks, all on one machine, of a run that this
     process plans without being one of them.
 
-    Reads the model's settings and no weights. Raises DataError where there are no settings, ConfigError for adapters
+    Reads the model's settings and no weights. Raises DataError if there are no settings, ConfigError for adapters
     that do not fit the model.
     """
     config, engine = members.config, members.engine

@@ -53,7 +53,7 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
 def restored_pending(
     run: Run, state: Mapping[str, Any] | None, tensors: Mapping[str, Tensor], saved: Checkpoint
 ) -> PendingGroups | None:
-    """The rollouts of the next step from a checkpoint. Raises RunFolderError where it has none and `rollout.ahead`
+    """The rollouts of the next step from a checkpoint. Raises RunFolderError if it has none and `rollout.ahead`
     needs them, or has some that no step may train on.
     """
     ahead = run.config.rollout.ahead

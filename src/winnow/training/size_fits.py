@@ -12,7 +12,7 @@ from winnow.algos.planning import Law, Noise
 from winnow.algos.step_plan import NOISE, SPREAD, Setting, StepModel
 from winnow.config import Config
 from winnow.core.members import Members
-from winnow.core.sizes import rule_of, setting_of
+from winnow.core.sizes import resized, rule_of, setting_of
 from winnow.errors import ConfigError
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
 from winnow.memory.trained_model import policy_shapes
@@ -121,12 +121,9 @@ class Fits:
             return MemoryFit(tokens, _at_once(plan, self.config.rollout.max_rollouts_at_once), plan.need_here(device))
 
     def _planned(self, setting: Setting, tokens: int) -> tuple[MemoryPlan, FreeBytes]:
-        rollout = self.config.rollout.model_copy(
-            update={"rollouts_per_prompt": setting.rollouts, "prompts_per_step": setting.prompts}
-        )
-        update = self.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
-        config = self.config.model_copy(update={"rollout": rollout, "update": update})
-        members = dataclasses.replace(self.members, config=config)
+        sized = resized(self.members, setting)
+        update = sized.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
+        members = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
         plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=self.memory)
         return plan, free_on_device if self.memory is None else assume_free(self.memory, self.device.type)
 

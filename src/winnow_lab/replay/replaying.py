@@ -51,7 +51,7 @@ class SampledStep:
 
 
 def sampled_steps(path: Path) -> Iterator[SampledStep]:
-    """The steps of a folder. Raises DataError where it has no rollouts, or damaged ones."""
+    """The steps of a folder. Raises DataError if it has no rollouts, or damaged ones."""
     for step, of_step in itertools.groupby(read_rows(path, columns=COLUMNS), key=lambda row: int(row["step"])):
         rows = list(of_step)
         groups = itertools.groupby(rows, key=lambda row: str(row["prompt_id"]))

@@ -58,7 +58,7 @@ class ShownEvaluations(NamedTuple):
 
 def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None) -> ShownEvaluations:
     """The `named` evaluations of the trained model and of its base, and those of `winnow eval --compare MODEL` below
-    the runs' folders. Raises DataError where the named ones cannot be compared.
+    the runs' folders. Raises DataError if the named ones cannot be compared.
     """
     data, notes = list[dict[str, Any]](), list[str]()
     if named is not None:
@@ -76,7 +76,7 @@ def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None)
 def output_of(paths: Sequence[Path], output: Path | None) -> Path:
     """The path of the report; by default in the folder, where only one was given.
 
-    An older report is replaced. Raises DataError where another file exists, or none can be written.
+    An older report is replaced. Raises DataError if another file exists, or none can be written.
     """
     if output is None:
         if len(paths) != 1:

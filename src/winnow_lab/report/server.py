@@ -63,7 +63,7 @@ class ReportServer(ThreadingHTTPServer):
     def __init__(
         self, runs: Sequence[ReportedRun], *, port: int = 0, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Bind to a port, with 0 to any free one. Raises DataError where it is in use."""
+        """Bind to a port, with 0 to any free one. Raises DataError if it is in use."""
         self.runs, self.evaluations = tuple(runs), tuple(evaluations)
         self.secret = secrets.token_urlsafe(16)
         self.reading = threading.Lock()  # one request at a time reads the folders
@@ -125,7 +125,7 @@ class ReportServer(ThreadingHTTPServer):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)
 
     def data(self) -> str:
-        """The page's data, without rollouts. Raises WinnowError where a run cannot be read."""
+        """The page's data, without rollouts. Raises WinnowError if a run cannot be read."""
         with self.reading:
             runs = [run.served() for run in self.runs]
         return report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
@@ -136,7 +136,7 @@ class ReportServer(ThreadingHTTPServer):
         return f'"{hashlib.sha256(repr(seen).encode()).hexdigest()[:32]}"'
 
     def page(self) -> tuple[str, str]:
-        """The page and its content security policy. Raises WinnowError where a run cannot be read."""
+        """The page and its content security policy. Raises WinnowError if a run cannot be read."""
         page = assemble(self.data(), title=title_of(self.runs), served=True)
         return page.text, f"{page.policy}; frame-ancestors 'none'"
 

@@ -42,7 +42,7 @@ class UnfinishedScores(LockedFolder):
     def open(cls, output: Path, settings: Mapping[str, Any], *, resume: bool) -> Self:
         """A new folder, or with `resume` that of an earlier call with the same `settings`, which are JSON.
 
-        Raises DataError where the output exists, and where the folder cannot be written. It also does so where an
+        Raises DataError if the output exists, and where the folder cannot be written. It also does so where an
         earlier call left rows and `resume` is false, and where `resume` finds no rows, or rows with other settings.
         """
         check_new(output)
@@ -75,7 +75,7 @@ class UnfinishedScores(LockedFolder):
         return cls(path, lock, output, rows)
 
     def append(self, scored: Scored) -> None:
-        """Write a row. Raises DataError where that fails; a resume continues after the rows before it."""
+        """Write a row. Raises DataError if that fails; a resume continues after the rows before it."""
         with self._refused(), opened(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             write_all(descriptor, encode(scored.row()) + b"\n")
 

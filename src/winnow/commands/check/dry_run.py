@@ -286,7 +286,7 @@ def check_lines(
     `memory` ("80GiB") is that of the policy's device on another machine than this one;
     `ranks` is the number of processes of the run, all on one machine. `prove` is the limit of a proof in seconds.
 
-    Raises WinnowError where a run would. Last, it raises where a package is missing and where the run does not fit.
+    Raises WinnowError if a run would. Last, it raises where a package is missing and where the run does not fit.
     With `memory`, a missing package is only a note, as the run is for another machine.
     """
     with this_process.assumed(ranks):

@@ -87,7 +87,7 @@ def prove(demand: Demand, *, needs: frozenset[str], limit: float = float("inf"))
     """Rehearse the passes of a step, beside the plan for the same demand.
 
     `needs` are what loss and terms read besides log-probs, with "ref_logprobs" where anything reads the reference's.
-    Raises ConfigError where torch has no such instruments, for settings that cannot be rehearsed, and after `limit`
+    Raises ConfigError if torch has no such instruments, for settings that cannot be rehearsed, and after `limit`
     seconds.
     """
     begin = time.monotonic()
