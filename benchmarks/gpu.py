@@ -8,13 +8,11 @@
 
     tests       the gpu tests
     published   a published model learns arithmetic in bfloat16, with PODS and with all of its rollouts
-    learn       the bundled policy learns the default task in bfloat16 and in float32
     resume      runs under deterministic = true, killed and resumed, give equal bytes
     generation  native, generate and continuous batching, for 8 to 512 concurrent rollouts, random weights
     update      tokens per second, model FLOP utilisation, and peak memory with the memory plan
     layouts     an update on rollouts of unequal lengths, padded and packed
     memory      the most rollouts that train together on a card of 48 GiB, with each technique on and off
-    policy50m   a policy of 50M parameters learns, GRPO and PODS in turn, in equal seconds
 
 Each part writes its results after every measurement. The file lists measurements that were skipped for lack of time.
 With a plan (`all`, `short`), the parts share one limit: a part that ends early leaves its time to the later ones.
@@ -42,7 +40,6 @@ import frame
 import torch
 from gpu_generation import generation
 from gpu_lab import SHORT, TINY, Lab, Sizes
-from gpu_learning import learn, policy50m
 from gpu_published import published
 from gpu_resume import resume
 from gpu_update import layouts, memory, updates
@@ -91,13 +88,11 @@ def _outcome(case: ElementTree.Element) -> dict[str, Any]:
 PARTS: dict[str, Callable[[Lab], None]] = {
     "tests": tests,
     "published": published,
-    "learn": learn,
     "resume": resume,
     "generation": generation,
     "update": updates,
     "layouts": layouts,
     "memory": memory,
-    "policy50m": policy50m,
 }
 PART_MINUTES, DRY_MINUTES = 8.3, 30.0
 

@@ -50,20 +50,10 @@ class Sizes:
     cap_gib: float = 47.0  # on a card of 48 GiB, less the memory of CUDA itself
     seconds_per_point: float = 8.0  # spent on repeating a measurement
     seconds_for_pairs: float = 45.0
-    learning_steps: int = 120
-    learning_problems: int = 512
-    learning_runs: tuple[tuple[str, int], ...] = (("bfloat16", 0), ("float32", 0), ("bfloat16", 1), ("float32", 1))
     resumed: tuple[str, ...] = ("grpo_pods", "gvm_window", "lora_kl")
     kills: int = 24
-    policy: tuple[tuple[str, int], ...] = (("hidden", 640), ("layers", 11), ("heads", 10), ("intermediate", 2560))
-    lessons: tuple[tuple[str, int], ...] = (("careful", 1400), ("mixed", 400), ("size", 64))
-    peaks: tuple[float, ...] = (1e-3, 3e-4, 3e-3)  # rates of the lessons, tried until accuracy can still improve
-    seeds: int = 2
-    sampled: tuple[int, int] = (64, 16)  # rollouts per prompt, and how many of them are trained on
-    published: tuple[tuple[int, int], ...] = ((64, 16), (64, 64))  # the same, for each run of the published model
+    published: tuple[tuple[int, int], ...] = ((64, 16), (64, 64))  # rollouts per prompt sampled, and trained on
     published_steps: int = 60
-    prompts_per_step: int = 32
-    asked: int = 256  # held-out problems
 
 
 TINY = Sizes(
@@ -78,20 +68,10 @@ TINY = Sizes(
     most_rollouts=8,
     seconds_per_point=0.1,
     seconds_for_pairs=0.1,
-    learning_steps=1,
-    learning_problems=2,
-    learning_runs=(("bfloat16", 0),),
     resumed=("grpo_pods",),
     kills=1,
-    policy=(("hidden", 32), ("layers", 1), ("heads", 2), ("intermediate", 64)),
-    lessons=(("careful", 1), ("mixed", 1), ("size", 4)),
-    peaks=(1e-3,),
-    seeds=1,
-    sampled=(4, 2),
     published=((4, 2), (4, 4)),
     published_steps=1,
-    prompts_per_step=2,
-    asked=2,
 )
 
 

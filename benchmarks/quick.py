@@ -68,7 +68,9 @@ PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.
 )
 COSTS = REPOSITORY / "configs" / "costs" / "two_cpu_cores.json"
 _kept: list[tempfile.TemporaryDirectory[str]] = []
+SIZES = SWEEP.replace("grpo_16", "recipe").replace("pods_64_16", "auto") + 'plan = { use = "auto", every = 4 }\n'
 SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
+    "auto_sizes": {"sweep": "auto_arithmetic", "folder": lambda: sweep(SIZES), "choosing": [0]},
     "claims": {"sweep": "claim_03_rollouts", "folder": sweep, "costs": [str(COSTS)]},
     "chaos": {"kills": 1, "configs": ["grpo_pods"]},
     "demo": {"folder": lambda: sweep() / "grpo_16"},

@@ -178,9 +178,9 @@ def test_the_parts_of_a_plan_share_one_limit():
     """Of a part that weighs 6 and two that weigh 4 the first gets 6 of 14 minutes, and never more than a part takes."""
     import gpu
 
-    plan = gpu.Plan(38.0, {"tests": 6, "learn": 4, "layouts": 4}, gpu.Sizes())
-    assert plan.minutes_of("tests", ["learn", "layouts"], 14.0) == pytest.approx(6.0)
-    assert plan.minutes_of("tests", ["learn", "layouts"], 38.0) == gpu.PART_MINUTES
+    plan = gpu.Plan(38.0, {"tests": 6, "memory": 4, "layouts": 4}, gpu.Sizes())
+    assert plan.minutes_of("tests", ["memory", "layouts"], 14.0) == pytest.approx(6.0)
+    assert plan.minutes_of("tests", ["memory", "layouts"], 38.0) == gpu.PART_MINUTES
     assert plan.minutes_of("layouts", [], 4.0) == 4.0
     assert plan.minutes_of("layouts", [], -1.0) == 0.0
     assert list(gpu._in_turn(["a", "b"])) == [("a", ["b"]), ("b", [])]

@@ -26,6 +26,7 @@ from winnow.records import FloatArray
 MOST = 2.0  # factor by which n, m, P and the batch P m change in a window
 LEAST_GAIN = 1.05  # a smaller gain is no reason to change
 SUPPOSED, MEASURED = (0.25, 1.0, 4.0), (0.5, 1.0, 2.0)  # factors of the noise at which a setting has to be better
+FEWEST = 8  # updates; a noise that fewer of them show is as uncertain as a supposed one
 FARTHEST = 16.0  # largest factor between the measured noise and the supposed one
 
 
@@ -126,7 +127,7 @@ def signal_share(products: Iterable[tuple[float, float]]) -> float | None:
 
     From 0 to 1. It is 0 if the products show no signal.
     """
-    pairs: FloatArray = np.array([pair for pair in products if all(map(math.isfinite, pair))], dtype=np.float64)
+    pairs: FloatArray = np.array([*products], dtype=np.float64)
     if not len(pairs) or pairs[:, 1].sum() <= 0:
         return None
     return float(np.clip(pairs[:, 0].sum() / pairs[:, 1].sum(), 0.0, 1.0))

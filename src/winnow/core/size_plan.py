@@ -22,6 +22,7 @@ from winnow.algos.costs import MeasuredWork, StepClock, StepCosts
 from winnow.algos.planning import Noise, second_moment
 from winnow.algos.reward_mixture import RewardAtoms
 from winnow.algos.size_choice import (
+    FEWEST,
     MEASURED,
     SUPPOSED,
     ComparedSizes,
@@ -38,7 +39,7 @@ from winnow.config import Config
 from winnow.core.members import Members
 from winnow.core.protocols import StepLog
 from winnow.core.sizes import SIZES, resized, rule_of, setting_of
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.records import Batch, Group, StepReport
 
 PRODUCTS = ("policy/gradient_along", "policy/gradient_square")
@@ -98,6 +99,7 @@ class RunSizes:
     _steps: list[Row] = field(init=False, default_factory=list)  # of the window
     _measured: list[MeasuredWork] = field(init=False, default_factory=list)  # steps before it, and evaluations
     _noise: float | None = field(init=False, default=None)  # times NOISE; None: not measured
+    _updates: int = field(init=False, default=0)  # that it was measured on
     _expected: Row | None = field(init=False, default=None)  # by the last decision
     _decided: int = field(init=False, default=0)  # the step before which it was made
     _atoms: RewardAtoms | None = field(init=False, default=None)
@@ -156,11 +158,21 @@ class RunSizes:
         return {**row, "seconds": time.perf_counter() - began}
 
     def apply(self, step: int, decision: Row) -> str | None:
-        """Continue with the sizes of a decision; a sentence if they are others."""
+        """Continue with the sizes of a decision; a sentence if they are others.
+
+        Raises DataError for sizes outside of the bounds, which a changed decisions.jsonl may have.
+        """
         self._measured = [*self._measured, *self._warm_work()][-KEPT:]
-        before, self.setting = self.setting, Setting(**decision["chosen"])
-        self._before = before
-        self._noise = decision.get("noise", {}).get("factor", self._noise)
+        before, after = self.setting, Setting(**decision["chosen"])
+        if after != before and not self.bounds.allows(after):
+            raise DataError(
+                f"the decision before step {step} chose {after}, which is outside of the bounds in [plan]",
+                remedy="put decisions.jsonl back as it was, or remove the row, so that the run decides anew",
+                code="data.malformed",
+            )
+        self._before, self.setting = before, after
+        noise = decision.get("noise", {})
+        self._noise, self._updates = noise.get("factor", self._noise), noise.get("updates", self._updates)
         self._expected = decision.get("expected", None if self._expected is None else {})
         self._decided, self._steps = step, []
         if self.setting == before:
@@ -217,19 +229,20 @@ class RunSizes:
         at_once = self.config.rollout.max_rollouts_at_once
         costs = self.costs or window.costs(statistics.work, more=self._measured, at_once=at_once)
         model = self._model(NOISE)
-        share = self._signal_share(model, statistics)
+        products = self._products(model, statistics)
+        share, updates = signal_share(products), self._updates + len(products) * self.config.update.updates_per_step
         factor = self._factor(model, statistics, share)
         model = self._model(Noise(NOISE.rollout * (factor or 1.0), NOISE.between * (factor or 1.0)))
         clock = StepClock.of(costs, statistics.lasting)
         settings = moves(self.setting, self.bounds, jump=self._expected is None)
-        factors = SUPPOSED if factor is None else MEASURED
+        factors = SUPPOSED if updates < FEWEST else MEASURED
         found = compare(model, settings, statistics, clock, at_once=at_once, factors=factors)
         choice = chosen(found, self.setting)
         best = next(one for one in found if one.prediction.setting == choice)
         measured = _described(statistics, window, costs, share)
         return {
             "measured": measured,
-            "noise": {} if factor is None else {"factor": factor},
+            "noise": {} if factor is None else {"factor": factor, "updates": updates},
             "outcome": None if not self._expected else self._outcome(measured),
             "compared": [_listed(one) for one in found[:LISTED]],
             "settings": len(found),
@@ -256,8 +269,10 @@ class RunSizes:
             _signals=self._signals,
         )
 
-    def _signal_share(self, model: StepModel, statistics: StepStatistics) -> float | None:
-        """S^2 / M, measured. AdamW's mean also has gradients of the sizes before, whose signal was another one."""
+    def _products(self, model: StepModel, statistics: StepStatistics) -> list[tuple[float, float]]:
+        """The products (g m, g g) of the window's steps that have them. AdamW's mean m also has gradients of the sizes
+        before, whose signal was another one, so g m is divided by what that makes of it.
+        """
         before = self._before or self.setting
         ratio = model.signal(statistics.mixture, before).signal / max(
             1e-12, model.signal(statistics.mixture, self.setting).signal
@@ -268,7 +283,7 @@ class RunSizes:
             old = decay ** (place * updates)
             along, square = (step.get(name, math.nan) for name in PRODUCTS)
             pairs.append((along / (1 - old + old * ratio) if old < 1 or ratio > 0 else math.nan, square))
-        return signal_share(pairs)
+        return [pair for pair in pairs if all(map(math.isfinite, pair))]
 
     def _factor(self, model: StepModel, statistics: StepStatistics, share: float | None) -> float | None:
         """The noise, times the supposed one: of this window and the earlier ones, each with half the weight of the one
@@ -296,6 +311,7 @@ class RunSizes:
             "steps": list(self._steps),
             "measured": [list(vars(one).values()) for one in self._measured],
             "noise": self._noise,
+            "updates": self._updates,
             "expected": self._expected,
             "decided": self._decided,
         }
@@ -316,7 +332,9 @@ class RunSizes:
         self._before = None if state["before"] is None else Setting(**state["before"])
         self._steps = list(state["steps"])
         self._measured = [MeasuredWork(*of) for of in state["measured"]]
-        self._noise, self._expected, self._decided = state["noise"], state["expected"], state["decided"]
+        self._noise, self._updates, self._expected, self._decided = (
+            state[name] for name in ("noise", "updates", "expected", "decided")
+        )
 
 
 class SizeLog:

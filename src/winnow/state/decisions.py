@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from winnow import ranks
+from winnow.errors import DataError
 from winnow.state.disk import opened, sync
 from winnow.state.log import LineLog, Mark, encode, refusals, rows, step_of, synced_mark
 
 DECISIONS = "decisions.jsonl"
+SIZES = {"rollouts", "kept", "prompts"}
 Decision = dict[str, Any]  # docs/planner.md has its keys
 
 
@@ -76,9 +78,23 @@ class DecisionLog:
 def read_decisions(run: Path) -> dict[int, Decision]:
     """The decisions of a run by the step before which they were made; {} for a run that makes none.
 
-    Raises DataError, with the line, for a row that is not JSON.
+    Raises DataError, with the line, for a row that is not JSON, or whose sizes are not three counts.
     """
     path = run / DECISIONS
     if not path.is_file():
         return {}
-    return {int(row["step"]): row for _, row in rows(path)}
+    found = {}
+    for line, row in rows(path):
+        sizes = row.get("chosen")
+        if (
+            not isinstance(sizes, dict)
+            or sizes.keys() != SIZES
+            or any(type(size) is not int for size in sizes.values())
+        ):
+            raise DataError(
+                f"{path}, line {line}: {sizes!r} are no sizes of a step",
+                remedy="put the file back as it was, or remove the row, so that a resumed run decides anew",
+                code="data.malformed",
+            )
+        found[int(row["step"])] = row
+    return found

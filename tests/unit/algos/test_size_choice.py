@@ -122,5 +122,4 @@ def test_products_of_gradients_show_the_share_of_signal():
         earlier = earlier + (gradient - earlier) / (count + 1)
     assert signal_share(products) == pytest.approx(0.5, abs=0.03)
     assert signal_share([(-1.0, 2.0)]) == 0.0
-    assert signal_share([(np.nan, 2.0)]) is None
     assert signal_share([]) is None

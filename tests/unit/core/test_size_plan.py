@@ -10,12 +10,13 @@ from planned_run import CONFIG, N, group, rewards_of
 from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.algos.planning import Noise, group_signal, second_moment
-from winnow.algos.size_choice import SizeBounds
+from winnow.algos.size_choice import MEASURED, SUPPOSED, SizeBounds, compare
 from winnow.algos.step_plan import NOISE, Setting
 from winnow.config_file import load
+from winnow.core import size_plan
 from winnow.core.size_plan import RunSizes, SizeLog, bounds_of, largest
 from winnow.core.sizes import logged_setting, resized, rule_of, setting_of
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.records import StepReport
 from winnow.state.resume import digests
 from winnow.training.resolve import resolve_members
@@ -196,6 +197,30 @@ def test_the_noise_is_measured_from_the_products_and_averaged_over_windows():
 
 def test_without_products_the_noise_is_supposed():
     assert filled(sizes()).decide(2)["noise"] == {}
+    assert filled(sizes(), share=np.nan).decide(2)["noise"] == {}
+
+
+def test_a_noise_of_few_updates_is_as_uncertain_as_a_supposed_one(monkeypatch):
+    """Seven updates in the first window, and fourteen after the second."""
+    used = []
+    monkeypatch.setattr(size_plan, "compare", lambda *_, **keys: used.append(keys["factors"]) or compare(*_, **keys))
+    plan = filled(sizes(), steps=range(8), share=0.5)
+    row = plan.decide(8)
+    assert row["noise"]["updates"] == 7
+    plan.apply(8, {**row, "chosen": row["before"]})
+    row = filled(plan, steps=range(9, 16), share=0.5).decide(16)
+    assert row["noise"]["updates"] == 14
+    assert used == [SUPPOSED, MEASURED]
+    several = filled(sizes("update.updates_per_step=4"), steps=(0, 1, 2), share=0.5)
+    assert several.decide(4)["noise"]["updates"] == 8
+
+
+@pytest.mark.parametrize("chosen", [{"rollouts": 64}, {"kept": 1}, {"prompts": 0}])
+def test_sizes_of_a_changed_decision_that_are_outside_of_the_bounds_are_refused(chosen):
+    plan = filled(sizes(), share=0.5)
+    row = plan.decide(2)
+    with refused(DataError, code="data.malformed"):
+        plan.apply(2, {**row, "chosen": {**row["before"], **chosen}})
 
 
 def test_a_window_of_flat_groups_keeps_the_sizes_and_the_jump():

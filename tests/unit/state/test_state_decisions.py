@@ -9,14 +9,14 @@ from winnow.state.decisions import DECISIONS, DecisionLog, read_decisions
 def made(folder, steps=(2, 4, 6)):
     log = DecisionLog(folder)
     for step in steps:
-        log.append(step, {"chosen": {"rollouts": step}})
+        log.append(step, {"chosen": {"rollouts": step, "kept": 2, "prompts": 1}})
     return log
 
 
 def test_a_decision_is_read_by_its_step(tmp_path):
     assert read_decisions(tmp_path) == {}
     log = made(tmp_path)
-    assert log.of(4) == {"step": 4, "chosen": {"rollouts": 4}}
+    assert log.of(4) == {"step": 4, "chosen": {"rollouts": 4, "kept": 2, "prompts": 1}}
     assert log.of(5) is None
     assert list(read_decisions(tmp_path)) == [2, 4, 6]
 
@@ -28,7 +28,7 @@ def test_a_resume_keeps_later_decisions_and_removes_an_incomplete_row(tmp_path):
     assert list(read_decisions(tmp_path)) == [2, 4, 6]
     again = DecisionLog(tmp_path, log.sync(2))
     again.cut_from(None)
-    again.append(8, {"chosen": {}})
+    again.append(8, {"chosen": {"rollouts": 8, "kept": 2, "prompts": 1}})
     assert list(read_decisions(tmp_path)) == [2, 4, 6, 8]
 
 
@@ -61,4 +61,21 @@ def test_a_damaged_row_is_named(tmp_path):
     made(tmp_path)
     (tmp_path / DECISIONS).write_bytes(b"nothing\n")
     with pytest.raises(DataError, match="line 1"):
+        read_decisions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"chosen": 4},
+        {"chosen": {"rollouts": 4, "kept": 2}},
+        {"chosen": {"rollouts": 4, "kept": 2, "prompts": "1"}},
+        {"chosen": {"rollouts": 4, "kept": 2, "prompts": True}},
+        {"chosen": {"rollouts": 4, "kept": 2, "prompts": 1, "ranks": 1}},
+    ],
+)
+def test_a_row_without_sizes_is_named(tmp_path, row):
+    made(tmp_path).append(8, row)
+    with pytest.raises(DataError, match="line 4"):
         read_decisions(tmp_path)

@@ -1,0 +1,123 @@
+#!/usr/bin/env python
+"""Does a run that chooses its sizes reach the best fixed cell's level as soon? The rule in a sweep's file, computed.
+
+    winnow sweep configs/sweeps/auto_arithmetic.toml
+    python benchmarks/auto_sizes.py auto_arithmetic
+
+Reads sweeps/NAME, whose cells that choose begin with "auto". On --choosing seeds the fixed cells give the level and the
+best cell. All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's
+interval of the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon
+seconds. Writes benchmarks/results/<date>_NAME.json.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import frame
+import numpy as np
+
+from winnow.algos.intervals import over_seeds
+from winnow.run_view.decisions import decisions
+from winnow.state.logbook import read_metrics
+from winnow_lab.compare.curve import ACCURACY, Curve, curve_of
+from winnow_lab.compare.speed_up import SHARE, seed_time
+
+LAST = 3  # evaluations whose mean is the plateau
+BOUNDS = {"auto": 1.15, "auto_bad": 1.3, "auto_wasteful": 1.3}
+Cells = dict[str, dict[int, Curve]]
+
+
+def main() -> None:
+    parser = frame.parser(__doc__)
+    parser.add_argument("sweep", help="the name of the sweep's file")
+    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument("--choosing", type=int, nargs="+", default=[0, 1], help="seeds")
+    parser.add_argument("--horizon", type=float, default=56.0)
+    options = frame.parse(parser)
+    folder = options.folder or Path("sweeps", options.sweep)
+    options.folder = None  # a path of this machine
+    cells: Cells = {}
+    for path in sorted(folder.glob("*/seed-*/metrics.jsonl")):
+        seed = int(path.parent.name.removeprefix("seed-"))
+        curve = curve_of(read_metrics(path.parent), source=str(path.parent), seed=str(seed))
+        assert curve is not None, f"{path} has no evaluation"
+        cells.setdefault(path.parts[-3], {})[seed] = curve
+    report = compared(cells, options.choosing, options.horizon)
+    report["decisions"] = {cell: chosen_sizes(folder / cell) for cell in cells if cell.startswith("auto")}
+    frame.finish(options.sweep, report, options, show=("level", "best", "cells", "holds", "decisions"))
+
+
+def compared(cells: Cells, choosing: Sequence[int], horizon: float) -> dict[str, Any]:
+    """Level and best cell by the choosing seeds, and every cell against it by the others."""
+    plateaus = {
+        cell: statistics.mean(float(curves[seed].y[ACCURACY][-LAST:].mean()) for seed in choosing)
+        for cell, curves in cells.items()
+    }
+    fixed = [cell for cell in cells if not cell.startswith("auto")]
+    level = SHARE * max(plateaus[cell] for cell in fixed)
+    times = {cell: {seed: seconds(curve, level) for seed, curve in curves.items()} for cell, curves in cells.items()}
+    logs = {
+        cell: {seed: math.log(horizon if time is None else time) for seed, time in of.items()}
+        for cell, of in times.items()
+    }
+    early = {cell: statistics.mean(logs[cell][seed] for seed in choosing) for cell in fixed}
+    best = min(fixed, key=early.__getitem__)
+    rows = {cell: row(logs, times, cell, best, choosing) | {"plateau": plateaus[cell]} for cell in cells}
+    middle = statistics.median(rows[cell]["ratio"] for cell in fixed)
+    below = min(middle, rows["recipe"]["ratio"]) if "recipe" in rows else middle
+    return {
+        "level": level,
+        "best": best,
+        "median cell": middle,
+        "choosing": {cell: math.exp(value) for cell, value in early.items()},
+        "cells": rows,
+        "holds": {cell: rows[cell]["ratio"] <= min(most, below) for cell, most in BOUNDS.items() if cell in rows},
+        "seconds": {cell: {str(seed): time for seed, time in of.items()} for cell, of in times.items()},
+        "curves": {cell: {str(seed): points(one) for seed, one in curves.items()} for cell, curves in cells.items()},
+    }
+
+
+def seconds(curve: Curve, level: float) -> float | None:
+    """Of training until the level; None if it is never reached."""
+    time = seed_time(curve, ACCURACY, level)
+    return None if time.ending == "never" else time.x["seconds"]
+
+
+def row(
+    logs: Mapping[str, Mapping[int, float]],
+    times: Mapping[str, Mapping[int, float | None]],
+    cell: str,
+    best: str,
+    choosing: Sequence[int],
+) -> dict[str, Any]:
+    """The ratio to the best cell, 1 for itself, and how often the level was never reached."""
+    seeds = sorted(set(logs[cell]) - set(choosing))
+    apart = np.array([logs[cell][seed] - logs[best][seed] for seed in seeds])
+    return {
+        "ratio": math.exp(apart.mean()),
+        "interval": [math.exp(end) for end in over_seeds(apart)] if len(seeds) > 1 else None,
+        "never": sum(times[cell][seed] is None for seed in seeds),
+        "seeds": len(seeds),
+    }
+
+
+def points(curve: Curve) -> list[list[float]]:
+    """[seconds, steps, accuracy] of each evaluation."""
+    return np.stack([curve.x["seconds"], curve.x["steps"], curve.y[ACCURACY]], axis=1).round(4).tolist()
+
+
+def chosen_sizes(cell: Path) -> dict[str, Any]:
+    """Of each seed the sizes after each decision, and the share of the seconds that planning took."""
+    runs = {path.name: decisions(path) for path in sorted(cell.glob("seed-*"))}
+    shares = [row["planning"] for rows in runs.values() for row in rows if row["planning"] is not None]
+    sizes = {name: [[row["step"], row["after"]] for row in rows] for name, rows in runs.items()}
+    return {"sizes": sizes, "planning": statistics.median(shares) if shares else None}
+
+
+if __name__ == "__main__":
+    main()
