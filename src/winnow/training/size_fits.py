@@ -31,6 +31,7 @@ class PlanRequest:
     memory: int | None = None  # bytes of the policy's device; None: what is free on this machine
     law: Law = "tuned"
     noise: Noise = NOISE
+    measured: bool = False  # whether the run itself has measured the noise
     spread: float = SPREAD  # share of the trained weights that AdamW's eps acts on
     calibrate: bool = True  # scale given curves to the seconds of the run's phases
 

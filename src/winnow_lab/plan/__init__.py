@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -84,6 +85,9 @@ def plan(
         from winnow_lab.plan.text import log_json, log_lines
 
         evidence = evidence_of(Path(target).expanduser(), window=window, credit=advantage)
+        if noise is None and between is None and evidence.noise is not None:
+            measured = type(NOISE)(NOISE.rollout * evidence.noise, NOISE.between * evidence.noise)
+            request = replace(request, noise=measured, measured=True)
         from_log = LogPlan(evidence, request, curves, draws, seed)
         lines, content = list(log_lines(from_log)), log_json(from_log)
     else:

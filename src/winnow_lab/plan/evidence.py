@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from winnow.algos.planning import CreditName, Rule
+from winnow.algos.size_choice import FEWEST
 from winnow.algos.step_plan import Setting
 from winnow.algos.step_window import COUNTS, StepWindow, columns_of, lasting_of
 from winnow.config import Config
@@ -22,6 +23,7 @@ from winnow.errors import ConfigError, DataError
 from winnow.metrics import is_step
 from winnow.records import NO_VERDICT, FloatArray, IntArray
 from winnow.run_view.configuration import Evaluations, changes_in, evaluations
+from winnow.state.decisions import read_decisions
 from winnow.state.logbook import log_notes, read_metrics, read_rows
 from winnow.state.rollout_files import files_in
 from winnow.state.saved_runs import manifest_of
@@ -39,6 +41,7 @@ class LogWindow(StepWindow):
     rule: Rule
     every: list[dict[str, float]]  # all rows of the run's metrics
     evaluated: Evaluations  # those that can be compared with each other
+    noise: float | None  # times the supposed one, if the run chooses its sizes and has measured it
     notes: tuple[str, ...]
 
 
@@ -96,8 +99,16 @@ def evidence_of(
         epochs=1 if config is None else config.update.epochs,
         every=every,
         evaluated=evaluations(manifest.config, changes_in(manifest.data)),
+        noise=_measured_noise(run) if own else None,
         notes=tuple(log_notes(run)),
     )
+
+
+def _measured_noise(run: Path) -> float | None:
+    """By the last decision that has one of enough updates."""
+    noises = [row.get("noise") or {} for row in read_decisions(run).values()]
+    measured = [float(noise["factor"]) for noise in noises if noise.get("updates", 0) >= FEWEST]
+    return measured[-1] if measured else None
 
 
 def _of_one_setting(rows: list[dict[str, float]]) -> list[dict[str, float]]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from winnow.algos.costs import COMPUTE, StepClock, StepCosts, proportional
 from winnow.algos.setting_table import Table, table
-from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
+from winnow.algos.size_choice import MEASURED, SUPPOSED
+from winnow.algos.step_plan import NOISE, Setting, StepModel, StepStatistics, candidates
 from winnow.errors import DataError, WinnowError
 from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.training.resolve import resolve_members
@@ -32,8 +33,6 @@ from winnow_lab.plan.advice import (
     with_noise,
 )
 from winnow_lab.plan.evidence import LogWindow
-
-OTHER_NOISE = (0.25, 4.0)  # times the supposed noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,12 +116,18 @@ class LogPlan:
         """Whether the log shows no setting that is better than the current one at every noise of the gradient."""
         return not all(gain.low > 1 for gain in self.gains.values())
 
+    @property
+    def other_noises(self) -> tuple[float, float]:
+        """Less and more than the noise of the plan, by factors."""
+        less, _, more = MEASURED if self.request.measured else SUPPOSED
+        return less, more
+
     @cached_property
     def gains(self) -> dict[float, Range]:
         """How many times the progress per second of now the best setting makes, by the factor of the noise."""
         now, best = self.model.current, self.best.prediction.setting
         found = {1.0: self.best.per_second}
-        for factor in OTHER_NOISE:
+        for factor in self.other_noises:
             model = with_noise(self.model, factor)
             both = table(model, [now, best], self.statistics, self.drawn, self.clock, self.at_once)
             found[factor] = against(both, now, 1).per_second
@@ -244,13 +249,16 @@ class LogPlan:
         noise = self.request.noise
         less, more = (
             other_noise(self.model, self.settings, self.statistics, self.clock, factor, self.at_once)
-            for factor in OTHER_NOISE
+            for factor in self.other_noises
         )
         best = self.best.prediction.setting
         same = less == more == best
         answer = "the answer stays" if same else f"the best would be {less}, and {more}"
+        source, factors = "supposed to be", "a quarter and four times"
+        if self.request.measured:
+            source, factors = "measured on the run's updates to be", "half and twice"
         yield (
             "the noise of the gradient",
-            f"supposed to be {noise.rollout:g} for a rollout and {noise.between:g} between prompts, as for the bundled "
-            f"policy (--noise, --between). With a quarter and four times of it, {answer}",
+            f"{source} {noise.rollout:.3g} for a rollout and {noise.between:.3g} between prompts (--noise, --between; "
+            f"of the bundled policy {NOISE.rollout:g} and {NOISE.between:g}). With {factors} of it, {answer}",
         )

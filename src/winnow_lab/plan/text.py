@@ -214,6 +214,7 @@ def log_json(plan: LogPlan) -> dict[str, Any]:
         "seed": plan.seed,
         "law": plan.request.law,
         **asdict(plan.request.noise),
+        "noise_measured": plan.request.measured,
         "in_seconds": plan.in_seconds,
         "mean_reward": plan.statistics.mixture.mean,
         "reward_variance": plan.statistics.mixture.variance,

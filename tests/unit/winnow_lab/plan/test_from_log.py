@@ -12,12 +12,13 @@ from planned_run import CONFIG, RIGHT, SECONDS, SETS, N, group, rewards_of, writ
 from refusals import refused
 from winnow.algos.costs import COMPUTE, CostCurve, StepCosts
 from winnow.algos.planning import Noise, Rule
-from winnow.algos.step_plan import Setting
+from winnow.algos.step_plan import NOISE, Setting
 from winnow.commands import app
 from winnow.config_file import load
 from winnow.core.sizes import options_of, rule_of, setting_of
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.state.cost_files import as_json
+from winnow.state.decisions import DECISIONS, DecisionLog
 from winnow.training.size_fits import Fits, PlanRequest
 from winnow_lab.plan import text
 from winnow_lab.plan.advice import Range, against, other_noise, with_noise
@@ -247,6 +248,25 @@ def test_a_run_that_chose_its_sizes_is_planned_from_the_last_ones(tmp_path):
     assert plan.model.current == Setting(8, 4, 4)  # its configuration has m = 8
     now = next(one for one in plan.ranking if one.prediction.setting == Setting(8, 4, 4))
     assert now.per_second.value == pytest.approx(1.0)
+
+
+def test_the_noise_that_a_run_has_measured_takes_the_place_of_the_supposed_one(tmp_path):
+    """Of three decisions, the first rests on too few updates, and the last has none."""
+    run = write_planned_run(tmp_path / "run", steps=6)
+    log = DecisionLog(run)
+    sizes = {"chosen": {"rollouts": 8, "kept": 8, "prompts": 4}}
+    for step, noise in ((2, {"factor": 5.0, "updates": 2}), (4, {"factor": 0.5, "updates": 9}), (6, {})):
+        log.append(step, {**sizes, "noise": noise})
+    assert evidence_of(run).noise == 0.5
+    output, given = tmp_path / "plan.json", tmp_path / "given.json"
+    assert call(run, "--draws", "20", "-o", output).exit_code == 0
+    plan = json.loads(output.read_text())
+    assert (plan["rollout"], plan["between"]) == (0.5 * NOISE.rollout, 0.5 * NOISE.between)
+    assert list(plan["gains"]) == ["0.5", "1", "2"]
+    assert call(run, "--draws", "20", "--noise", "3", "-o", given).exit_code == 0
+    assert json.loads(given.read_text())["rollout"] == 3.0
+    (run / DECISIONS).unlink()
+    assert evidence_of(run).noise is None
 
 
 @pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
