@@ -234,7 +234,7 @@ DECIDING = [
         "decision synced", "state.decisions:DecisionLog.append", since="core.loop:begin_save", landmark="2", after=True
     ),
     phase("sizes used", "core.sample:collect", after=True),
-    phase("a step of these sizes logged", "core.size_plan:SizeLog.finish", after=True),
+    phase("a step of these sizes logged", "core.size_plan:RunSizes.add", after=True),
 ]
 FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 2}
 FAILING_WRITES = [

@@ -2,7 +2,7 @@
 
 Between two steps, the loop requests a decision, and takes the next steps with a run of other sizes. A step reads them
 in the configuration of its members, as always, so nothing in a step is about decisions. What a decision is made from
-comes through the run's log (`SizeLog`), in which a step is complete or missing.
+comes from the run's log (`Logbook`), in which a step is complete or missing.
 
 A decision is a row of JSON, from which alone the run continues: a resume takes it from decisions.jsonl, and every rank
 from the writer.
@@ -37,10 +37,9 @@ from winnow.algos.step_plan import NOISE, Setting, StepModel, StepStatistics
 from winnow.algos.step_window import COLUMNS, SAVING, WHOLE, StepWindow, columns_of, lasting_of, measured_work
 from winnow.config import Config
 from winnow.core.members import Members
-from winnow.core.protocols import StepLog
 from winnow.core.sizes import SIZES, resized, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
-from winnow.records import Batch, Group, StepReport
+from winnow.records import Group
 
 PRODUCTS = ("policy/gradient_along", "policy/gradient_square")
 KEPT = 50  # steps and evaluations whose seconds are used
@@ -119,6 +118,12 @@ class RunSizes:
         if self._resized is None or self._resized[0] != self.setting:
             self._resized = self.setting, resized(self.members, self.setting)
         return self._resized[1]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sizes now, as metrics of a step."""
+        now = self.setting
+        return dict(zip(SIZES, map(float, (now.rollouts, now.kept, now.prompts)), strict=True))
 
     def due(self, step: int) -> bool:
         """Whether to decide before a step."""
@@ -335,57 +340,6 @@ class RunSizes:
         self._noise, self._updates, self._expected, self._decided = (
             state[name] for name in ("noise", "updates", "expected", "decided")
         )
-
-
-class SizeLog:
-    """A run's log, which also passes each step and each evaluation to the sizes, once it is logged."""
-
-    def __init__(self, log: StepLog, sizes: RunSizes) -> None:
-        self._log, self._sizes = log, sizes
-        self._groups: Sequence[Group] = ()
-
-    def begin(self, step: int, groups: Sequence[Group], batches: Sequence[Batch]) -> None:
-        """See `StepLog`."""
-        self._groups = groups
-        self._log.begin(step, groups, batches)
-
-    def finish(self, step: int, metrics: Mapping[str, float]) -> StepReport:
-        """See `StepLog`. The row has the sizes of the step."""
-        now = self._sizes.setting
-        of_step = dict(zip(SIZES, map(float, (now.rollouts, now.kept, now.prompts)), strict=True))
-        report = self._log.finish(step, {**metrics, **of_step})
-        self._sizes.add(step, self._groups, report.metrics)
-        self._groups = ()
-        return report
-
-    def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
-        """See `StepLog`."""
-        self._log.write_between(step, metrics)
-        self._sizes.add_evaluation(metrics)
-
-    def metrics(self) -> list[dict[str, float]]:
-        """See `StepLog`."""
-        return self._log.metrics()
-
-    def sync(self, step: int) -> Mapping[str, Any]:
-        """See `StepLog`."""
-        return self._log.sync(step)
-
-    def decided(self, step: int) -> Row | None:
-        """See `StepLog`."""
-        return self._log.decided(step)
-
-    def decide(self, step: int, decision: Mapping[str, Any]) -> None:
-        """See `StepLog`."""
-        self._log.decide(step, decision)
-
-    def truncate_from(self, step: int, *, but_evaluation: bool = False, decisions: bool = False) -> bool:
-        """See `StepLog`."""
-        return self._log.truncate_from(step, but_evaluation=but_evaluation, decisions=decisions)
-
-    def close(self) -> None:
-        """See `StepLog`."""
-        self._log.close()
 
 
 def _total(steps: Sequence[Row], name: str) -> float:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
@@ -40,11 +40,25 @@ from winnow.state.manifest import MANIFEST
 from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog
 
 
+class StepEvidence(Protocol):
+    """What a run collects of its logged steps to choose its sizes: `winnow.core.size_plan.RunSizes`."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The sizes now, as metrics of a step."""
+
+    def add(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        """Add a step that is logged."""
+
+    def add_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Add an evaluation or a probe that is logged."""
+
+
 class Logbook:
     """Writes the logs of a run folder. Rows are in step order, and each is written at once.
 
     `marks` are the ends of the logs, by name, in the checkpoint from which the run resumes. `rollouts` and `every` are
-    the keys `log.rollouts` and `log.every`.
+    the keys `log.rollouts` and `log.every`. `sizes` gets each step and each evaluation once it is logged.
     """
 
     def __init__(
@@ -55,8 +69,11 @@ class Logbook:
         marks: Mapping[str, Mark] = MappingProxyType({}),
         rollouts: Kept = "all",
         every: int = 1,
+        sizes: StepEvidence | None = None,
     ) -> None:
         self._folder = folder
+        self._sizes = sizes
+        self._groups: Sequence[Group] = ()  # of the step that was begun
         self._metrics = LineLog(folder / METRICS, marks.get(METRICS))
         self._decisions = DecisionLog(folder, marks.get(DECISIONS))
         self._rollouts = RolloutLog(folder, seed=seed, mark=marks.get(INDEX), rollouts=rollouts, every=every)
@@ -106,6 +123,7 @@ class Logbook:
         `groups` are filled up to their advantages. `TrainingSequence.group` in the batches is the position of a group.
         """
         weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
+        self._groups = groups
         self._rollouts.begin(step, groups, weights)
 
     def finish(self, step: int, metrics: Mapping[str, float]) -> StepReport:
@@ -114,11 +132,15 @@ class Logbook:
         Raises KeyError for a metric that is not in metrics.py, ValueError for a group that is not filled, and
         RunFolderError where writing fails.
         """
+        metrics = {**metrics, **(self._sizes.metrics if self._sizes else {})}
         with ranks.together("writing the log"):
             row = metrics_line(step, metrics)
             self._rollouts.finish(step)
             self._metrics.append(step, row)
-        return StepReport(step=step, metrics=dict(metrics))
+        if self._sizes:
+            self._sizes.add(step, self._groups, metrics)
+        self._groups = ()
+        return StepReport(step=step, metrics=metrics)
 
     def write(
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group], batches: Sequence[Batch]
@@ -138,6 +160,8 @@ class Logbook:
         """
         with ranks.together("writing the log"):
             self._metrics.append(step, metrics_line(step, metrics))
+        if self._sizes:
+            self._sizes.add_evaluation(metrics)
 
     def metrics(self) -> list[dict[str, float]]:
         """The rows of the log, as `read_metrics` returns them; none where the log does not exist yet."""

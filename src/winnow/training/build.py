@@ -25,7 +25,8 @@ from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
 from winnow.core.progress import TrainingClock
 from winnow.core.run import Progress, Run, training_sampling
-from winnow.core.size_plan import RunSizes, SizeLog, bounds_of, largest
+from winnow.core.size_plan import RunSizes, bounds_of
+from winnow.core.sizes import resized
 from winnow.engines.base import make_engine
 from winnow.learner.learner import make_learner, shard_learner
 from winnow.learner.value_model import shard_critic
@@ -129,11 +130,11 @@ def _build(
     if saved is None:
         check_start(config)
     sizes = chosen_sizes(members, len(train.prompts))
-    plan = plan_devices(
-        largest(members, problems=len(train.prompts), ranks=ranks.count()), device, longest_prompt=rendered.longest
-    )
+    largest = members if sizes is None else resized(members, sizes.bounds.largest)
+    plan = plan_devices(largest, device, longest_prompt=rendered.longest)
     plan.check()
-    logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
+    marks = saved.logs if saved else {}
+    logbook = Logbook(folder, seed=config.seed, marks=marks, **config.log.model_dump(), sizes=sizes)
     if ranks.is_writer():
         logbook.check(saved.path if saved else None)
         checkpoint.check(folder, plan.checkpoint if saved is None else 0)
@@ -177,7 +178,7 @@ def _build(
             verifiers=verifiers,
             learner=learner,
             critic=critic,
-            logbook=logbook if sizes is None else SizeLog(logbook, sizes),
+            logbook=logbook,
             gauge=Gauge,
             files=loaded.files,
         )

@@ -14,10 +14,10 @@ from winnow.algos.size_choice import MEASURED, SUPPOSED, SizeBounds, compare
 from winnow.algos.step_plan import NOISE, Setting
 from winnow.config_file import load
 from winnow.core import size_plan
-from winnow.core.size_plan import RunSizes, SizeLog, bounds_of, largest
+from winnow.core.size_plan import RunSizes, bounds_of, largest
 from winnow.core.sizes import logged_setting, resized, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
-from winnow.records import StepReport
+from winnow.state.logbook import Logbook
 from winnow.state.resume import digests
 from winnow.training.resolve import resolve_members
 
@@ -320,37 +320,19 @@ def test_given_costs_leave_no_seconds_in_the_state():
     assert own.state_dict()["measured"] == [[16.0, 64.0, 0.0, 3.0, 0.0, 0.0]]
 
 
-class Log:
-    """A log that keeps what it is given."""
-
-    def __init__(self):
-        self.rows = []
-
-    def begin(self, step, groups, batches):
-        self.rows.append(("begin", step))
-
-    def finish(self, step, metrics):
-        if metrics.get("fails"):
-            raise OSError("full")
-        self.rows.append((step, dict(metrics)))
-        return StepReport(step=step, metrics=dict(metrics))
-
-    def write_between(self, step, metrics):
-        self.rows.append(("between", step))
-
-
-def test_a_step_is_evidence_once_it_is_logged_and_its_row_has_the_sizes():
-    plan, log = sizes(), Log()
-    watched = SizeLog(log, plan)
-    watched.begin(0, GROUPS, [])
-    with pytest.raises(OSError, match="full"):
-        watched.finish(0, {**ROW, "fails": 1.0})
+def test_a_step_is_evidence_once_it_is_logged_and_its_row_has_the_sizes(tmp_path):
+    plan = sizes(costs=None)
+    log = Logbook(tmp_path, seed=0, rollouts="none", sizes=plan)
+    log.begin(0, GROUPS, [])
+    with pytest.raises(KeyError):
+        log.finish(0, {**ROW, "no/metric": 1.0})
     assert plan.state_dict()["steps"] == []
-    watched.finish(0, ROW)
-    assert logged_setting(log.rows[-1][1]) == Setting(N, 4, 4)
+    log.begin(0, GROUPS, [])
+    report = log.finish(0, ROW)
+    assert logged_setting(report.metrics) == logged_setting(log.metrics()[0]) == Setting(N, 4, 4)
     assert plan.state_dict()["steps"][0]["rewards"][1] == rewards_of(1)
-    watched.write_between(1, {"eval/seconds": 1.0})
-    assert log.rows[-1] == ("between", 1)
+    log.write_between(1, {"eval/seconds": 3.0, "budget/evaluation_tokens": 64.0, "eval/length_mean": 4.0})
+    assert plan.state_dict()["measured"] == [[16.0, 64.0, 0.0, 3.0, 0.0, 0.0]]
 
 
 def test_a_file_of_costs_is_an_input_of_the_run(tmp_path):
