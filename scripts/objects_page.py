@@ -43,8 +43,8 @@ python -c "import winnow; print(winnow.open_run('runs/first'))"
 OpenRun('runs/first'): 4 of 4 steps, 1 checkpoint, bundled, clip on grpo, 16 -> 4 rollouts of 32 prompts per step
 ```
 
-The page is generated from the code by `python scripts/reference.py`; do not edit it. Fields that are seldom needed are
-left out, and `help(winnow.Group)` has them. All names are attributes of `winnow`. Records are frozen.
+The page is generated from the code by `python scripts/reference.py`; do not edit it. It omits fields that are rarely
+needed: see `help(winnow.Group)`. All names are attributes of `winnow`. Records are frozen.
 
 A reward gets a Prompt and a Rollout, and returns a number, a dictionary or an Outcome ([verifiers.md](verifiers.md)).
 An advantage and a selector get a Group, an allocator gets PromptStats, a weighting gets KeptRollouts, and a loss gets a

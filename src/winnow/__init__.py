@@ -125,24 +125,24 @@ def train(
         result = winnow.train(task="arithmetic", steps=60, reward=my_reward, output="runs/mine")
         result = winnow.train("arithmetic", steps=60)  # a recipe, with another number of steps
 
-    `config` is the name of a recipe or the path of a TOML file, as for `winnow train`: a bare word is a recipe. A
-    `Path` is never one. Without it, every key has its default.
-    `keys` are the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
+    `config` is the name of a recipe or the path of a TOML file, as for `winnow train`. A bare word is a recipe, and a
+    `Path` never is. Without `config`, every key has its default.
+    `keys` are the keys of a TOML file, with the same nesting: `rollout={"prompts_per_step": 32}`. A member is a name, a
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
-    `resume` continues from the newest checkpoint of the output folder with the same configuration; `allow_change` lists
-    keys that differ on purpose (["optimizer.learning_rate"]).
-    `progress` is "auto" (True: a live picture in a terminal, lines elsewhere), "plain" (lines), "json" (a JSON object
-    per event on standard output, docs/runs.md) or "none" (False).
-    `watch`, or each of several, is called with every event, in addition to that display:
+    `resume` continues from the newest checkpoint of the output folder with the same configuration. `allow_change` lists
+    the keys that differ on purpose: `["optimizer.learning_rate"]`.
+    `progress` is "auto" or True (a live display in a terminal, lines elsewhere), "plain" (lines), "json" (a JSON object
+    per event on standard output, docs/runs.md), or "none" or False.
+    `watch` is a function, or a list of functions, called with every event:
 
         def watch(event):
             if isinstance(event, winnow.StepReport):  # or Started, PhaseBegan, AlarmRaised, Evaluated, Notice ...
                 print(event.step, event.metrics["reward/mean"])
 
-    `critic` is the table of a value model that is trained, `critic={"form": "shared"}`. It may also be a function that
-    returns each group's values per token, for an advantage that needs them; such a function is not trained.
+    `critic` is the table of a value model that is trained, such as `critic={"form": "shared"}`. It may also be a
+    function that returns the values of each group's tokens, for an advantage that needs them.
 
-    Returns the paths of the run folder and of the trained model. Raises WinnowError subclasses.
+    Returns a Result. Raises subclasses of WinnowError.
     """
     from winnow.config_file import validate
     from winnow.recipes import find_config
@@ -210,13 +210,12 @@ def evaluate(
         result.metrics["eval/accuracy_sampled"]
         winnow.evaluate("owner/name", task={"use": "gsm8k", "path": "data/gsm8k"}, reward="gsm8k", problems=200)
 
-    `model` is a model folder, "bundled" or a hub id. For a checkpoint of your own run, the run's configuration is used,
-    with the changes in `keys`, nested as for `train`; any other model needs a `config`, as for `train`, or a `task`.
-    All problems of the split are used, or the first `problems`. Functions that the run names as "file.py:function" are
-    imported only with `trust_run`, and the configuration of another user's run is used only with it.
+    `model` is a model folder, "bundled" or a hub id. A checkpoint of your own run is evaluated with the run's
+    configuration and the changes in `keys`. Any other model needs a `config` or a `task`, as for `train`. All problems
+    of the split are used, or the first `problems`. Only `trust_run` allows functions that the run names as
+    "file.py:function", and the configuration of another user's run.
 
-    Returns the metrics, the settings of the evaluation (`settings()`), every rollout (`rows`) and the judged rollouts
-    by problem (`sampled`, `greedy`). Raises WinnowError subclasses.
+    Returns an EvaluationResult. Raises subclasses of WinnowError.
     """
     from winnow.evaluation.evaluate import run_evaluation
     from winnow.recipes import find_config
@@ -248,7 +247,7 @@ def open_run(path: str | Path) -> OpenRun:
         run.rollouts(step=3, columns=["text", "reward"])["text"]  # [rollouts of that step]
         run.frame("metrics").plot(x="step", y="reward/mean")  # the same with pandas: winnow-rl[pandas]
 
-    Each file is read at its first use. Raises RunFolderError for a folder without a run.
+    The manifest is read once, and the other files at every call. Raises RunFolderError for a folder without a run.
     """
     from winnow.run_view.data import open_folder
 

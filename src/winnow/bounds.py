@@ -1,4 +1,4 @@
-"""Ranges of options as types: annotations that need no library of configurations.
+"""Ranges of options as types: annotations that do not import pydantic.
 
 A function of arrays declares the range of an option in its signature. The function itself reads it there
 (`budget.arguments.ranged`), and so does the configuration (options.py). So a function of `winnow.budget` is itself a

@@ -57,15 +57,15 @@ class Problem:
 
     id: str  # stable across epochs, runs and resumes
     question: str  # as the task states it, without a template
-    answer: Any  # the gold, in the form the task's rewards expect: text, a list of texts, or a JSON value
+    answer: Any  # the gold answer as the task's rewards expect it: text, a list of texts, or a JSON value
     task: str  # name of the task
-    meta: dict[str, Any] = field(default_factory=dict)  # further fields, JSON
+    meta: dict[str, Any] = field(default_factory=dict)  # further fields, as JSON
     earlier: tuple[Message, ...] = ()  # the messages before the question, such as a system message
     where: str = field(default="", compare=False)  # its place in the user's file, "train.jsonl:17", for messages
 
     @property
     def asked(self) -> str:
-        """All that is asked: the question, after the earlier messages except the system's."""
+        """The question, after the texts of the earlier messages without the system message."""
         return asked((*self.earlier, Message("user", self.question))) if self.earlier else self.question
 
 
@@ -105,30 +105,30 @@ class Sampling:
 class Rollout:
     """One sampled answer: its tokens exactly as the engine produced them, and the text that rewards read.
 
-    A token may contain more than the stop string that it completes (`">\\n"` after `</answer`). It is kept in `tokens`
-    and trained as sampled, and the text ends with the stop string.
+    The token that completes a stop string may contain more characters (`">\\n"` after `</answer`). It is kept in
+    `tokens` and trained as sampled, and the text ends with the stop string.
 
     >>> tokens, logprobs = np.array([8, 2]), np.array([-0.1, -0.4])
     >>> right = Rollout(index=0, tokens=tokens, logprobs=logprobs, text="42", finish="stop", version=3)
     >>> wrong = Rollout(index=1, tokens=tokens[:1], logprobs=logprobs[:1], text="4", finish="length", version=3)
     """
 
-    index: int  # its place among its prompt's rollouts, 0-based; part of its id
+    index: int  # position among the rollouts of its prompt, from 0; part of its id
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
     logprobs: FloatArray  # [L] under the distribution from which the engine sampled
-    # The decoded tokens without special tokens, up to the first stop string; the policy's turns alone. Empty where cut
+    # the decoded tokens of the policy's turns, without special tokens, up to the first stop string; empty if cut
     text: str
     finish: Finish
     version: int  # version of the weights that sampled it
     rank: int = 0  # rank of the process that sampled it
-    trainable: BoolArray | None = None  # [L] True where the policy sampled the token; None: every token
-    turns: tuple[str, ...] | None = None  # texts of the policy and of an environment, in turn; None: one of the policy
+    trainable: BoolArray | None = None  # [L] whether the policy sampled the token; None: all tokens
+    turns: tuple[str, ...] | None = None  # texts of the policy and an environment, alternating; None: a single turn
     round: int = 0  # the round of its step, of those in which its prompt was sampled; not logged
     beyond: int = 0  # tokens that the engine sampled beyond a cut, which were dropped; not logged
 
     @property
     def sampled(self) -> BoolArray:
-        """[L] True where the policy sampled the token."""
+        """[L] Whether the policy sampled the token."""
         return np.ones(len(self.tokens), dtype=np.bool_) if self.trainable is None else self.trainable
 
     @property
@@ -137,7 +137,7 @@ class Rollout:
         return len(self.tokens) if self.trainable is None else int(self.trainable.sum())
 
     def up_to(self, end: int) -> Self:
-        """Its first `end` tokens. The text stays whole."""
+        """The rollout with its first `end` tokens. The text is not shortened."""
         trainable = None if self.trainable is None else self.trainable[:end]
         return dataclasses.replace(self, tokens=self.tokens[:end], logprobs=self.logprobs[:end], trainable=trainable)
 
@@ -159,9 +159,9 @@ class Outcome:
     parts: dict[str, float] = field(default_factory=dict)  # the named summands before weighting
     answer: str | None = None  # as extracted from the text
     cause: Cause | None = None  # only when failed
-    detail: str = ""  # the reason, for a person
-    seconds: float = 0.0  # that the verdict took
-    late: bool = False  # it depends on a wall-clock limit, so it may differ in another run
+    detail: str = ""  # the reason, as text
+    seconds: float = 0.0  # duration of the verdict
+    late: bool = False  # whether it depends on a wall-clock limit, and so may differ in another run
 
     @property
     def failed(self) -> bool:
@@ -170,7 +170,7 @@ class Outcome:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a verdict: neither did the verifier fail, nor was the rollout cut."""
+        """Whether there is a verdict: the verifier did not fail, and the rollout was not cut."""
         return self.kind not in NO_VERDICT
 
 
@@ -214,7 +214,7 @@ class Draw(NamedTuple):
 class Group:
     """One prompt and its N rollouts.
 
-    The fields from `outcomes` on are filled once each, in their order. Values and returns are NaN for a rollout that no
+    From `outcomes` on, each field is filled once, in this order. Values and returns are NaN for a rollout that no
     value model has read.
 
     >>> group = Group(prompt=prompt, rollouts=(right, wrong)).fill(outcomes=(paid, unpaid))
@@ -227,18 +227,18 @@ class Group:
     array([2])
     """
 
-    prompt: Prompt  # of all its rollouts
+    prompt: Prompt  # of all rollouts
     rollouts: tuple[Rollout, ...]  # [N] in the order of their index
-    outcomes: tuple[Outcome, ...] | None = None  # [N] of the verifier
-    drawn: Draw | None = None  # of its prompt; None if it has no known probability, or the same for all prompts
-    keep: BoolArray | None = None  # [N] True for a rollout that the selectors keep
+    outcomes: tuple[Outcome, ...] | None = None  # [N] results of the verifier
+    drawn: Draw | None = None  # of the prompt; None if its probability is unknown, or equal for all prompts
+    keep: BoolArray | None = None  # [N] whether the selectors keep the rollout
     token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
     values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: the values before each token
     returns: tuple[FloatArray, ...] | None = None  # N x [L], with a value model only: the targets of its values
     advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] of whole rollouts, or N x [L] of tokens
 
     def fill(self, **fields: Any) -> Self:
-        """A copy with more fields set; refuses to overwrite one or to take a wrong length.
+        """A copy with more fields set. Raises ValueError if a field is already set, or has a wrong length.
 
         It shares the arrays that are computed already: no field that they depend on is filled twice.
         """
@@ -248,7 +248,7 @@ class Group:
         return filled
 
     def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
-        """The group restricted to some rollouts, by position or mask; every filled field follows."""
+        """The group with some of its rollouts, given by positions or a mask, and their part of every filled field."""
         index = np.asarray(places)
         if index.dtype == np.bool_:
             if len(index) == len(self.rollouts) and index.all():
@@ -267,7 +267,7 @@ class Group:
 
     @cached_property
     def rewards(self) -> FloatArray:
-        """[N], NaN without a verdict. Like the following arrays it is computed once, and read-only."""
+        """[N], NaN without a verdict. Like the arrays below, it is computed once and is read-only."""
         return _fixed([outcome.reward for outcome in self._outcomes()], np.float64)
 
     @cached_property
@@ -277,7 +277,7 @@ class Group:
 
     @cached_property
     def valid(self) -> BoolArray:
-        """[N], True where there is a verdict: the verifier did not fail, and the rollout was not cut."""
+        """[N], whether there is a verdict: the verifier did not fail, and the rollout was not cut."""
         return _fixed([outcome.judged for outcome in self._outcomes()], np.bool_)
 
     @cached_property
@@ -287,12 +287,12 @@ class Group:
 
     @cached_property
     def lengths(self) -> IntArray:
-        """[N] tokens that the policy sampled."""
+        """[N] number of tokens that the policy sampled."""
         return _fixed([rollout.length for rollout in self.rollouts], np.int64)
 
     @cached_property
     def sizes(self) -> IntArray:
-        """[N] tokens of each rollout, those of an environment included: L, the length of every per-token array."""
+        """[N] number of all tokens, the environment's included: L, the length of every per-token array."""
         return _fixed([len(rollout.tokens) for rollout in self.rollouts], np.int64)
 
     def _outcomes(self) -> tuple[Outcome, ...]:
@@ -303,7 +303,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStats:
-    """Statistics of G prompts before they are sampled; NaN where nothing is known."""
+    """Statistics of G prompts before they are sampled; an unknown number is NaN."""
 
     ids: tuple[str, ...]  # [G] of the prompts
     pass_rate: FloatArray  # [G] correct / trials
@@ -333,14 +333,14 @@ class KeptRollouts:
     array([4, 4, 4, 3])
     """
 
-    planned: int  # prompts of the step's plan, including those without a kept rollout; dynamic sampling adds none
+    planned: int  # number of prompts in the step's plan, with or without a kept rollout; dynamic sampling adds none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
     correct: BoolArray  # [B] whether the rollout is right
-    generated: IntArray  # [G] rollouts sampled, for each group that has a kept one
-    valid: IntArray  # [G] verified ones among these
-    accepted: IntArray  # [G] correct ones among these
-    pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown
+    generated: IntArray  # [G] number of sampled rollouts, for each group that has a kept one
+    valid: IntArray  # [G] number of verified ones among these
+    accepted: IntArray  # [G] number of correct ones among these
+    pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN if unknown
     max_new_tokens: int  # the limit of a rollout
     share: FloatArray | None = None  # [G] of the prompt in the mean over the task's prompts; None: 1 / planned each
 
@@ -361,13 +361,13 @@ class TrainingSequence:
     group: int  # position of its group in the step
     advantage: float | FloatArray  # scalar or [L]
     weight: float  # multiplies every token's loss; the loss itself never divides
-    old_logprobs: FloatArray | None = None  # [L] under the weights that started the step
+    old_logprobs: FloatArray | None = None  # [L] under the weights at the start of the step
     ref_logprobs: FloatArray | None = None  # [L] under the reference policy
-    values: FloatArray | None = None  # [L] of the value model that started the step
+    values: FloatArray | None = None  # [L] of the value model at the start of the step
     returns: FloatArray | None = None  # [L] the targets of its values
 
     def fill(self, **fields: Any) -> Self:
-        """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
+        """A copy with more fields set. Raises ValueError if a field is already set, or has a wrong length."""
         _check_fill(self, fields, length=len(self.rollout.tokens))
         return dataclasses.replace(self, **fields)
 
@@ -392,7 +392,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """Some sequences of a batch, flat over their completion tokens, on the policy's device.
+    """Some sequences of a batch, as flat tensors of their completion tokens on the policy's device.
 
     A sequence of 2 completion tokens and one of 1:
 
@@ -408,15 +408,15 @@ class MicroBatch:
     """
 
     sequences: tuple[TrainingSequence, ...]  # each with its prompt, rollout, advantage and weight
-    sequence_index: Tensor  # [T] int64, the place of each token's sequence in `sequences`
-    advantages: Tensor  # [T] of each token's rollout or of the token
-    weights: Tensor  # [T] that multiply the loss of a token
+    sequence_index: Tensor  # [T] int64, the position of each token's sequence in `sequences`
+    advantages: Tensor  # [T] of the token's rollout, or of the token
+    weights: Tensor  # [T] factor of the loss of each token
     behaviour_logprobs: Tensor  # [T] as the engine reported them
-    old_logprobs: Tensor | None = None  # [T] under the weights that started the step
+    old_logprobs: Tensor | None = None  # [T] under the weights at the start of the step
     ref_logprobs: Tensor | None = None  # [T] under the reference policy
     values: Tensor | None = None  # [T] before the update
     returns: Tensor | None = None  # [T] the targets of a value model
-    # [K] int64, the places of the trained tokens; None: all are trained. Not a mask: its size must be known on the host
+    # [K] int64, the positions of the trained tokens; None: all. No mask, because the host must know the size
     trained: Tensor | None = None
     layout: Literal["padded", "shared", "packed", "joined"] | None = None  # of all ranks; None: as the policy reads it
 

@@ -110,7 +110,7 @@ def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
     message = f", with the system message {json.dumps(system, ensure_ascii=False)}" if system else ""
     yield f"Its prompts had the template `{Path(str(template)).name}`{message}."
     text = summary(rows, config, evaluations(config, changes_in(manifest.data)))
-    yield f"What the run measured (the intervals are of the problems, not of another seed):\n\n```text\n{text}\n```"
+    yield f"What the run measured (± is one standard error over problems, not over seeds):\n\n```text\n{text}\n```"
 
 
 def publish(model: Path, repo: str, card: str, *, private: bool, update: bool) -> str:

@@ -67,7 +67,7 @@ class EvaluationResult:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics that a run logs for an evaluation, without the seconds."""
+        """The metrics of an evaluation in a run's log, without the seconds."""
         late = sum(one.late for problems in (self.sampled, self.greedy) for p in problems.values() for one in p)
         metrics = {
             **sampled_metrics(list(self.sampled.values()), self._sampled_values),
@@ -77,7 +77,7 @@ class EvaluationResult:
 
     @cached_property
     def values(self) -> dict[str, FloatArray]:
-        """{metric: [problems]} in the order of `sampled`; NaN where a problem has too few verdicts."""
+        """{metric: [problems]} in the order of `sampled`; NaN for a problem with too few verdicts."""
         greedy = {"accuracy_greedy": greedy_accuracy([self.greedy[id] for id in self.sampled])} if self.greedy else {}
         return self._sampled_values | greedy
 
@@ -94,7 +94,7 @@ class EvaluationResult:
 
     @cached_property
     def maj_at(self) -> dict[int, float]:
-        """maj@k likewise; empty if the reward does not return the answers of wrong rollouts."""
+        """maj@k for the same k; empty if the reward does not return the answers of wrong rollouts."""
         if not majority_is_known(self.ballots):
             return {}
         return {k: _mean(maj_at(self.ballots, k)) for k in self._sizes()}

@@ -29,7 +29,7 @@ What = Literal["metrics", "evaluations", "rollouts"]
 
 @dataclass(frozen=True, repr=False)
 class OpenRun:
-    """A run's folder. Every method reads the files when it is called; only the manifest is kept.
+    """A run's folder. The manifest is read once, and the other files at every call.
 
     The methods return columns, name -> array; `frame` returns the same as a pandas DataFrame.
     """
@@ -59,7 +59,7 @@ class OpenRun:
             return {}
 
     def metrics(self) -> Columns:
-        """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`.
+        """name -> [steps] float64, NaN if a step has no such number; "step" is int64. See `winnow list metrics`.
 
         The metrics of an evaluation or a probe before a step are in the row of that step. An evaluation after the last
         step is only in `evaluations()`, so the last number of a column is that of the last step.
@@ -67,7 +67,7 @@ class OpenRun:
         return _numbers(row for row in self._rows() if is_step(row))
 
     def evaluations(self) -> Columns:
-        """ "step", the number of steps that were done before, and eval/... -> [evaluations]."""
+        """name -> [evaluations]: "step", the number of steps done before, and the metrics eval/..."""
         rows = [row for row in self._rows() if "eval/seconds" in row]
         return _numbers({name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows)
 
@@ -88,8 +88,8 @@ class OpenRun:
         return logged or {name: np.empty(0, dtype=object) for name in columns or ()}
 
     def frame(self, what: What = "metrics", *, step: int | None = None, columns: Collection[str] | None = None) -> Any:
-        """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame; truth values with None are
-        pandas' "boolean". Raises ConfigError without pandas, and for a `step` with anything but rollouts.
+        """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame. Booleans with None have
+        the type "boolean" of pandas. Raises ConfigError without pandas, and for a `step` with anything but rollouts.
         """
         if step is not None and what != "rollouts":
             raise ConfigError(

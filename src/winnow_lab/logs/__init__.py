@@ -1,1 +1,1 @@
-"""Readers of the logs of other trainers, a module for each: they make winnow's rows and metrics of its files."""
+"""Readers of the logs of other trainers, a module for each, which convert files to winnow's rows and metrics."""
