@@ -97,7 +97,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
             arguments = arguments[:-2]  # test_ranks_auto.py tests the number
         if "--ranks" in arguments:
             continue  # test_ranks_launch.py launches ranks, tests/with_ray those on Ray, which is not installed here
-        if name == "sweep" or arguments == ["sweeps/claim_02_tuned"]:
+        if name == "sweep" or arguments == ["sweeps/pods"]:
             continue  # takes minutes; test_sweep.py reads its file, runs a small one and compares it
         if name == "train":
             own = [*SMALL] if any(word.startswith("steps=") for word in arguments) else [*SMALL, "steps=1"]
@@ -223,7 +223,7 @@ def test_links_of_the_configurations_lead_somewhere():
 
 def test_no_command_writes_where_git_would_show_it():
     ignored = (REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
-    written = [tomllib.loads((REPOSITORY / "configs/sweeps/claim_02_tuned.toml").read_text(encoding="utf-8"))["output"]]
+    written = [tomllib.loads((REPOSITORY / "configs/sweeps/pods.toml").read_text(encoding="utf-8"))["output"]]
     for command in (*SHOWN, *NAMED):
         name, arguments = words(command)
         written += [path for option, path in itertools.pairwise(arguments) if option in ("--output", "-o", "--json")]
