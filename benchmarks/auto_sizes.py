@@ -5,9 +5,9 @@
     python benchmarks/auto_sizes.py auto_arithmetic
 
 Reads sweeps/NAME, whose cells that choose begin with "auto". On --choosing seeds the fixed cells give the level and the
-best cell. All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's
-interval of the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon
-seconds. Writes benchmarks/results/<date>_NAME.json.
+best cell, unless --level and --best are given. All other seeds compare: the ratio of a cell's seconds to the best
+cell's, paired by seed, with Student's interval of the logs. Times are those of `winnow compare`. A run that never
+reaches the level counts as --horizon seconds. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
     parser.add_argument("--choosing", type=int, nargs="+", default=[0, 1], help="seeds")
     parser.add_argument("--horizon", type=float, default=56.0)
+    parser.add_argument("--level", type=float, help="with --best: of an earlier sweep, so that all seeds compare")
+    parser.add_argument("--best")
     options = frame.parse(parser)
     folder = options.folder or Path("sweeps", options.sweep)
     options.folder = None  # a path of this machine
@@ -47,26 +49,31 @@ def main() -> None:
         curve = curve_of(read_metrics(path.parent), source=str(path.parent), seed=str(seed))
         assert curve is not None, f"{path} has no evaluation"
         cells.setdefault(path.parts[-3], {})[seed] = curve
-    report = compared(cells, options.choosing, options.horizon)
+    earlier = options.level and (options.level, options.best)
+    report = compared(cells, [] if earlier else options.choosing, options.horizon, earlier)
     report["decisions"] = {cell: chosen_sizes(folder / cell) for cell in cells if cell.startswith("auto")}
     frame.finish(options.sweep, report, options, show=("level", "best", "cells", "holds", "decisions"))
 
 
-def compared(cells: Cells, choosing: Sequence[int], horizon: float) -> dict[str, Any]:
-    """Level and best cell by the choosing seeds, and every cell against it by the others."""
+def compared(
+    cells: Cells, choosing: Sequence[int], horizon: float, earlier: tuple[float, str] | None = None
+) -> dict[str, Any]:
+    """Level and best cell by the choosing seeds, or of an `earlier` sweep, and every cell against it by the others."""
     plateaus = {
-        cell: statistics.mean(float(curves[seed].y[ACCURACY][-LAST:].mean()) for seed in choosing)
+        cell: statistics.mean(
+            float(curve.y[ACCURACY][-LAST:].mean()) for seed, curve in curves.items() if earlier or seed in choosing
+        )
         for cell, curves in cells.items()
     }
     fixed = [cell for cell in cells if not cell.startswith("auto")]
-    level = SHARE * max(plateaus[cell] for cell in fixed)
+    level = earlier[0] if earlier else SHARE * max(plateaus[cell] for cell in fixed)
     times = {cell: {seed: seconds(curve, level) for seed, curve in curves.items()} for cell, curves in cells.items()}
     logs = {
         cell: {seed: math.log(horizon if time is None else time) for seed, time in of.items()}
         for cell, of in times.items()
     }
-    early = {cell: statistics.mean(logs[cell][seed] for seed in choosing) for cell in fixed}
-    best = min(fixed, key=early.__getitem__)
+    early = {cell: statistics.mean(logs[cell][seed] for seed in choosing) for cell in fixed if choosing}
+    best = earlier[1] if earlier else min(early, key=early.__getitem__)
     rows = {cell: row(logs, times, cell, best, choosing) | {"plateau": plateaus[cell]} for cell in cells}
     middle = statistics.median(rows[cell]["ratio"] for cell in fixed)
     below = min(middle, rows["recipe"]["ratio"]) if "recipe" in rows else middle

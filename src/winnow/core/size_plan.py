@@ -267,7 +267,7 @@ class RunSizes:
             self.setting,
             rule_of(self.config),
             noise,
-            law="tuned",
+            law="fixed",  # as the learning rate stays
             epochs=self.config.update.epochs,
             updates=self.config.update.updates_per_step,
             trains_all=self.members.objective.trains_all,
