@@ -120,7 +120,7 @@ def points(curve: Curve) -> list[list[float]]:
 
 def chosen_sizes(cell: Path) -> dict[str, Any]:
     """Of each seed the sizes after each decision, and the share of the seconds that planning took."""
-    runs = {path.name: decisions(path) for path in sorted(cell.glob("seed-*"))}
+    runs = {path.name: decisions(path) for path in sorted(cell.glob("seed-*")) if path.is_dir()}
     shares = [row["planning"] for rows in runs.values() for row in rows if row["planning"] is not None]
     sizes = {name: [[row["step"], row["after"]] for row in rows] for name, rows in runs.items()}
     return {"sizes": sizes, "planning": statistics.median(shares) if shares else None}
