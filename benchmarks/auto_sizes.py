@@ -23,6 +23,7 @@ import numpy as np
 
 from winnow.algos.intervals import over_seeds
 from winnow.run_view.decisions import decisions
+from winnow.state.decisions import read_decisions
 from winnow.state.logbook import read_metrics
 from winnow_lab.compare.curve import ACCURACY, Curve, curve_of
 from winnow_lab.compare.speed_up import SHARE, seed_time
@@ -52,6 +53,12 @@ def main() -> None:
     earlier = options.level and (options.level, options.best)
     report = compared(cells, [] if earlier else options.choosing, options.horizon, earlier)
     report["decisions"] = {cell: chosen_sizes(folder / cell) for cell in cells if cell.startswith("auto")}
+    for cell, found in report["decisions"].items():
+        compares = [seed for seed in found["first window"] if earlier or int(seed) not in options.choosing]
+        times, best = report["seconds"][cell], report["seconds"][report["best"]]
+        if all(times[seed] and best[seed] for seed in compares):
+            logs = [math.log((times[seed] - found["first window"][seed]) / best[seed]) for seed in compares]
+            report["cells"][cell]["ratio without the first window"] = math.exp(statistics.mean(logs))
     frame.finish(options.sweep, report, options, show=("level", "best", "cells", "holds", "decisions"))
 
 
@@ -119,11 +126,13 @@ def points(curve: Curve) -> list[list[float]]:
 
 
 def chosen_sizes(cell: Path) -> dict[str, Any]:
-    """Of each seed the sizes after each decision, and the share of the seconds that planning took."""
-    runs = {path.name: decisions(path) for path in sorted(cell.glob("seed-*")) if path.is_dir()}
+    """Of each seed the sizes after each decision and the seconds of the first window; the share that planning took."""
+    paths = {path.name.removeprefix("seed-"): path for path in sorted(cell.glob("seed-*")) if path.is_dir()}
+    runs = {seed: decisions(path) for seed, path in paths.items()}
+    first = {seed: next(iter(read_decisions(path).values()))["spent"]["seconds"] for seed, path in paths.items()}
     shares = [row["planning"] for rows in runs.values() for row in rows if row["planning"] is not None]
     sizes = {name: [[row["step"], row["after"]] for row in rows] for name, rows in runs.items()}
-    return {"sizes": sizes, "planning": statistics.median(shares) if shares else None}
+    return {"sizes": sizes, "first window": first, "planning": statistics.median(shares) if shares else None}
 
 
 if __name__ == "__main__":
