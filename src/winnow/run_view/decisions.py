@@ -69,8 +69,10 @@ def _number(value: Any) -> float | None:
 
 
 def decision_lines(run: Path) -> Iterator[str]:
-    """A line per decision. Raises as `decisions`."""
-    for row in decisions(run):
+    """A line per decision that changed the sizes, one of the last, and the number of the others. Raises as `decisions`."""
+    made = decisions(run)
+    shown = [row for row in made if row["before"] != row["after"] or row is made[-1]]
+    for row in shown:
         same = row["before"] == row["after"]
         sizes = row["after"] if same else f"{row['before']} become {row['after']}"
         parts = [f"step {row['step']}: {sizes}"]
@@ -86,3 +88,5 @@ def decision_lines(run: Path) -> Iterator[str]:
         if row["planning"] is not None:
             parts.append(f"planning took {row['planning']:.2%} of the seconds")
         yield ", ".join(parts)
+    if len(shown) < len(made):
+        yield f"{len(made) - len(shown)} further decisions kept the sizes (decisions.jsonl)"

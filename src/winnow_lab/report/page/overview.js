@@ -131,10 +131,13 @@
     if (!all.length) return null;
     const sizes = (d) => foreign.line(d.before === d.after ? `${d.after}, as before` : `${d.before} → ${d.after}`, 120);
     const gain = (d) => (d.reason ? foreign.line(d.reason, 200) : d.before === d.after ? '–' : `${short(d.gain)} (at least ${short(d.least_gain)})`);
-    const rows = all.map((d) => [short(d.step), sizes(d), gain(d), came(d.came?.seconds, short), came(d.came?.flat, percent), came(d.came?.signal_share, percent)]);
-    const changed = all.filter((d) => d.before !== d.after).length;
+    const row = (d) => [short(d.step), sizes(d), gain(d), came(d.came?.seconds, short), came(d.came?.flat, percent), came(d.came?.signal_share, percent)];
+    const rows = (of) => table('decisions', HEADS, of.map(row), 'numbers');
+    const changes = all.filter((d) => d.before !== d.after);
+    const few = changes.length && changes.length < all.length; // most decisions of a long run keep the sizes
     return h('article', { 'aria-label': `sizes of ${curves.name(i)}` }, model.several ? h('h3', {}, curves.name(i)) : null,
-      h('p', { class: 'note' }, `${count(all.length, 'decision')}, ${changed} of them a change.`), table('decisions', HEADS, rows, 'numbers'));
+      h('p', { class: 'note' }, `${count(all.length, 'decision')}, ${changes.length} of them a change.`), rows(few ? changes : all),
+      few ? h('details', { class: 'values' }, h('summary', {}, 'all decisions'), rows(all)) : null);
   }
 
   function section() {
