@@ -69,7 +69,7 @@ def _number(value: Any) -> float | None:
 
 
 def decision_lines(run: Path) -> Iterator[str]:
-    """A line per decision that changed the sizes, one of the last, and the number of the others. Raises as `decisions`."""
+    """A line per decision that changed the sizes, one of the last, and the number of others. Raises as `decisions`."""
     made = decisions(run)
     shown = [row for row in made if row["before"] != row["after"] or row is made[-1]]
     for row in shown:
