@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ from winnow.errors import StoppedBySignal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SENT_TWICE_WITHIN_SECONDS = 3.0
+NOTICE = b"\nthe run stops after this step at the latest, and is saved; a second signal ends it without saving\n"
 
 
 class Stop:
@@ -74,6 +76,9 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
         if not requested_before:
+            if ranks.is_writer():
+                with contextlib.suppress(OSError):  # of a terminal that closed; print could wait for a lock
+                    os.write(2, NOTICE)
             stop.request()
 
     for number in before:

@@ -25,11 +25,12 @@ def send(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_requests_a_stop_and_has_no_other_effect(number, handled):
+def test_the_first_signal_requests_a_stop_prints_that_and_has_no_other_effect(number, handled, capfd):
     with stop_signals(now=False) as stop:
         assert not stop.requested
         send(number)
         assert stop.requested
+    assert capfd.readouterr().err.encode() == module.NOTICE
     assert handled == []
     send(number)
     assert handled == [number], "afterwards the handlers are those from before"
