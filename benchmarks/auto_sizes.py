@@ -51,10 +51,11 @@ def main() -> None:
         assert curve is not None, f"{path} has no evaluation"
         cells.setdefault(path.parts[-3], {})[seed] = curve
     earlier = options.level and (options.level, options.best)
-    report = compared(cells, [] if earlier else options.choosing, options.horizon, earlier)
+    choosing = [] if earlier else options.choosing
+    report = compared(cells, choosing, options.horizon, earlier)
     report["decisions"] = {cell: chosen_sizes(folder / cell) for cell in cells if cell.startswith("auto")}
     for cell, found in report["decisions"].items():
-        compares = [seed for seed in found["first window"] if earlier or int(seed) not in options.choosing]
+        compares = [seed for seed in found["first window"] if int(seed) not in choosing]
         times, best = report["seconds"][cell], report["seconds"][report["best"]]
         if all(times[seed] and best[seed] for seed in compares):
             logs = [math.log((times[seed] - found["first window"][seed]) / best[seed]) for seed in compares]
@@ -68,7 +69,9 @@ def compared(
     """Level and best cell by the choosing seeds, or of an `earlier` sweep, and every cell against it by the others."""
     plateaus = {
         cell: statistics.mean(
-            float(curve.y[ACCURACY][-LAST:].mean()) for seed, curve in curves.items() if earlier or seed in choosing
+            float(curve.y[ACCURACY][-LAST:].mean())
+            for seed, curve in curves.items()
+            if not choosing or seed in choosing
         )
         for cell, curves in cells.items()
     }

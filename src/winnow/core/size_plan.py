@@ -222,7 +222,7 @@ class RunSizes:
             counts=counts,
             flat=flat,
             rows=columns_of(steps),
-            grad_norm=np.full(len(steps), np.nan),  # it matters to AdamW's bounds, for a fixed learning rate alone
+            grad_norm=np.full(len(steps), np.nan),  # only for AdamW's eps, which is supposed to be 0
             lasting=lasting_of(np.repeat(np.arange(longest), lengths)),
             epochs=self.config.update.epochs,
         )
