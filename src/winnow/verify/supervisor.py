@@ -49,6 +49,13 @@ from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, serve
 HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 
 
+def has_exited(pid: int) -> bool:
+    """Whether a child process has exited; it is not reaped. Its socket does not always tell: a process that the reward
+    started keeps the other end open. False before Python 3.13 on macOS, where there is no `waitid`.
+    """
+    return hasattr(os, "waitid") and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 class Supervisor:
     """The loop: assign tasks, forward verdicts, kill workers that exceed a limit, replace those that exited.
 
@@ -140,8 +147,9 @@ class Supervisor:
         worker.assign(task)
 
     def _read(self, worker: Worker) -> None:
+        exited = has_exited(worker.pid)  # asked before its last line is read
         valid = all(self._forward(worker, line) for line in worker.socket.exchange()) and not worker.socket.overflowed
-        if worker.socket.closed or not valid:
+        if exited or worker.socket.closed or not valid:
             self._replace_ended(worker, valid_lines=valid)
         elif worker.is_spent:
             self._kill(worker)

@@ -313,6 +313,11 @@ def test_a_supervisor_that_always_ends_is_given_up():
         judged(room, "reseat")
 
 
+def test_a_worker_has_crashed_although_a_child_holds_its_socket(patient: Verifiers):
+    crashed, after = judged(patient, "orphan 3", "4")
+    assert (crashed.cause, after.kind) == ("crash", "correct")
+
+
 def test_what_a_reward_started_dies_with_it(pair: Verifiers, tmp_path: Path):
     marker = tmp_path / "grandchild"
     judged(pair, f"breed {marker}", "4")
