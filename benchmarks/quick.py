@@ -66,6 +66,7 @@ RATE = '"optimizer.learning_rate" = 1e-3\n'
 PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.001"') + (
     '[grid]\n"optimizer.learning_rate" = [5e-4, 1e-3]\n'
 )
+SAVED = SWEEP.replace("steps = 12", 'steps = 12\n"checkpoint.every" = 2\n"checkpoint.keep_last" = 9')
 COSTS = REPOSITORY / "configs" / "costs" / "two_cpu_cores.json"
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 SIZES = SWEEP.replace("grpo_16", "recipe").replace("pods_64_16", "auto") + 'plan = { use = "auto", every = 4 }\n'
@@ -75,6 +76,13 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "chaos": {"kills": 1, "configs": ["grpo_pods"]},
     "demo": {"folder": lambda: sweep() / "grpo_16"},
     "engines": {"rounds": 1, "prompts": 1, "rollouts": 2, "tokens": 2, "lengths": ["fixed"]},
+    "extrapolate": {
+        "sweep": "extrapolate_arithmetic",
+        "folder": lambda: sweep(SAVED),
+        "observed": 4,
+        "targets": [2],
+        "problems": 4,
+    },
     "precision": {
         "parts": ["learning", "expected", "cost"],
         "seeds": 1,
