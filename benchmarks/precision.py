@@ -4,11 +4,15 @@
     python benchmarks/precision.py --parts expected --model FOLDER --write-as precision_expected
     python benchmarks/precision.py --parts cost --model FOLDER --write-as precision_cost
     python benchmarks/precision.py --parts learning --seeds 8 --rates 2e-5 --folder runs/precision   continues
+    python benchmarks/precision.py --parts sweep --folder sweeps/precision_published --write-as precision_published
 
 learning   the bundled policy, put on bfloat16's grid as a published checkpoint is, in five ways over seeds: sampled
            held-out accuracy, and how far the weights have followed their masters. REGISTERED, below, says what decides.
 expected   for the weights of a model folder, put on bfloat16's grid: what a first step in which every master moves by
            the learning rate, up or down at random, does to the weights, without and with an offset. No run is needed.
+sweep      the same of a sweep, whose labels are WAY,learning_rate=RATE, or WAY if each has a rate of its own. The best
+           rate of a way has the highest accuracy, averaged over the evaluations after step 0. --picture FILE draws how
+           far the weights have followed, by step.
 cost       seconds of the offset, of an optimizer step, and of measuring how far the weights have followed.
 
 Writes benchmarks/results/<date>_precision.json. With --folder, runs are kept there, and finished ones are not repeated.
@@ -41,6 +45,7 @@ from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.load import load_model
 from winnow.training.resolve import resolve_members
+from winnow.view.drawing import BLUE, GREEN, ORANGE, new_figure, save_figure, scale_of_shares
 
 CONFIG = recipe_paths()["arithmetic"]
 NO_MASTERS = ("model.dtype=bfloat16", "optimizer.master_weights=false", "optimizer.stochastic_rounding=true")
@@ -51,7 +56,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "rounded": NO_MASTERS,
     "nearest": NO_MASTERS,  # with `nearest_rounding`: a trainer that keeps bfloat16 weights alone; winnow refuses it
 }
-PARTS = ("learning", "expected", "cost")
+PARTS = ("learning", "expected", "sweep", "cost")
 
 REGISTERED = """
 Written before any run of the seeds 200 and above. Pilots (seed 100, 20 steps, 128 x 2 held-out rollouts) chose the
@@ -91,6 +96,11 @@ def main() -> None:
             report["registered"] = REGISTERED.strip().splitlines()
             report["learning"] = {f"{rate:g}": compared(runs, rate) for rate in options.rates}
             report["runs"] = runs
+    if "sweep" in options.parts:
+        report |= of_sweep(Path(options.folder))
+        if options.picture:
+            draw(report["sweep"], options.picture)
+        options.folder = options.picture = None  # paths of this machine
     if "expected" in options.parts:
         report["expected"] = expected(Path(options.model))
     if "cost" in options.parts:
@@ -110,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="steps, instead of the registered ones")
     parser.add_argument("--problems", type=int, help="held-out problems, instead of the registered ones")
     parser.add_argument("--folder", help="where runs are kept; default: a temporary folder")
+    parser.add_argument("--picture", type=Path, help="of the part sweep")
     parser.add_argument("--report", action="store_true", help="report the finished runs of --folder, and start none")
     return frame.parse(parser)
 
@@ -165,6 +176,38 @@ def interval(values: list[float]) -> dict[str, float]:
     """Mean over seeds, and its 95% interval."""
     low, high = over_seeds(np.array(values))
     return {"mean": round(float(np.mean(values)), 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def of_sweep(folder: Path) -> dict[str, Any]:
+    """The finished runs of a sweep, compared at each rate, and the best rate of each way."""
+    runs = list[dict[str, Any]]()
+    for path in sorted(folder.glob("*/seed-*/metrics.jsonl")):
+        way, _, rate = path.parts[-3].partition(",learning_rate=")
+        found = curves(path.parent)
+        runs.append({"way": way, "rate": float(rate or 0), "seed": int(path.parts[-2].removeprefix("seed-")), **found})
+    whole = max(len(run["accuracy"]) for run in runs)
+    runs = [run for run in runs if len(run["accuracy"]) == whole]
+    rates = sorted({run["rate"] for run in runs})
+    at = {f"{rate:g}" if rate else "own": compared(runs, rate) for rate in rates}
+    means = {
+        way: {rate: of["accuracy"][way]["mean"] for rate, of in at.items() if way in of["accuracy"]} for way in WAYS
+    }
+    best = {way: max(of, key=of.__getitem__) for way, of in means.items() if of}
+    return {"sweep": at, "best": best, "runs": runs}
+
+
+def draw(by_rate: Mapping[str, Any], path: Path) -> None:
+    """A panel per rate: the share of the exact move that the weights of each way have made, by step."""
+    figure = new_figure(2.6 * len(by_rate), 2.6)
+    panels = figure.subplots(1, len(by_rate), sharey=True, squeeze=False)[0]
+    for panel, (rate, of) in zip(panels, by_rate.items(), strict=True):
+        for (way, steps), colour in zip(of["followed"].items(), (ORANGE, BLUE, GREEN), strict=False):
+            panel.plot(range(1, len(steps) + 1), steps, color=colour, label=way.replace("_", " "))
+        panel.set_title(f"rate {rate}", fontsize=9)
+        panel.set_xlabel("step")
+    scale_of_shares(panels[0], "move followed")
+    panels[0].legend(fontsize=8)
+    save_figure(figure, path)
 
 
 def compared(runs: list[dict[str, Any]], rate: float) -> dict[str, Any]:
