@@ -59,7 +59,8 @@ def test_a_page_names_the_extras_that_its_commands_need(page):
 
 
 def test_the_extras_of_every_install_line_exist():
-    assert {name for page in PAGES for name in named(page)} | set(NEEDS.values()) <= set(PROJECT["optional-dependencies"])
+    extras_of_pages = {name for page in PAGES for name in named(page)}
+    assert extras_of_pages | set(NEEDS.values()) <= set(PROJECT["optional-dependencies"])
 
 
 def test_every_need_is_of_a_command_that_a_page_shows():
