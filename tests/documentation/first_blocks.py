@@ -33,6 +33,7 @@ BEFORE: Mapping[str, Sequence[str]] = {
         f"PYTHONPATH={REPOSITORY}/tests/documentation python -c "
         "'import rows_of_layouts as r; from pathlib import Path; r.write_files(Path())'",
     ),
+    "docs/watching.md": (SMALL.format("runs/ill") + " --set optimizer.learning_rate=0.05",),
     "docs/words.md": (SMALL.format("runs/first"),),
 }
 # Why the first commands of a page are not run.
@@ -41,10 +42,7 @@ NOT_RUN: Mapping[str, str] = {
     "docs/compare.md": "compares runs of the reader",
     "docs/design.md": "a drawing, not commands",
     "docs/from-verl.md": "another program: verl",
-    "docs/models.md": "needs the hub",
     "docs/one-gpu.md": "needs the hub; test_one_gpu.py runs it on the shape of the model",
-    "docs/others.md": "reads runs of other programs",
-    "docs/planner.md": "reads runs of the reader",
     "docs/published-model.md": "installs by itself, and needs 11 minutes and a model of 270 MB; benchmarks/demo.py",
     "docs/published.md": "needs the hub",
     "docs/reference.md": "a list, not commands",
@@ -59,8 +57,15 @@ def first_block(page: str) -> Block | None:
 
 
 def extras(page: str) -> str:
-    """The extras of the page's first install line, "hub,math"; "" if it names none."""
-    found = re.search(r"pip install 'winnow-rl\[([\w,]+)\]'", PAGES[page])
+    """The extras of the install line for the whole page, "hub,math"; "" if it has none.
+
+    It is in the first block, or in a sentence about the installation. Lines for a feature of a page are others.
+    """
+    block = first_block(page)
+    line = r"pip install 'winnow-rl\[([\w,]+)\]'"
+    found = re.search(line, block.text if block else "") or re.search(
+        rf"(?:The installation is|Install winnow with)\s+`{line}`", PAGES[page]
+    )
     return found[1] if found else ""
 
 
@@ -88,10 +93,11 @@ def make_environment(folder: Path, of: str) -> Path:
 
 
 def run(page: str, python: Path) -> subprocess.CompletedProcess[str]:
-    """Run the first block of a page in a folder of its own, in which the parts of a clone that pages name are links."""
+    """Run the first block of a page in a folder of its own, with the parts of a clone that pages name."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("configs", "examples"):
             (Path(folder) / name).symlink_to(REPOSITORY / name)
+        shutil.copytree(REPOSITORY / "tests" / "fixtures", Path(folder) / "tests" / "fixtures")  # may be written to
         environment = {"PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": folder, "TERM": "dumb"}
         command = ["bash", "-euo", "pipefail", "-c", script(page)]
         return subprocess.run(

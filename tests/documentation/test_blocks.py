@@ -133,8 +133,8 @@ def check_command(page, command):
         (file,) = (REPOSITORY / word for word in rest if word.endswith(".py") or word.startswith("tests/"))
         assert file.exists()
     elif first == "pip":
-        (extra,) = re.findall(r"winnow-rl\[(\w+)\]", command)
-        assert extra in PROJECT["optional-dependencies"]
+        (extras,) = re.findall(r"winnow-rl\[([\w,]+)\]", command)
+        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     elif first.startswith("scripts/"):
         assert (REPOSITORY / first).exists()
         behind = (REPOSITORY / "benchmarks" / name for name in ("gpu.py", "frame.py"))

@@ -1,12 +1,15 @@
-"""The errors that pages show are what commands print, and the codes that docs/commands.md names exist."""
+"""What pages show of commands is what these print: errors, and what they read in the logs of tests/fixtures. The codes
+that docs/commands.md names exist.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
 import pytest
-from doc_pages import PAGES, blocks
+from doc_pages import PAGES, REPOSITORY, blocks, words
 from typer.testing import CliRunner
 
 from winnow.commands import app
@@ -70,8 +73,28 @@ def test_an_error_is_printed_as_a_page_shows_it(page, text, tmp_path, monkeypatc
     assert output.split() == printed.split()
 
 
-def test_pages_show_errors():
+READ = [
+    (page, command, after.text)
+    for page in PAGES
+    for before, after in itertools.pairwise(blocks(page))
+    for command in [line for line in before.commands() if line.startswith("winnow ")][-1:]
+    if before.language == "sh" and after.language == "text" and " tests/fixtures/" in command
+]
+
+
+@pytest.mark.parametrize(("page", "command", "text"), READ, ids=[page for page, *_ in READ])
+def test_what_a_command_reads_in_a_log_is_printed_as_a_page_shows_it(page, command, text, monkeypatch):
+    """The page may leave lines out."""
+    monkeypatch.chdir(REPOSITORY)
+    name, arguments = words(command)
+    printed = iter(CliRunner().invoke(app, [name, *arguments]).output.splitlines())
+    lost = [line for line in text.splitlines() if line != "..." and line not in printed]
+    assert lost == []
+
+
+def test_pages_show_errors_and_logs():
     assert len(SHOWN) >= 3
+    assert {page for page, *_ in READ} == {"docs/others.md", "docs/planner.md"}
 
 
 def test_a_blank_for_the_sign_of_an_assignment_is_an_extra_argument():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
 from doc_pages import PAGES
 from first_blocks import BEFORE, NOT_RUN, extras, failures, first_block, pages_to_run, script
-from test_blocks import PROJECT
 
 OF = sorted({extras(page) for page in pages_to_run()})
 
 
 @pytest.mark.weekly  # minutes, and packages are downloaded
+@pytest.mark.timeout(7200)  # of an environment: its packages, and all pages that have its install line
 @pytest.mark.parametrize("of", OF)
 def test_the_first_commands_run_in_a_fresh_environment(of):
     assert failures([page for page in pages_to_run() if extras(page) == of]) == {}
@@ -24,16 +23,6 @@ def test_the_marks_are_of_pages_with_commands():
     assert not [page for page in {*NOT_RUN, *BEFORE} if page not in PAGES or first_block(page) is None]
     assert not set(NOT_RUN) & set(BEFORE)
     assert len(pages_to_run()) >= 8
-
-
-def test_the_extras_of_every_install_line_exist():
-    named = {
-        name
-        for page in PAGES
-        for found in re.findall(r"winnow-rl\[([\w,]+)\]", PAGES[page])
-        for name in found.split(",")
-    }
-    assert named <= set(PROJECT["optional-dependencies"])
 
 
 def test_a_block_that_fails_is_found(monkeypatch):
