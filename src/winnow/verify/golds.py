@@ -247,8 +247,9 @@ def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mappin
         key = f"{options.get('answer', 'answer')}.{field}"
         return f"set task.answer={key}" if from_file and field else "let the golds be texts, numbers or lists of these"
     if "no text" in kinds:
-        where = f"write the field {options.get('answer', 'answer')!r}" if from_file else "let the task return these golds"
-        return f"{where} {kinds['no text'].accepted}"
+        key = options.get("answer", "answer")
+        write = f"write the field {key!r}" if from_file else "let the task return these golds"
+        return f"{write} {kinds['no text'].accepted}"
     if "missing" in kinds:
         return "remove these problems, or name the field with the gold" + (" by task.answer" if from_file else "")
     return ""
