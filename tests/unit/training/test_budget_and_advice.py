@@ -348,7 +348,7 @@ def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_pa
 
 def test_check_measures_products_of_the_models_shape_on_a_cpu_alone(monkeypatch):
     def measured(inputs, outputs):
-        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0})
+        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0}, 1.0)
 
     monkeypatch.setattr("winnow.commands.check.dry_run.measure_products", measured)
     sizes = SimpleNamespace(hidden_size=576, intermediate_size=1536)

@@ -352,13 +352,7 @@ def product_lines(demand: Demand) -> Iterator[str]:
     width = getattr(sizes, "intermediate_size", None)
     if not str(demand.device).startswith("cpu") or not isinstance(width, int):
         return
-    found = measure_products(sizes.hidden_size, width)
-    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in found.gflops.items())
-    yield (
-        f"{'products':<13}[{found.tokens}, {found.inputs}] x [{found.inputs}, {found.outputs}] on this CPU, "
-        f"{found.threads} thread{'s' * (found.threads > 1)}: {rates} GFLOP/s; in bfloat16 they take {found.ratio:.2f} "
-        f"of float32's time"
-    )
+    yield f"{'products':<13}{measure_products(sizes.hidden_size, width)}"
 
 
 def proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:
