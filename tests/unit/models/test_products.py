@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 
@@ -75,7 +76,7 @@ def test_the_precisions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, waiting = products._turns(16, 8, 8)
     assert {name: len(of) for name, of in seconds.items()} == {"float32": TURNS, "bfloat16": TURNS}
     measured = order[2:]  # after one of each that is not counted
-    changes = sum(one != other for one, other in zip(measured, measured[1:], strict=False))
+    changes = sum(one != other for one, other in itertools.pairwise(measured))
     assert changes == 2 * TURNS - 1
     assert waiting > 1
 

@@ -334,7 +334,9 @@ def test_a_machine_with_everything_lacks_nothing():
     assert missing(report) == []
 
 
-@pytest.mark.parametrize(("slower", "unsteadiness", "advised"), [(4.0, 1.1, True), (0.25, 1.1, False), (4.0, 7.0, False)])
+@pytest.mark.parametrize(
+    ("slower", "unsteadiness", "advised"), [(4.0, 1.1, True), (0.25, 1.1, False), (4.0, 7.0, False)]
+)
 def test_a_busy_machine_is_not_advised_by_the_speed_of_its_products(monkeypatch, slower, unsteadiness, advised):
     found = Products(512, 1024, 1024, 2, {"float32": 200.0, "bfloat16": 200.0 / slower}, unsteadiness)
     monkeypatch.setattr("winnow.models.products.measure_products", lambda: found)
