@@ -286,8 +286,8 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
         assert np.all(np.isfinite(weights) & (weights > 0)), f"weights are positive, got {weights}"
         if total == "one":
             assert np.isclose((weights * kept.lengths).sum(), 1.0), (
-                f"the weights of all tokens add up to {(weights * kept.lengths).sum():g}, and with the trait total='one' "
-                f"they have to add up to 1; declare the total that they have, or none"
+                f"the weights of all tokens add up to {(weights * kept.lengths).sum():g}, and with the trait "
+                f"total='one' they have to add up to 1; declare the total that they have, or none"
             )
         order = np.arange(len(kept.lengths))[::-1]
         turned = _kept_rollouts(kept.lengths[order].tolist(), kept.group[order].tolist())
@@ -312,8 +312,9 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
     (slope,) = torch.autograd.grad(values.sum(), logprobs)
     if policy_gradient:
         assert torch.allclose(slope, -mb.advantages), (
-            f"at ratio 1 the slope is {slope.tolist()}, and with the trait policy_gradient={policy_gradient!r} it has to "
-            f"be {(-mb.advantages).tolist()}; declare 'positive' if that holds for positive advantages alone, or False"
+            f"at ratio 1 the slope is {slope.tolist()}, and with the trait policy_gradient={policy_gradient!r} it has "
+            f"to be {(-mb.advantages).tolist()}; declare 'positive' if that holds for positive advantages alone, else "
+            f"False"
         )
     _check_mask(loss, mb)
     _check_extremes(Objective(loss), "the loss")

@@ -65,8 +65,8 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
             return verdict
         turns.append(verdict.text)
     raise AssertionError(
-        f"{entry.name!r} has not ended after {len(replies)} turns: its `example` returns all turns of a correct rollout, "
-        f"and it ends with any rollout within {TURNS} turns"
+        f"{entry.name!r} has not ended after {len(replies)} turns: its `example` returns all turns of a correct "
+        f"rollout, and it ends with any rollout within {TURNS} turns"
     )
 
 

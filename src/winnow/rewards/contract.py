@@ -65,7 +65,8 @@ def check_reward(
     right = example(phrase)
     outcome = _verdict(score, prompt, right, f"{entry.name!r} on its example {right!r}", cure=_cure(entry))
     assert outcome.kind == "correct", (
-        f"{entry.name!r} judges its example {right!r} as {outcome.kind}, with a reward of {outcome.reward:g}{_cure(entry)}"
+        f"{entry.name!r} judges its example {right!r} as {outcome.kind}, with a reward of {outcome.reward:g}"
+        f"{_cure(entry)}"
     )
     assert same_reward(outcome.reward, best), (
         f"{entry.name!r} returns {outcome.reward:g} for its example, and its trait `best` is {best:g}: declare "
@@ -108,8 +109,8 @@ def _check_marks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right
         for mark in {mark for form in met for mark in form}:
             kind = _verdict(score, prompt, right.replace(mark, " "), repr(entry.name)).kind
             assert kind != "correct", (
-                f"{entry.name!r} declares the mark {mark!r} in its trait `asks` and accepts an answer without it: remove "
-                f"the mark from `asks`"
+                f"{entry.name!r} declares the mark {mark!r} in its trait `asks` and accepts an answer without it: "
+                f"remove the mark from `asks`"
             )
 
 
