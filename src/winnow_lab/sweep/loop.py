@@ -87,7 +87,7 @@ class Sweep:
                 for running in list(self._running):
                     if (ended := running.launched.poll()) is not None:
                         self._end(running, ended)
-                self._show_status()
+                self.display.show_status(self._status(self._running))
                 time.sleep(POLL_SECONDS)
         except BaseException as error:
             self._stop_after(error)
@@ -130,7 +130,7 @@ class Sweep:
         match status:
             case "finished":
                 held_out = f", held-out {format_accuracies(progress.evaluation)}" if progress.evaluation else ""
-                self.display.print_line(f"finished   {run.name} in {seconds}{held_out}")
+                self.display.print_line(f"finished   {run.name} in {seconds}{held_out}; {self._status([])}")
             case "stopped":
                 saved = f"after {done} steps, and saved" if ended.code == SAVED else "while it was starting"
                 self.display.print_line(f"stopped    {run.name} {'before it began' if ended.cancelled else saved}")
@@ -140,19 +140,20 @@ class Sweep:
                 for line in [] if ended.problem else last_lines(run.log, running.log_start):
                     self.display.print_line(f"           | {line}")
 
-    def _show_status(self) -> None:
+    def _status(self, running: Sequence[_Running]) -> str:
+        """The number of runs that are over, the progress of those running, and the time that is left, if any is."""
         finished = {run.name for run in self.runs if run.finished}
         over = finished | self.ends.keys()
         done = {name: progress.done for name, progress in self._progress.items()}
-        for running in self._running:
-            done[running.run.name] = self._progress[running.run.name].update()
+        for each in self._running:
+            done[each.run.name] = self._progress[each.run.name].update()
         steps = {run.name: self.steps[run.label] for run in self.runs}
         left = sum(max(0, steps[name] - done[name]) for name in steps if name not in over)
-        names = [running.run.name for running in self._running]
+        names = [each.run.name for each in running]
         running_now = [f"{name} {done[name]}/{steps[name]}" for name in names[:SHOWN]]
         running_now += [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-        seconds = self._left.seconds(left, sum(done.values()))
-        self.display.show_status(format_status(len(over), len(self.runs), running_now, seconds))
+        seconds = self._left.seconds(left, sum(done.values())) if left else None
+        return format_status(len(over), len(self.runs), running_now, seconds)
 
     def _stop_running(self) -> None:
         names = ", ".join(running.run.name for running in self._running)
