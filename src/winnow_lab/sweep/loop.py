@@ -13,7 +13,7 @@ from typing import Any
 from winnow.core.stop_signals import Stop, stop_signals
 from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
-from winnow.view.text import format_accuracies, format_duration, wrap
+from winnow.view.text import MARGIN, format_accuracies, format_duration, wrap
 from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow_lab.sweep.plan import SweepPlan, read_plan, record, reuse
 from winnow_lab.sweep.process import (
@@ -64,6 +64,7 @@ class Sweep:
     clock: Callable[[], float] = time.monotonic
     ends: dict[str, Status] = field(default_factory=dict)  # run -> how it ended, of the runs that this process started
     _running: list[_Running] = field(default_factory=list)
+    _explained: bool = False  # whether a line has explained ±
 
     def __post_init__(self) -> None:
         self._progress = {run.name: RunProgress(run.path) for run in self.runs}
@@ -129,7 +130,7 @@ class Sweep:
         done, seconds = progress.update(), format_duration(self.clock() - running.began)
         match status:
             case "finished":
-                held_out = f", held-out {format_accuracies(progress.evaluation)}" if progress.evaluation else ""
+                held_out = f", held-out {self._accuracies(progress.evaluation)}" if progress.evaluation else ""
                 self.display.print_line(f"finished   {run.name} in {seconds}{held_out}; {self._status([])}")
             case "stopped":
                 saved = f"after {done} steps, and saved" if ended.code == SAVED else "while it was starting"
@@ -139,6 +140,12 @@ class Sweep:
                 self.display.print_line(f"failed     {run.name}: {ended.problem or _describe_code(ended.code)}{where}")
                 for line in [] if ended.problem else last_lines(run.log, running.log_start):
                     self.display.print_line(f"           | {line}")
+
+    def _accuracies(self, evaluation: Mapping[str, float]) -> str:
+        """An evaluation in one line; the first margin of the sweep is explained."""
+        shown = format_accuracies(evaluation)
+        explains, self._explained = "±" in shown and not self._explained, self._explained or "±" in shown
+        return f"{shown} ({MARGIN})" if explains else shown
 
     def _status(self, running: Sequence[_Running]) -> str:
         """The number of runs that are over, the progress of those running, and the time that is left, if any is."""

@@ -386,3 +386,11 @@ def test_the_time_left_uses_the_pace_since_the_resume(tmp_path):
     assert left.seconds(left=10, done=4) is None
     assert left.seconds(left=10, done=10) == 50.0  # 6 steps in 30 seconds
     assert format_status(1, 6, ["a/seed-1 4/10"], 50.0) == "1/6 runs  a/seed-1 4/10  about 0:50 left"
+
+
+def test_the_first_margin_of_a_sweep_is_explained(tmp_path):
+    made = Made(tmp_path / "s", [0])
+    evaluation = {"eval/accuracy_sampled": 0.5, "eval/accuracy_sampled_sem": 0.02}
+    shown = [made.sweep._accuracies(each) for each in ({"eval/accuracy_sampled": 0.5}, evaluation, evaluation)]
+    assert ["standard error" in line for line in shown] == [False, True, False]
+    made.folder.close()
