@@ -70,7 +70,7 @@ def compared(
         context.model, temperature=1.0, pad_token=context.tokenizer.pad_token_id, tokens_per_micro_batch=8192
     )
     (batch,) = compute_logprobs(policy, [Batch(epoch=0, sequences=rows)], {"old_logprobs"})
-    parity = Parity(engine.logprob_tolerance, 0.01)
+    parity = Parity(engine.logprob_tolerance, 0.02)
     for row in batch.sequences:
         parity.add(np.asarray(row.old_logprobs) - row.rollout.logprobs)
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}

@@ -165,8 +165,9 @@ class RolloutSection(Section):
     ahead: Literal[0, 1] = 0
     """Steps by which the rollouts are older than the policy: with 1, an engine with devices or cores of its own samples
     the next step's rollouts while the policy is trained on this step's."""
-    max_ratio_outside: float = Field(0.01, ge=0, le=1)
-    """Raise an alarm when a larger share of tokens has p_policy / p_engine outside [0.8, 1.25]."""
+    max_ratio_outside: float = Field(0.02, ge=0, le=1)
+    """Raise an alarm when the share of tokens with p_policy / p_engine outside [0.8, 1.25] is larger, by more than five
+    standard errors."""
 
     @pydantic.field_validator("temperature", mode="before")
     @classmethod

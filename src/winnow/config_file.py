@@ -127,7 +127,20 @@ def validate(
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
+        if is_sweep(data):
+            raise ConfigError(
+                f"{source} is a sweep file: its key config names the configuration {data['config']!r}",
+                remedy=f"winnow sweep {source} checks and trains its runs; other commands take that configuration",
+                key="config",
+                code="config.unknown_key",
+            ) from error
         raise combine_errors([_explain(e, source, text, sets, given, data) for e in error.errors()]) from error
+
+
+def is_sweep(data: Mapping[str, Any]) -> bool:
+    """Whether the data are those of a sweep file, which names a configuration and changes keys of it."""
+    of_a_run = data.keys() & Config.model_fields.keys() - {"output"}
+    return isinstance(data.get("config"), str) and (not of_a_run or bool(data.keys() & {"seeds", "grid", "variants"}))
 
 
 def located(

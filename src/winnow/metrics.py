@@ -100,7 +100,8 @@ METRICS: dict[str, str] = {
     "policy/logprob_gap_max": "largest of those gaps; it grows with the number of tokens, so no alarm uses it",
     "policy/ratio_outside": "share of those tokens whose p_policy / p_engine is outside [0.8, 1.25]",
     "policy/parity_alarm": "1 when engine and policy disagree: policy/logprob_gap_mean or _p999 above the engine's "
-    "declared tolerance, or policy/ratio_outside above rollout.max_ratio_outside; else 0",
+    "declared tolerance, or policy/ratio_outside above rollout.max_ratio_outside by more than 5 standard errors; else "
+    "0",
     "policy/mismatch_kl": "mean of rho - 1 - log rho over those tokens, rho = p_policy / p_engine: an estimate of "
     "KL(engine || policy), at the same version of the weights",
     "policy/effective_sample_size": "(sum w)^2 / (n sum w^2) over the n trained rollouts, w = product of rho over a "

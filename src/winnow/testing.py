@@ -18,7 +18,7 @@ import itertools
 import json
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from winnow.budget.cuts import SampledRound
 from winnow.budget.rounds import Counts
 from winnow.budget.sampling import PromptTable
 from winnow.engines.base import Engine, EngineContext, make_engine
+from winnow.errors import INTERRUPTIONS
 from winnow.installed import is_installed
 from winnow.models.architecture import architecture
 from winnow.models.folder import BUNDLED, published_files
@@ -118,15 +119,40 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
     return MicroBatch(sequences=tuple(sequences), **{**defaults, **fields})
 
 
-def check_member(entry: Entry[Any]) -> None:
-    """Check a member against the contract of its family, with its declared traits. Raises AssertionError.
+def check_member(entry: Entry[Any], options: Mapping[str, Any] | None = None) -> None:
+    """Check a member against the contract of its family, with its declared traits and these options.
 
     check_member(winnow.registry.resolve("selector", "mine.py:finished"))
+
+    Raises AssertionError with the rule that is broken, and the trait or option that decides it. Options without a
+    default must be given, except for keep_per_prompt of an "exact" selector and for a reward's `example_options`.
     """
-    check = entry.family.check()
+    check, given, traits = entry.family.check(), dict(options or {}), vars(entry.traits)
     parameters = list(inspect.signature(check).parameters)
-    declared = {name: value for name, value in vars(entry.traits).items() if name in parameters[1:]}
-    check(entry if parameters[0] == "entry" else entry.function, **declared)
+    declared = {name: value for name, value in traits.items() if name in parameters[1:]}
+    supplied = {*given, *traits.get("example_options", ()), *(("keep_per_prompt",) if _is_sized(entry) else ())}
+    missing = [name for name in entry.options if name not in entry.defaults and name not in supplied]
+    what = f"the {entry.family.name} {entry.name!r}"
+    values = ", ".join(f"{name!r}: ..." for name in missing)
+    assert not missing, f"{what} has options without a default: check_member(entry, {{{values}}})"
+    bound = dataclasses.replace(entry, function=functools.partial(entry.function, **given)) if given else entry
+    try:
+        check(bound if parameters[0] == "entry" else bound.function, **declared)
+    except (AssertionError, *INTERRUPTIONS):
+        raise
+    except Exception as error:
+        raise AssertionError(f"{what} raised {type(error).__name__}: {error}{_cure(entry)}") from error
+
+
+def _is_sized(entry: Entry[Any]) -> bool:
+    return vars(entry.traits).get("size") == "exact"
+
+
+def _cure(entry: Entry[Any]) -> str:
+    """The trait that fills a field that is None otherwise; "" if the family has none."""
+    if not hasattr(entry.traits, "needs"):
+        return ""
+    return f"; a field of its arguments that is None must be declared: the trait needs is {tuple(entry.traits.needs)}"
 
 
 def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
@@ -137,10 +163,12 @@ def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
     splits = {split: list(task(split)) for split in ("train", "validation", "test")}
     for split, problems in splits.items():
         ids = [problem.id for problem in problems]
-        assert len(set(ids)) == len(ids), f"two {split} problems have one id"
-        assert ids == [problem.id for problem in task(split)], f"{split}: two calls returned different ids"
+        assert len(set(ids)) == len(ids), f"two {split} problems have one id: give each its own Problem(id=...)"
+        assert ids == [problem.id for problem in task(split)], (
+            f"{split}: two calls returned different ids; draw with a generator that the split and the options seed"
+        )
     seen = [problem.id for problems in splits.values() for problem in problems]
-    assert len(set(seen)) == len(seen), "a problem is in two splits"
+    assert len(set(seen)) == len(seen), "a problem is in two splits: its Problem(id=...) occurs in both"
 
 
 def check_selector(
@@ -162,11 +190,18 @@ def check_selector(
         )
         assert mask.dtype == np.bool_, f"a selector returns bool, got {mask.dtype}"
         if keep is not None:
-            assert mask.sum() == min(keep, len(rewards)), f"{mask.sum()} of {len(rewards)} kept, {keep} requested"
-        assert np.array_equal(mask, selector(group, RNG)), "the same group and rng must give the same mask"
+            assert mask.sum() == min(keep, len(rewards)), (
+                f"{mask.sum()} of {len(rewards)} kept, {keep} requested: a selector that may keep fewer or more than "
+                f"keep_per_prompt declares the trait size='varies', and one that keeps all size='all'"
+            )
+        assert np.array_equal(mask, selector(group, RNG)), (
+            "the same group and rng must give the same mask: draw with rng.uniforms(group.ids)"
+        )
         order = generator("permutation", len(rewards)).permutation(len(rewards))
         shuffled = group_of([rewards[i] for i in order], indices=order.tolist())
-        assert np.array_equal(selector(shuffled, RNG), mask[order]), "the mask depends on the order of the rollouts"
+        assert np.array_equal(selector(shuffled, RNG), mask[order]), (
+            "the mask depends on the order of the rollouts: decide ties by rng.uniforms(group.ids)"
+        )
 
 
 def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None, needs: Sequence[str] = ()) -> None:
@@ -193,11 +228,17 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
             assert np.all(np.isfinite(numbers)), f"{group.prompt.id}: {numbers} is not finite"
             assert kept or np.all(np.asarray(numbers) == 0), f"{group.prompt.id}: a rollout not kept got {numbers}"
         if baseline == "group" and is_flat(group.rewards[group.keep]):
-            assert all(np.all(np.asarray(a) == 0) for a in credit), f"{group.prompt.id}: flat, but not all zero"
+            assert all(np.all(np.asarray(a) == 0) for a in credit), (
+                f"{group.prompt.id}: all rewards are equal, and not all advantages are 0: with the trait "
+                f"baseline='group' they have to be; declare the baseline that it has ('batch', 'values' or 'none')"
+            )
     again = list(advantage(groups[::-1]))[::-1]
     if baseline in ("group", "none"):
         for one, other in zip(credits, again, strict=True):
-            assert np.array_equal(np.asarray(one), np.asarray(other)), "a group's advantages depend on its neighbours"
+            assert np.array_equal(np.asarray(one), np.asarray(other)), (
+                f"a group's advantages depend on the other groups: with the trait baseline={baseline!r} they must "
+                f"not; declare baseline='batch'"
+            )
 
 
 def check_tracker(entry: Entry[Any]) -> None:
@@ -244,7 +285,10 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
         assert weights.shape == kept.lengths.shape, f"one weight per sequence, got shape {weights.shape}"
         assert np.all(np.isfinite(weights) & (weights > 0)), f"weights are positive, got {weights}"
         if total == "one":
-            assert np.isclose((weights * kept.lengths).sum(), 1.0), "the weights of all tokens must add up to 1"
+            assert np.isclose((weights * kept.lengths).sum(), 1.0), (
+                f"the weights of all tokens add up to {(weights * kept.lengths).sum():g}, and with the trait "
+                f"total='one' they have to add up to 1; declare the total that they have, or none"
+            )
         order = np.arange(len(kept.lengths))[::-1]
         turned = _kept_rollouts(kept.lengths[order].tolist(), kept.group[order].tolist())
         assert np.allclose(weighting(turned), weights[order]), "the weights depend on the order of the sequences"
@@ -252,21 +296,26 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
 
 def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False) -> None:
     """Raise AssertionError unless values and diagnostics are [T], and a masked NaN reaches neither loss nor gradient.
+    All inputs of a loss are filled.
 
     With `policy_gradient`, the slope has to be -A at ratio 1. `"positive"` is for a loss without a gradient at other
     advantages: it is checked with positive ones only.
     """
     advantages = [1.0, 0.5, 2.0, 0.25] if policy_gradient == "positive" else [1.0, -0.5, 2.0, 0.25]
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
-    mb = micro_batch(advantages, old=logprobs.tolist())
-    values, seen = loss(PolicyOutput(logprobs=logprobs), mb)
+    mb = micro_batch(advantages, old=logprobs.tolist(), ref_logprobs=logprobs.detach() - 0.1)
+    values, seen = loss(PolicyOutput(logprobs=logprobs, entropy=-logprobs.detach()), mb)
     assert values.shape == logprobs.shape, f"a loss returns [T], got {tuple(values.shape)}"
     for name, numbers in seen.items():
         assert numbers.shape == logprobs.shape, f"diagnostic {name!r} must be [T], got {tuple(numbers.shape)}"
         assert not numbers.requires_grad, f"diagnostic {name!r} requires grad; detach it"
     (slope,) = torch.autograd.grad(values.sum(), logprobs)
     if policy_gradient:
-        assert torch.allclose(slope, -mb.advantages), f"at ratio 1 the slope must be -A, got {slope.tolist()}"
+        assert torch.allclose(slope, -mb.advantages), (
+            f"at ratio 1 the slope is {slope.tolist()}, and with the trait policy_gradient={policy_gradient!r} it has "
+            f"to be {(-mb.advantages).tolist()}; declare 'positive' if that holds for positive advantages alone, else "
+            f"False"
+        )
     _check_mask(loss, mb)
     _check_extremes(Objective(loss), "the loss")
 
@@ -400,7 +449,10 @@ def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: s
         rows, next_state, *counted = sampler(table, state, _contract_stream, count)
         if probability == "known":
             chances = np.asarray(counted[2] if len(counted) > 2 else None, dtype=np.float64)
-            assert chances.shape == (count,), f"a probability for each of {count} rows, got shape {chances.shape}"
+            assert chances.shape == (count,), (
+                f"with the trait probability='known' a draw has a probability for each of {count} rows, got shape "
+                f"{chances.shape}; return it as Drawn.probability, or declare 'equal' or 'unknown'"
+            )
             assert np.all((chances > 0) & (chances <= 1)), f"probabilities are above 0 and at most 1, got {chances}"
         rows = np.asarray(rows)
         assert rows.shape == (count,), f"{count} rows, got shape {rows.shape}"
@@ -413,7 +465,10 @@ def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: s
         assert np.array_equal(rows, again), f"step {step}: the same table and restored state gave another draw"
         last[rows] = step
         waited = step - last
-        assert waited.max() < wait, f"row {int(waited.argmax())} was not drawn in {wait} steps"
+        assert waited.max() < wait, (
+            f"row {int(waited.argmax())} was not drawn in {wait} steps: every prompt has to be; if yours may wait "
+            f"longer, call check_sampler(sampler, wait=...)"
+        )
         right = generator("contract verdicts", step).random((count, 4)) < rates[rows, None]
         table = table.drawn(rows).observed(rows, np.full(count, 4), right.sum(axis=1))
         state = dict(next_state)
@@ -456,9 +511,14 @@ def _check_sampling(made: Engine, model: Any) -> None:
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert sorted(map(id, reported)) == sorted(map(id, rollouts)), "on_rollout is called once for every rollout"
-    assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
+    assert {r.version for r in rollouts} == {made.version} == {1}, (
+        "rollouts have the version of the last load: keep the argument `version` of load"
+    )
     gaps = np.concatenate([_logprob_gaps(model, g.prompt, r) for g in groups for r in g.rollouts])
-    assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"
+    assert gaps.mean() <= made.logprob_tolerance.mean, (
+        f"log-probs are off by {gaps.mean():.2g} nats on average, and the engine's logprob_tolerance allows "
+        f"{made.logprob_tolerance.mean:.2g}"
+    )
 
 
 @torch.no_grad()
@@ -476,8 +536,9 @@ def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:
     nan = float("nan")
     logprobs = torch.tensor([-0.5, nan, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     advantages, trained = mb.advantages.masked_fill(hole, nan).tolist(), torch.tensor([0, 2, 3])
-    masked = micro_batch(advantages, old=[-0.5, nan, -2.0, -0.1], trained=trained)
-    value = Objective(loss)(PolicyOutput(logprobs=logprobs), masked)
+    others = logprobs.detach()
+    masked = micro_batch(advantages, old=others.tolist(), ref_logprobs=others, trained=trained)
+    value = Objective(loss)(PolicyOutput(logprobs=logprobs, entropy=-others), masked)
     (slope,) = torch.autograd.grad(value.total, logprobs)
     assert torch.isfinite(value.total), "a masked NaN reached the loss"
     assert torch.isfinite(slope).all(), "a masked NaN reached the gradient"

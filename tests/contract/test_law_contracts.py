@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from winnow.algos.chunks import credit_in_chunks, kept_in_chunks, select_in_chun
 from winnow.budget.sampling import uniform
 from winnow.families import FAMILIES
 from winnow.records import Problem
-from winnow.registry import members, resolve
+from winnow.registry import Entry, members, resolve
 from winnow.testing import (
     RNG,
     check_advantage,
@@ -37,8 +37,7 @@ REQUIRED = {"token_budget": {"tokens": 60}}  # options without a default
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.family.name}-{entry.name}")
 def test_a_member_meets_the_contract_of_its_family(entry):
-    bound = functools.partial(entry.function, **REQUIRED.get(entry.name, {}))
-    check_member(dataclasses.replace(entry, function=bound) if entry.name in REQUIRED else entry)
+    check_member(entry, REQUIRED.get(entry.name))
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "selector"], ids=lambda entry: entry.name)
@@ -206,3 +205,63 @@ def forgets_the_version(context):
 def test_each_contract_fails_for_a_function_that_breaks_it(check, broken):
     with pytest.raises(AssertionError):
         check(broken)
+
+
+def with_traits(family, function, **traits):
+    return Entry(FAMILIES[family], "mine", function, FAMILIES[family].declare(traits))
+
+
+def fewer(group, rng, *, keep_per_prompt: int):
+    return (rng.uniforms(group.ids) < 0.5) & (np.arange(len(group.rollouts)) < 0)
+
+
+def of_the_batch(groups):
+    everything = np.concatenate([g.rewards[g.keep] for g in groups])
+    return [np.where(g.keep, g.rewards - everything.mean(), 0.0) for g in groups]
+
+
+def of_values(groups):
+    return [[np.nan_to_num(values) * 0.0 for values in g.values] for g in groups]
+
+
+def of_entropy(out, mb):
+    return -mb.advantages * out.logprobs + 0 * out.entropy + 0 * mb.ref_logprobs, {}
+
+
+def positive_only(out, mb):
+    return -mb.advantages.clamp(min=0) * out.logprobs, {}
+
+
+def limited(group, rng, *, tokens: int):
+    return group.lengths <= tokens
+
+
+@pytest.mark.parametrize(
+    ("family", "function", "traits", "named", "cured"),
+    [
+        ("selector", fewer, {}, "size='varies'", {"size": "varies", "keep_per_prompt": 4}),
+        ("advantage", of_the_batch, {}, "baseline=", {"baseline": "batch"}),
+        ("advantage", of_values, {"baseline": "values"}, "needs", {"baseline": "values", "needs": ("values",)}),
+        ("weighting", half, {"total": "one"}, "total='one'", {}),
+        ("loss", positive_only, {"policy_gradient": True}, "'positive'", {"policy_gradient": "positive"}),
+        ("sampler", uniform, {"probability": "known"}, "probability='known'", {"probability": "equal"}),
+        ("selector", limited, {"size": "varies"}, "{'tokens': ...}", {"size": "varies", "tokens": 60}),
+    ],
+)
+def test_a_failure_names_the_trait_or_option_to_set(family, function, traits, named, cured):
+    with pytest.raises(AssertionError, match=re.escape(named)):
+        check_member(with_traits(family, function, **traits))
+    options = {name: value for name, value in cured.items() if name in ("keep_per_prompt", "tokens")}
+    check_member(with_traits(family, function, **{k: v for k, v in cured.items() if k not in options}), options)
+
+
+def test_a_loss_that_declares_its_inputs_gets_them():
+    check_member(with_traits("loss", of_entropy, policy_gradient=True, needs=("entropy", "ref_logprobs")))
+
+
+def test_a_member_that_raises_fails_its_contract_by_name():
+    def broken(kept):
+        raise KeyError("lengths")
+
+    with pytest.raises(AssertionError, match="'mine' raised KeyError"):
+        check_member(with_traits("weighting", broken))

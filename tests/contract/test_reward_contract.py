@@ -13,7 +13,7 @@ import pytest
 from winnow.families import REWARD, RewardTraits
 from winnow.installed import is_installed
 from winnow.records import Prompt, Rollout
-from winnow.registry import Entry, members, resolve
+from winnow.registry import Entry, members, register, resolve
 from winnow.rewards.contract import check_reward
 from winnow.rewards.math_equivalence import algebra
 
@@ -80,7 +80,7 @@ def fond_of_junk(prompt: Prompt, rollout: Rollout) -> float:
 
 @pytest.mark.parametrize(
     ("function", "word"),
-    [(half, "wrong"), (short_only, "raised"), (moody, "verdicts"), (fond_of_junk, r"2\.0")],
+    [(half, "wrong"), (short_only, "raised"), (moody, "verdicts"), (fond_of_junk, "returns 2 for junk")],
 )
 def test_the_contract_fails_for_a_reward_that_breaks_it(function: Any, word: str) -> None:
     entry = Entry(REWARD, function.__name__, function, RewardTraits(example=str))
@@ -107,3 +107,41 @@ def test_rewards_import_neither_torch_nor_computer_algebra() -> None:
     code = "import sys, winnow.rewards.compose; print({'torch', 'sympy', 'math_verify'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def shorter_is_better(prompt: Prompt, rollout: Rollout) -> Any:
+    right = rollout.text == f"<{prompt.answer}>"
+    return {"right": float(right), "short": 0.1 * right, "tidy": 0.2 * right}
+
+
+def of_meta(prompt: Prompt, rollout: Rollout) -> float:
+    return float(rollout.text == f"<{prompt.meta['gold']}>")
+
+
+def weak(prompt: Prompt, rollout: Rollout) -> float:
+    return 0.5 * (rollout.text == f"<{prompt.answer}>")
+
+
+def marked(prompt: Prompt, rollout: Rollout, *, mark: str = "=") -> float:
+    return float(rollout.text == f"{mark}{prompt.answer}")
+
+
+@pytest.mark.parametrize(
+    ("function", "named", "cured"),
+    [
+        (shorter_is_better, "best=1.3", {"best": 1.3}),  # 1 + 0.1 + 0.2, whatever the rounding
+        (of_meta, "example_meta", {"example_meta": lambda gold: {"gold": gold}}),
+        (weak, "correct_at", {"correct_at": 0.5, "best": 0.5}),
+        (marked, "example_options", {"example_options": {"mark": "<"}, "example": lambda gold: f"<{gold}"}),
+    ],
+)
+def test_a_failure_names_the_trait_to_declare(function: Any, named: str, cured: dict[str, Any]) -> None:
+    traits = {"example": lambda gold: f"<{gold}>"}
+
+    def entry(**declared: Any) -> Entry:
+        return Entry(REWARD, function.__name__, function, RewardTraits(**{**traits, **declared}))
+
+    with pytest.raises(AssertionError, match=named):
+        check_reward(entry())
+    register("reward", f"contract_test_{function.__name__}", **{**traits, **cured})(function)
+    check_reward(resolve("reward", f"contract_test_{function.__name__}"))

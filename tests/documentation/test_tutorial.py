@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from winnow import open_run
 from winnow.commands import app
+from winnow.registry import resolve
+from winnow.testing import check_member
 
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.
@@ -131,3 +133,15 @@ def test_a_run_is_read_as_shown(reader, monkeypatch):
     exec(text.replace("run.rollouts(", "columns = run.rollouts("), names)
     assert set(names["columns"]) == {"step", "prompt_id", "reward", "length"}
     assert len(names["columns"]["reward"]) == 256
+
+
+def test_the_rewards_of_the_page_meet_their_contract(tmp_path):
+    """As docs/verifiers.md tests a reward. Under other names: the page's own stay registered."""
+    checked = []
+    for number, block in enumerate(block for block in blocks(PAGE) if 'register("reward"' in block.text):
+        text = block.text.replace('register("reward", "', 'register("reward", "contract_of_')
+        (tmp_path / f"rewards_{number}.py").write_text(text)
+        for name in re.findall(r'register\("reward", "contract_of_(\w+)"', text):
+            check_member(resolve("reward", f"rewards_{number}.py:{name}", base=tmp_path))
+            checked.append(name)
+    assert checked == ["mentioned", "exact", "brief"]

@@ -125,6 +125,11 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_bytes(golds, long_model, 
     check_refusal(refusal_of(mixed), "amc23.jsonl")
 
 
+def folders(result):
+    """The folders that are named after the results."""
+    return re.findall(r"(?m)^(against|written) +(\S+)$", result.stdout)
+
+
 def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
     """Both are asked what the run asks; the folder of an evaluation stands for the model that it is of."""
     monkeypatch.chdir(tmp_path)
@@ -139,6 +144,7 @@ def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
     first = CliRunner().invoke(app, ["eval", str(checkpoint), *few, "--compare", "bundled", "--output", "both"])
     assert first.exit_code == 0, first.output
     assert re.search(r"\b6 problems", first.stdout)
+    assert folders(first) == [("against", "both/against"), ("written", "both")]
     (sampled, greedy) = json.loads(Path("both/metrics.json").read_text())["comparisons"]
     assert (sampled["metric"], greedy["metric"], sampled["problems"]) == ("accuracy_sampled", "accuracy_greedy", 6)
     base = json.loads(Path("both/against/metrics.json").read_text())["tasks"]["arithmetic"]
@@ -146,8 +152,10 @@ def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
     again = CliRunner().invoke(app, ["eval", str(checkpoint), *few, "--compare", "both/against", "--output", "again"])
     assert again.exit_code == 0, again.output
     assert json.loads(Path("again/metrics.json").read_text())["comparisons"] == [sampled, greedy]
+    assert folders(again) == [("against", "both/against"), ("written", "again")]
     other = ["--problems", "5", "--samples", "2", "--seed", "9", "--set=verify.workers=0", "--compare", "both/against"]
     noted = CliRunner().invoke(app, ["eval", str(checkpoint), *other])
+    assert folders(noted) == [("against", "both/against")]
     assert re.search(r"arithmetic\W.*both/against\W.*config\.seed\W.*config\.evaluate\.problems", noted.stderr)
     assert re.search(r"\b1 problem", noted.stderr)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "scripts" / "published-model"
+NO_PIP = 'case "$*" in *pip*) exit 9;; esac\n'  # no test installs anything
+OTHER_WEIGHTS = '#!/bin/sh\nmkdir -p "$3"\necho other > "$3/model.safetensors"\n'  # another file than expected
 
 
 @pytest.fixture
@@ -37,6 +40,33 @@ def run(tmp_path):
         return subprocess.run([SCRIPT, *arguments], env=environment, capture_output=True, text=True)
 
     return call
+
+
+def test_winnow_is_not_installed_again_into_an_environment_that_has_it(run, tmp_path, monkeypatch):
+    """Without a stamp, as after `pip install -e .`: the environment's Python imports this clone."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
+    (tmp_path / "venv" / ".winnow-installed").unlink()
+    done = run(str(tmp_path / "model"), winnow=OTHER_WEIGHTS, python=f'#!/bin/sh\n{NO_PIP}exec {sys.executable} "$@"\n')
+    assert "expects" in done.stderr  # it has reached the model
+    assert "installing winnow" not in done.stdout
+
+
+def test_winnow_is_installed_into_an_environment_without_it(run, tmp_path):
+    (tmp_path / "venv" / ".winnow-installed").unlink()
+    done = run(str(tmp_path / "model"), winnow=OTHER_WEIGHTS, python=f"#!/bin/sh\n{NO_PIP}exit 1\n")
+    assert "installing winnow" in done.stdout
+    assert done.returncode == 9
+
+
+def test_the_card_of_the_package_s_model_has_the_model_s_name(tmp_path):
+    """The script's edit of the card that `winnow fetch` writes for a GGUF file."""
+    (command,) = (line.strip() for line in SCRIPT.read_text().splitlines() if line.strip().startswith("sed -i"))
+    card = tmp_path / "README.md"
+    card.write_text("# Another name\n\n- organization: A\n- licence: B\n")
+    subprocess.run(["bash", "-c", f"model={tmp_path}; {command}"], check=True)
+    assert card.read_text().splitlines() == [
+        "# SmolLM2-135M-Instruct", "", "- name in the file: Another name", "- organization: A", "- licence: B",
+    ]  # fmt: skip
 
 
 def complete(folder: Path) -> Path:
@@ -80,7 +110,7 @@ def test_a_folder_that_is_not_complete_is_refused_and_not_changed(damage, run, t
     "programs",
     [
         {"winnow": "#!/bin/sh\nexit 2\n", "python": "#!/bin/sh\nexit 1\n"},  # neither the hub nor the package
-        {"winnow": '#!/bin/sh\nmkdir -p "$3"\necho other > "$3/model.safetensors"\n'},  # another file than expected
+        {"winnow": OTHER_WEIGHTS},
     ],
     ids=["no source", "other weights"],
 )

@@ -512,3 +512,30 @@ def test_a_word_for_true_or_false_is_no_text_for_a_template(tmp_path, word):
 def test_a_device_is_no_configuration():
     with refused(ConfigError, "/dev/zero", code="config.unreadable"):
         load(Path("/dev/zero"))
+
+
+SWEEPS = {
+    "a grid": ('config = "grpo"\noutput = "s"\n[grid]\n"seed" = [1]\n', ()),
+    "seeds": ('config = "grpo"\noutput = "s"\nseeds = [0, 1]\n', ()),
+    "no other key": ('config = "grpo"\noutput = "s"\n', ()),
+    "with a key of a run": ('steps = 4\nconfig = "grpo"\noutput = "s"\nseeds = [0]\n', ()),
+    "with an override": ('config = "grpo"\noutput = "s"\nseeds = [0]\n', ("steps=3", "task.size=64")),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_file_is_called_one_and_its_command_is_named(tmp_path, name):
+    text, sets = SWEEPS[name]
+    file = tmp_path / "many.toml"
+    file.write_text(text)
+    with refused(ConfigError, str(file), "sweep", "'grpo'", key="config", code="config.unknown_key") as caught:
+        load(file, sets)
+    assert f"winnow sweep {file}" in caught.value.remedy
+
+
+def test_a_run_with_a_key_config_is_no_sweep(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('steps = 4\nconfig = "grpo"\n')
+    with refused(ConfigError, "'config'", code="config.unknown_key") as caught:
+        load(file)
+    assert "winnow sweep" not in str(caught.value)

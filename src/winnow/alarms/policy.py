@@ -195,8 +195,8 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
     """policy/parity_alarm of the newest step.
 
     That metric compares mean and 99.9th percentile of the gaps with the limits that the engine declares, and the share
-    of ratios outside [0.8, 1.25] with rollout.max_ratio_outside. It ignores the maximum, which grows with the number of
-    tokens.
+    of ratios outside [0.8, 1.25] with rollout.max_ratio_outside and chance. It ignores the maximum, which grows with
+    the number of tokens.
     """
     if not past.rows or not past.rows[-1].get("policy/parity_alarm"):
         return None

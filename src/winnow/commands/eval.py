@@ -107,6 +107,8 @@ def evaluate(
         print_text(format_table(result.tasks))
     for comparison in result.comparisons:
         print_text(format_comparison(comparison))
+    if against := against_folder(compare, output):
+        print_text(f"against    {against}")
     for note in result.notes:
         print_text(f"note: {note}", err=True)
     if metrics is not None:
@@ -114,6 +116,15 @@ def evaluate(
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
         print_text(f"written    {', '.join(written)}")
+
+
+def against_folder(compare: str | None, output: Path | None) -> Path | None:
+    """The folder with the other model's answers: the evaluation that is named, or the one beside the model's own."""
+    from winnow.evaluation.folder import AGAINST, is_evaluation
+
+    if compare is not None and is_evaluation(Path(compare)):
+        return Path(compare)
+    return output / AGAINST if compare is not None and output is not None else None
 
 
 @contextmanager

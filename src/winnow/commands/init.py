@@ -38,8 +38,6 @@ To test a change, run this in the folder of this file:
     winnow audit {task} --reward {reward}:reward
 """
 
-import re
-
 import winnow
 
 
@@ -50,9 +48,10 @@ def reward(prompt, rollout):
     The reward is the sum of the parts, and the first one decides whether a rollout is correct. Each part is logged
     under its name: add others here, for example "short": -len(rollout.tokens) / 1000.
     """
-    answers = re.findall(r"<answer>(.*?)</answer>", rollout.text, flags=re.DOTALL)
+    before, closed, _ = rollout.text.rpartition("</answer>")
+    _, opened, answer = before.rpartition("<answer>")
     gold = str(prompt.answer)  # a .jsonl file may have the number 20 in place of the text "20"
-    right = bool(answers) and answers[-1].strip() == gold
+    right = bool(opened and closed) and answer.strip() == gold
     return {{"right": float(right)}}
 '''
 

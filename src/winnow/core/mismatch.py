@@ -20,6 +20,7 @@ from winnow.engines.base import Tolerance
 from winnow.records import FloatArray, IntArray, Metrics, MicroBatch, PolicyOutput, joined
 
 FEW = 2  # tokens whose log-probs may differ much in any step, however small
+CHANCE = 5.0  # standard deviations: a run has thousands of steps
 RATIOS = (0.8, 1.25)  # policy to engine probability: a token outside was sampled from another policy than the trained
 STALENESS = {  # a metric of equal versions: its name where the rollouts are older than the policy
     "policy/logprob_gap_mean": "policy/staleness_gap_mean",
@@ -41,9 +42,9 @@ class Parity:
     one?
 
     The alarm is raised where the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`. It is
-    also raised where a larger share of the tokens than `max_outside`, and more than two, have a ratio outside `RATIOS`.
-    The largest gap is not a criterion, as it grows with the number of tokens. An engine that declares an infinite
-    tolerance differs on purpose and raises no alarm.
+    also raised where more tokens have a ratio outside `RATIOS` than `most_outside` expects by chance. The largest gap
+    is not a criterion, as it grows with the number of tokens. An engine that declares an infinite tolerance differs on
+    purpose and raises no alarm.
     """
 
     tolerance: Tolerance
@@ -80,7 +81,7 @@ class Parity:
         gap, (least, most) = np.abs(difference), np.log(RATIOS)
         mean, tail = float(gap.mean()), percentile_999(gap)
         outside = float(np.mean(~((difference >= least) & (difference <= most))))
-        share = max(self.max_outside, FEW / len(difference))  # one or two rare tokens of a small step prove nothing
+        share = most_outside(self.max_outside, len(difference)) / len(difference)
         # A comparison with NaN is False, so log-probs that are NaN raise the alarm
         well = mean <= self.tolerance.mean and tail <= self.tolerance.tail and outside <= share
         return {
@@ -90,6 +91,14 @@ class Parity:
             "policy/ratio_outside": outside,
             "policy/parity_alarm": float(not well and math.isfinite(self.tolerance.mean)),
         }
+
+
+def most_outside(share: float, tokens: int) -> float:
+    """The tokens of a step that may be outside the band if each is with this probability: the expected number and
+    `CHANCE` of its standard deviations, and at least `FEW`.
+    """
+    expected = share * tokens
+    return max(float(FEW), expected + CHANCE * math.sqrt(expected * (1 - share)))
 
 
 def percentile_999(numbers: FloatArray) -> float:

@@ -14,7 +14,7 @@ from winnow.environments.replay import make_environment
 from winnow.families import EnvironmentTraits
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import Entry
-from winnow.rewards.contract import JUNK
+from winnow.rewards.contract import JUNK, same_reward
 
 TURNS = 64  # of junk, after which an environment has to have ended
 
@@ -34,12 +34,23 @@ def check_environment(
         id="contract", tokens=np.zeros(1, np.int64), text="Play.", answer=gold, task="contract", meta=dict(meta or {})
     )
     right = _play(entry, prompt, replies)
-    assert right.kind == "correct", f"{entry.name!r} judges its example as {right.kind}: {replies!r}"
-    assert right.reward == entry.traits.best, f"{entry.name!r} returns {right.reward} for its example"
+    best, why = entry.traits.best, f" ({right.cause}: {right.detail})" if right.failed else ""
+    assert right.kind == "correct", (
+        f"{entry.name!r} judges its example {replies!r} as {right.kind}{why}: correct `example` or the environment; a "
+        f"problem's other data is the argument `meta` of check_environment, and a number counts as correct from the "
+        f"trait correct_at = {entry.traits.correct_at:g} on"
+    )
+    assert same_reward(right.reward, best), (
+        f"{entry.name!r} returns {right.reward:g} for its example, and its trait `best` is {best:g}: declare "
+        f"best={right.reward:g} if no rollout earns more, or correct the environment"
+    )
     for label, text in JUNK.items():
         junk = _play(entry, prompt, [text] * TURNS)
         assert not junk.failed, f"{entry.name!r} on {label}: no verdict, {junk.cause}: {junk.detail}"
-        assert junk.reward <= entry.traits.best, f"{entry.name!r} returns {junk.reward} for junk ({label})"
+        assert junk.reward <= best or same_reward(junk.reward, best), (
+            f"{entry.name!r} returns {junk.reward:g} for junk ({label}), and its trait `best` is {best:g}: correct the "
+            f"environment, or declare an `example` that earns the most, with its reward as `best`"
+        )
 
 
 def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -> Outcome:
@@ -53,7 +64,10 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
         if isinstance(verdict, Outcome):
             return verdict
         turns.append(verdict.text)
-    raise AssertionError(f"{entry.name!r} has not ended after {len(replies)} turns")
+    raise AssertionError(
+        f"{entry.name!r} has not ended after {len(replies)} turns: its `example` returns all turns of a correct "
+        f"rollout, and it ends with any rollout within {TURNS} turns"
+    )
 
 
 def _rollout_of(turns: list[str]) -> Rollout:

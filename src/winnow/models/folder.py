@@ -141,7 +141,7 @@ def is_hub_id(path: str) -> bool:
     if path == PUBLISHED:
         raise refused(
             f"model.path: {path!r} is the folder {folder}, which does not exist",
-            "run scripts/published-model, or set WINNOW_PUBLISHED or model.path to the folder of such a model",
+            f"run {_published_script()}, or set WINNOW_PUBLISHED or model.path to the folder of such a model",
             "data.missing",
         )
     may_be_id = _HUB_ID.fullmatch(path) is not None
@@ -155,6 +155,12 @@ def is_hub_id(path: str) -> bool:
         'set it to "bundled", a model folder, or a hub id "owner/name" (`winnow fetch` downloads one into a folder)',
         "data.missing",
     )
+
+
+def _published_script() -> str:
+    """The script that makes the folder "published": its path in the clone that winnow is imported from, if it is."""
+    script = Path(__file__).parents[3] / "scripts" / "published-model"
+    return str(script) if script.is_file() else "scripts/published-model in a clone of winnow"
 
 
 def cached_folder(hub_id: str) -> Path | None:

@@ -7,6 +7,8 @@ For the check a reward declares how a right answer is phrased:
 If the golds of its prompts are in `meta`, it also declares example_meta=lambda gold: {...}. A reward that reads
 answers only in certain forms declares these forms, for example `asks=[("<answer>", "</answer>"), (r"\boxed",)]`. Each
 form lists the marks of such a completion, and `winnow check` looks for these marks in the prompt.
+
+The rollouts of the check have no tokens. So a reward that pays more for fewer tokens is at its maximum, `best`.
 """
 
 from __future__ import annotations
@@ -61,13 +63,38 @@ def check_reward(
     phrase = gold if phrase is None else phrase
     prompt = _prompt(gold, {} if meta is None else meta(phrase))
     right = example(phrase)
-    outcome = _verdict(score, prompt, right, entry.name)
-    assert outcome.kind == "correct", f"{entry.name!r} judges its example as {outcome.kind}: {right!r}"
-    assert outcome.reward == best, f"{entry.name!r} returns {outcome.reward} for its example, not {best}"
+    outcome = _verdict(score, prompt, right, f"{entry.name!r} on its example {right!r}", cure=_cure(entry))
+    assert outcome.kind == "correct", (
+        f"{entry.name!r} judges its example {right!r} as {outcome.kind}, with a reward of {outcome.reward:g}"
+        f"{_cure(entry)}"
+    )
+    assert same_reward(outcome.reward, best), (
+        f"{entry.name!r} returns {outcome.reward:g} for its example, and its trait `best` is {best:g}: declare "
+        f"best={outcome.reward:g} if no text earns more, or correct the reward"
+    )
     _check_marks(entry, score, prompt, right)
     for label, text in JUNK.items():
         junk = _verdict(score, prompt, text, f"{entry.name!r} on {label}")
-        assert junk.reward <= best, f"{entry.name!r} returns {junk.reward} for junk ({label})"
+        assert junk.reward <= best or same_reward(junk.reward, best), (
+            f"{entry.name!r} returns {junk.reward:g} for junk ({label}), and its trait `best` is {best:g}: correct the "
+            f"reward, or declare an `example` that earns the most, with its reward as `best`"
+        )
+
+
+def same_reward(reward: float, best: float) -> bool:
+    """Whether two rewards are equal apart from rounding: 0.1 + 0.2 is not 0.3."""
+    return math.isclose(reward, best, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _cure(entry: Entry[RewardTraits]) -> str:
+    """The traits that determine how the example is judged, without those that cannot be the cause."""
+    traits, lines = entry.traits, ["correct `example` or the reward"]
+    if traits.example_meta is None:
+        lines.append("if it reads the gold in prompt.meta, declare example_meta=lambda gold: {...}")
+    if entry.options and not traits.example_options:
+        lines.append("if the example is for other options than the defaults, declare example_options={...}")
+    lines.append(f"a number counts as correct from the trait correct_at = {traits.correct_at:g} on")
+    return f": {'; '.join(lines)}"
 
 
 def _check_marks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right: str) -> None:
@@ -75,17 +102,24 @@ def _check_marks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right
     forms = entry.traits.asks
     if forms:
         met = [form for form in forms if all(mark in right for mark in form)]
-        assert met, f"the example of {entry.name!r} has none of the forms in its trait `asks`: {right!r}"
+        assert met, (
+            f"the example {right!r} of {entry.name!r} has none of the forms {list(forms)} in its trait `asks`: correct "
+            f"`asks` or `example`"
+        )
         for mark in {mark for form in met for mark in form}:
-            kind = _verdict(score, prompt, right.replace(mark, " "), entry.name).kind
-            assert kind != "correct", f"{entry.name!r} declares the mark {mark!r} and accepts an answer without it"
+            kind = _verdict(score, prompt, right.replace(mark, " "), repr(entry.name)).kind
+            assert kind != "correct", (
+                f"{entry.name!r} declares the mark {mark!r} in its trait `asks` and accepts an answer without it: "
+                f"remove the mark from `asks`"
+            )
 
 
-def _verdict(score: Score, prompt: Prompt, text: str, what: str) -> Outcome:
+def _verdict(score: Score, prompt: Prompt, text: str, what: str, *, cure: str = "") -> Outcome:
     outcome, again = score(prompt, _rollout(text)), score(prompt, _rollout(text))
-    assert not outcome.failed, f"{what}: no verdict, {outcome.cause}: {outcome.detail}"
+    cure = cure or ": return 0 for a text that is no right answer"
+    assert not outcome.failed, f"{what}: no verdict, {outcome.cause}: {outcome.detail}{cure}"
     assert all(math.isfinite(value) for value in (outcome.reward, *outcome.parts.values())), f"{what}: not finite"
-    assert outcome == again, f"{what}: two calls, two verdicts"
+    assert outcome == again, f"{what}: two calls, two verdicts; a reward depends on its arguments alone"
     return outcome
 
 

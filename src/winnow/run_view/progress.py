@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import describe
 from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.view.text import (
+    MARGIN,
     WIDTH,
     encodable,
     format_accuracies,
@@ -60,6 +62,7 @@ class Standing:
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
     evaluation: dict[str, float] = field(default_factory=dict)  # the newest evaluation
     forecast: RunForecast | None = None  # from the evaluations of this process and those in the folder before it
+    margins: int = 0  # evaluations with a standard error; the line of the first one explains it
     alarm: Alarm | None = None  # the newest alarm
     _rows: list[Mapping[str, float]] = field(default_factory=list)  # that the forecast is made from
     max_hours: float = 0.0
@@ -83,6 +86,7 @@ class Standing:
                 self.alarm = event.alarm
             case Evaluated():
                 self.evaluation = event.metrics
+                self.margins += not math.isnan(event.metrics.get("eval/accuracy_sampled_sem", math.nan))
                 self._rows.append({"step": event.step, **event.metrics})
                 self.forecast = forecast_of(self._rows)
             case _:
@@ -322,6 +326,7 @@ def _message(event: Event, standing: Standing) -> str | None:
         case Evaluated():
             advice = standing.forecast.advice() if standing.forecast else None
             line = f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
+            line += f" ({MARGIN})" if "±" in line and standing.margins == 1 else ""
             return f"{line}\n{wrap(f'forecast: {advice}')}" if advice else line
         case AlarmRaised():
             return wrap(f"alarm: {event.alarm.text}")

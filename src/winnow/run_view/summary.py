@@ -15,11 +15,20 @@ from winnow.records import Alarm
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.forecast import forecast_of
 from winnow.state.logbook import totals
-from winnow.view.text import format_accuracies, format_count, format_decimal, format_duration, format_percent, wrap
+from winnow.view.text import (
+    MARGIN,
+    format_accuracies,
+    format_count,
+    format_decimal,
+    format_duration,
+    format_percent,
+    wrap,
+)
 
 Row = Mapping[str, float]
 
 LARGEST = 1e15  # larger numbers are neither drawn nor summed: no run reaches them, and sums would overflow
+LAST = 5  # steps whose shares decide hints about rollouts, at most: earlier ones are over
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
 
@@ -61,17 +70,23 @@ def summary(
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
     """Symptoms with their remedies, except those that a raised alarm covers. Failed verdicts and skipped updates are
-    counted in all steps, the others in the last quarter of them.
+    counted in all steps, shares of rollouts and groups in the last steps (at most `LAST`), the others in the last
+    quarter. So a share that has fallen gives no hint.
     """
     late = steps[-max(1, len(steps) // 4) :]
-    judged = _sum(late, "budget/rollouts") - _sum(late, "outcome/cut")
+    last = late[-LAST:]
+    of_last = f"of the last {f'{len(last)} steps' if len(last) > 1 else 'step'}"
+    judged = _sum(last, "budget/rollouts") - _sum(last, "outcome/cut")
     if not {"all_flat", "constant_reward"} & set(raised):
-        yield from _flat(late)
-    if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
-        cut = format_percent(mean(late, "rollout/truncated"))
-        yield f"! {cut} of the rollouts are cut off: raise rollout.max_new_tokens"
-    if "unparsable" not in raised and judged and (share := _sum(late, "outcome/unparsable") / judged) > 0.5:
-        yield f"! {format_percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
+        yield from _flat(last, of_last)
+    if "all_truncated" not in raised and mean(last, "rollout/truncated") > 0.5:
+        cut = format_percent(mean(last, "rollout/truncated"))
+        yield f"! {cut} of the rollouts {of_last} are cut off: raise rollout.max_new_tokens"
+    if "unparsable" not in raised and judged and (share := _sum(last, "outcome/unparsable") / judged) > 0.5:
+        yield (
+            f"! {format_percent(share)} of the rollouts {of_last} have no readable answer: does the prompt request the "
+            f"format?"
+        )
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` prints them with their causes"
     if "entropy_collapse" not in raised and mean(late, "policy/entropy") < 0.01:
@@ -94,18 +109,18 @@ def _alarm_lines(alarms: Sequence[Alarm]) -> Iterator[str]:
         yield f"alarm: {first.text} (held last at step {[first, *more][-1].last}{times})"
 
 
-def _flat(late: Sequence[Row]) -> Iterator[str]:
-    groups, flat = _sum(late, "group/count"), _sum(late, "group/flat")
+def _flat(last: Sequence[Row], of_last: str) -> Iterator[str]:
+    groups, flat = _sum(last, "group/count"), _sum(last, "group/flat")
     if not groups or flat / groups <= 0.9:
         return
-    right, wrong = _sum(late, "group/all_correct"), _sum(late, "group/all_wrong")
+    right, wrong = _sum(last, "group/all_correct"), _sum(last, "group/all_wrong")
     remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
     yield (
-        f"! {format_percent(flat / groups)} of the groups are flat "
+        f"! {format_percent(flat / groups)} of the groups {of_last} are flat "
         f"({right:.0f} all correct, {wrong:.0f} all wrong) and give "
         f"no signal: {remedy}"
     )
-    if all(row.get("reward/min") == row.get("reward/max") for row in late):
+    if all(row.get("reward/min") == row.get("reward/max") for row in last):
         yield "! the reward's range has collapsed: all rollouts of a step have the same reward"
 
 
@@ -129,10 +144,10 @@ def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
         seen = [row for row in rows if not math.isnan(row.get(name, math.nan))]
         if seen:
             best = max(seen, key=lambda row: row[name])
+            accuracies = format_accuracies({k: best[k] for k in best if k.startswith(name)})
             yield (
                 f"{of:9} {label} {format_percent(seen[0][name])} -> {format_percent(seen[-1][name])}, "
-                f"best after {best['step']:.0f} steps: "
-                f"{format_accuracies({k: best[k] for k in best if k.startswith(name)})}"
+                f"best after {best['step']:.0f} steps: {accuracies}{f' ({MARGIN})' if '±' in accuracies else ''}"
                 f"{evaluated.since_when}"
             )
 

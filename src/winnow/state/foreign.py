@@ -16,7 +16,7 @@ from winnow.errors import INTERRUPTIONS, DataError
 from winnow.installed import LOGS, entry_points, package_of, registering
 from winnow.state.foreign_log import ForeignGroup, ForeignLog
 from winnow.state.manifest import MANIFEST
-from winnow.state.unknown_folder import is_run, unknown
+from winnow.state.unknown_folder import is_run, refuse_settings, unknown
 
 __all__ = ["ForeignGroup", "ForeignLog", "file_of", "no_run", "open_log"]
 
@@ -24,8 +24,9 @@ __all__ = ["ForeignGroup", "ForeignLog", "file_of", "no_run", "open_log"]
 def open_log(path: Path) -> ForeignLog | None:
     """The log in a folder of another trainer; None for every other path. Reads names, and at most the settings.
 
-    Raises ConfigError for unusable settings.
+    Raises ConfigError for unusable settings, and DataError for a file of settings in place of a run.
     """
+    refuse_settings(path)
     if not path.is_dir() or (path / MANIFEST).exists():
         return None
     kind = next((kind for kind in readers()[0] if kind.is_at(path)), None)

@@ -32,6 +32,7 @@ from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_f
 from winnow.state.foreign import file_of, no_run, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
 from winnow.state.manifest import MANIFEST
+from winnow.state.unknown_folder import refuse_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,6 +148,7 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 
     Raises DataError if there are none.
     """
+    refuse_settings(path)
     if not path.is_dir():
         return [path]
     log = open_log(path)

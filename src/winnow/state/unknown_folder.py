@@ -44,6 +44,16 @@ def unknown(path: Path, logs: Sequence[type[ForeignLog]], is_run: Callable[[Path
     )
 
 
+def refuse_settings(path: Path) -> None:
+    """Raise DataError for a TOML file: a configuration or a sweep file in place of what it makes."""
+    if path.suffix == ".toml" and path.is_file():
+        raise DataError(
+            f"{path} is a configuration or a sweep file, and no run",
+            remedy="name the folder that its key output names, or of a sweep a run in that folder, LABEL/seed-N",
+            code="data.malformed",
+        )
+
+
 def is_run(path: Path, logs: Iterable[type[ForeignLog]]) -> bool:
     """Whether a folder is a run of winnow, or has the log of another trainer."""
     return path.is_dir() and ((path / MANIFEST).is_file() or any(kind.is_at(path) for kind in logs))

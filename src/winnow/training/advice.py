@@ -38,13 +38,18 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
 
 
 def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
-    """Warnings before the first step: dropped prompts, missing test problems, test problems that are trained on, and
-    settings that do not fit the number of ranks.
-    """
+    """Warnings before the first step: about settings that do not fit the number of ranks, and about prompts."""
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
     yield from _about_secrets(config)
-    yield from dropped_prompts(config, train, held_out)
+    yield from about_prompts(config, train, held_out)
+
+
+def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+    """Warnings about the prompts of a run: those that are too long, test problems that are trained on, and splits with
+    fewer problems than an evaluation requests.
+    """
+    yield from _dropped_prompts(config, train, held_out)
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
         known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
@@ -53,15 +58,17 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
                 f"evaluate.tasks: {known} of {len(prompts.prompts)} test problems of {task} are also training "
                 f"problems, word by word: results on them do not show how the policy does on new problems"
             )
-    own = held_out[0].prompts
-    wanted, available = config.evaluate.problems, own.dropped + len(own.prompts)
-    if available < wanted:
-        yield (
-            f"evaluate.problems = {wanted}, but the task has {available} {config.evaluate.split} problems: all are used"
-        )
+    wanted = config.evaluate.problems
+    for task, prompts in held_out:
+        available, split = prompts.dropped + len(prompts.prompts), config.evaluate.split if task is None else "test"
+        if available < wanted:
+            yield (
+                f"evaluate.problems = {wanted}, but {'the task' if task is None else task} has {available} {split} "
+                f"problem{'s' * (available != 1)}: {'all are' if available != 1 else 'it is'} used"
+            )
 
 
-def dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+def _dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
     """A sentence for each list of prompts from which some were dropped, with their number, the limit and the first."""
     purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
     for purpose, rendered in purposes:

@@ -37,6 +37,7 @@ class Budget:
     longest_row: int  # tokens of the longest prompt and of the longest trained completion
     rows_at_once: int  # longest rows that fit into one micro-batch
     probe: int  # rollouts per probe, not trained on; 0 without one
+    problems: int  # per evaluation
     evaluation: int  # rollouts per evaluation
     evaluations: int  # in the run; the maximum where `every_minutes` decides
 
@@ -46,12 +47,15 @@ class Budget:
         return math.ceil(self.rows / self.rows_at_once)
 
 
-def budget(members: Members) -> Budget:
-    """The counts of a configuration."""
+def budget(members: Members, problems: int | None = None) -> Budget:
+    """The counts of a configuration. `problems` are those of an evaluation; None: as many as the configuration requests
+    of each task, which may have fewer.
+    """
     config = members.config
     rollout, update, evaluate = config.rollout, config.update, config.evaluate
     kept, probes = _kept(members), members.source == "probe"
     longest = config.prompt.max_prompt_tokens + trained_tokens(config)
+    evaluated = (1 + len(evaluate.tasks)) * evaluate.problems if problems is None else problems
     return Budget(
         prompts=rollout.prompts_per_step,
         rollouts=rollout.prompts_per_step * rollout.rollouts_per_prompt,
@@ -61,7 +65,8 @@ def budget(members: Members) -> Budget:
         longest_row=longest,
         rows_at_once=max(1, update.tokens_per_micro_batch // longest),
         probe=config.probe.every * rollout.prompts_per_step * config.probe.rollouts_per_prompt if probes else 0,
-        evaluation=(1 + len(evaluate.tasks)) * evaluate.problems * (evaluate.rollouts_per_prompt + evaluate.greedy),
+        problems=evaluated,
+        evaluation=evaluated * (evaluate.rollouts_per_prompt + evaluate.greedy),
         evaluations=2 + min(config.steps - 1, _evaluations_on_time(config)),
     )
 

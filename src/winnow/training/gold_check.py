@@ -115,7 +115,11 @@ def _is_for_options(reward: Bound[RewardTraits]) -> bool:
 
 
 def _is_unknown(tried: Tried) -> bool:
-    """Whether nothing follows for the gold: no verdict, or an example that is not for golds of this kind."""
+    """Whether nothing follows for the gold: no verdict, or an example that is not for golds of this kind. If the reward
+    accepts the gold as text, it follows that it must be text.
+    """
+    if tried.finding is not None and tried.finding.kind == "no text":
+        return False
     failed = tried.outcome is not None and tried.outcome.failed
     return failed or (tried.outcome is None and tried.finding is not None and tried.finding.kind == "example")
 

@@ -55,15 +55,19 @@ class RunPrompts(NamedTuple):
 def run_prompts(members: Members) -> RunPrompts:
     """The problems to train on and those to evaluate on, rendered. Reads no weights."""
     training = members.task("train")
-    names = distinct([task.name for task in members.further_tasks], taken=("part",))
-    further = [task("test")[: members.config.evaluate.problems] for task in members.further_tasks]
-    held_out = [(None, held_out_problems(members)), *zip(names, further, strict=True)]
+    held_out = evaluated_problems(members)
     tokenizer = prompt_tokenizer(members.config)
-    first, *others = render_lists(members, [training, *(problems for _, problems in held_out)], tokenizer)
-    named = zip((name for name, _ in held_out), others, strict=True)
-    rendered = tuple(HeldOut(name, prompts) for name, prompts in named)
+    first, *others = render_lists(members, [training, *held_out.values()], tokenizer)
+    rendered = tuple(HeldOut(name, prompts) for name, prompts in zip(held_out, others, strict=True))
     dialogue = dialogue_of(members, tokenizer, training[0])
     return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
+
+
+def evaluated_problems(members: Members) -> dict[str | None, Sequence[Problem]]:
+    """The problems of an evaluation, by the name of the task in `evaluate.tasks`; None: the run's own task."""
+    names = distinct([task.name for task in members.further_tasks], taken=("part",))
+    further = [task("test")[: members.config.evaluate.problems] for task in members.further_tasks]
+    return {None: held_out_problems(members), **dict(zip(names, further, strict=True))}
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:

@@ -4,15 +4,19 @@ The trait `example` of a reward phrases an answer. A reward that refuses a gold 
 a raw gold of GSM8K is a worked solution that ends in "#### 7", and no answer is equal to all of that text. So of such a
 gold the answer after the mark is given back, which only a reward that reads the mark accepts. A gold that is no text or
 number, such as an object or NaN, must not pass as its text in Python.
+
+A user's reward often compares texts, and refuses every answer to a gold that is a number or a list. Such a gold is
+given back a second time as text, so that a finding states a form that the reward accepts.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,8 +30,9 @@ from winnow.rewards.outcomes import reason
 from winnow.verify.verifiers import Verifiers
 
 Phrase = Callable[[Any], str]
-Kind = Literal["refused", "marked", "object", "missing", "example"]
+Kind = Literal["refused", "marked", "object", "missing", "example", "no text"]
 
+MOST_AS_TEXT = 3  # golds of a type that are given back as text without success
 MOST_LATE = 10  # answers without a verdict in time; after them no further one is tried
 LIKELY = ("ground_truth", "answer", "target", "gold", "value", "text", "label", "solution")  # the gold in an object
 _MARKED = re.compile(r"(?:\A|\n)#### +(?P<answer>[-+$]*\d[\d,./]*%?)\s*\Z")
@@ -44,6 +49,7 @@ class Finding:
     where: str = ""  # the place of the problem in its file
     kind: Kind = "refused"
     field: str = ""  # of a gold that is an object: the field that may be the gold
+    accepted: str = ""  # of a gold that is no text: the form of it that the reward accepts, as a part of a remedy
 
 
 class Tried(NamedTuple):
@@ -114,23 +120,70 @@ def try_golds(
             if isinstance(completion, str):
                 yield task_of(problem, completion)
 
-    outcomes, late = verifiers.stream(tasks(), ahead=ahead), 0
+    outcomes, late, as_text = verifiers.stream(tasks(), ahead=ahead), 0, _AsText(phrase, verifiers)
     for outcome in outcomes:
-        yield from _unjudged(phrased)
+        yield from _unjudged(phrased, as_text)
         problem, gold, _ = phrased.popleft()
-        finding = None if outcome.correct else _refusal(problem, gold, outcome)
+        finding = None if outcome.correct else as_text(problem, gold, _refusal(problem, gold, outcome))
         yield Tried(problem, gold, outcome, finding)
         late += is_late(outcome)
         if late == MOST_LATE:
             return
-    yield from _unjudged(phrased)
+    yield from _unjudged(phrased, as_text)
 
 
-def _unjudged(phrased: deque[tuple[Problem, Any, str | Finding]]) -> Iterator[Tried]:
+class _AsText:
+    """Gives golds that are no text back as text. What the reward accepts for one is a finding about all of its type."""
+
+    def __init__(self, phrase: Phrase, verifiers: Verifiers) -> None:
+        self._phrase, self._verifiers = phrase, verifiers
+        self._accepted: dict[object, int] = {}  # by type and number of forms: the place of the accepted one
+        self._refused = Counter[object]()
+
+    def __call__(self, problem: Problem, gold: Any, finding: Finding) -> Finding:
+        """The finding, with the form that the reward accepts if there is one."""
+        forms = _forms(problem.answer, gold)
+        of = type(problem.answer), len(forms)
+        if not forms or finding.late or finding.kind not in ("refused", "example"):
+            return finding
+        if of not in self._accepted and self._refused[of] < MOST_AS_TEXT:
+            tried = (place for place, (form, _) in enumerate(forms) if self._is_accepted(problem, gold, form))
+            place = next(tried, None)
+            self._refused[of] += place is None
+            self._accepted |= {} if place is None else {of: place}
+        if of not in self._accepted:
+            return finding
+        return replace(finding, kind="no text", accepted=forms[self._accepted[of]][1])
+
+    def _is_accepted(self, problem: Problem, gold: Any, form: str | list[str]) -> bool:
+        completion = _phrased(problem, str(gold), self._phrase)
+        if not isinstance(completion, str):
+            return False
+        (outcome,) = self._verifiers.stream([task_of(replace(problem, answer=form), completion)])
+        return outcome.correct is True
+
+
+def _forms(answer: Any, gold: Any) -> list[tuple[str | list[str], str]]:
+    """The forms in which a reward that compares texts may accept a gold, each with the remedy that names it. There are
+    none for text, for an object, and for a gold that is not in the answer.
+    """
+    several = isinstance(answer, (list, tuple))
+    if isinstance(answer, (str, Mapping)) or isinstance(gold, (Mapping, list, tuple)) or gold is None:
+        return []
+    if not several:
+        alone = f"as text ({json.dumps(str(gold))}), or let the reward compare with str(prompt.answer)"
+        return [(str(gold), alone)] if gold is answer else []
+    texts = [str(one) for one in answer]
+    as_texts = [] if texts == list(answer) else [(texts, f"as texts ({json.dumps(texts, ensure_ascii=False)})")]
+    alone = f"as one text ({json.dumps(str(gold), ensure_ascii=False)})"
+    return [*as_texts, (str(gold), f"{alone}, or let the reward accept each text of the list prompt.answer")]
+
+
+def _unjudged(phrased: deque[tuple[Problem, Any, str | Finding]], as_text: _AsText) -> Iterator[Tried]:
     """Remove the golds that were found at fault before they could be judged, up to the next one that is judged."""
     while phrased and isinstance(finding := phrased[0][2], Finding):
         problem, gold, _ = phrased.popleft()
-        yield Tried(problem, gold, None, finding)
+        yield Tried(problem, gold, None, as_text(problem, gold, finding))
 
 
 def answers_of(problem: Problem, traits: RewardTraits | None = None) -> list[Any]:
@@ -181,7 +234,7 @@ def _phrased(problem: Problem, gold: Any, phrase: Phrase) -> str | Finding:
 
 def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mapping[str, Any]) -> str:
     """What corrects these findings, for golds of a task with its options; "" if nothing but their text is known."""
-    kinds = {finding.kind: finding for finding in findings}
+    kinds = {finding.kind: finding for finding in reversed(findings)}  # the first of each kind
     from_file = task.origin == "winnow" and "extract" in task.options
     if "marked" in kinds:
         return (
@@ -193,6 +246,10 @@ def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mappin
         field = kinds["object"].field
         key = f"{options.get('answer', 'answer')}.{field}"
         return f"set task.answer={key}" if from_file and field else "let the golds be texts, numbers or lists of these"
+    if "no text" in kinds:
+        key = options.get("answer", "answer")
+        write = f"write the field {key!r}" if from_file else "let the task return these golds"
+        return f"{write} {kinds['no text'].accepted}"
     if "missing" in kinds:
         return "remove these problems, or name the field with the gold" + (" by task.answer" if from_file else "")
     return ""
@@ -219,8 +276,12 @@ def is_late(outcome: Outcome) -> bool:
 
 
 def failing(outcome: Outcome) -> str:
-    """Why an outcome is not correct."""
-    return reason(outcome) if outcome.failed or outcome.kind == "unparsable" else f"read as {outcome.answer!r}: wrong"
+    """Why an outcome is not correct. A reward that returns a number does not return what it read."""
+    if outcome.failed or outcome.kind == "unparsable":
+        return reason(outcome)
+    if outcome.answer is not None:
+        return f"read as {outcome.answer!r}: wrong"
+    return f"wrong: {reason(outcome)}" if outcome.detail else "wrong"
 
 
 def _type_of(answer: Any) -> str:

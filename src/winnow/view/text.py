@@ -85,12 +85,15 @@ def format_percent(share: float) -> str:
     return f"{share:.1%}"
 
 
+MARGIN = "± is the standard error over problems"  # of `format_accuracies`
+
+
 def format_accuracies(metrics: Mapping[str, float]) -> str:
     """An evaluation in one line: "sampled 44.1% ± 2.0%, greedy 50.0%", or a note that there was no verdict."""
     shown = []
     if "eval/accuracy_sampled" in metrics:
         error = metrics.get("eval/accuracy_sampled_sem", math.nan)
-        margin = "" if math.isnan(error) else f" ± {format_percent(error)}"
+        margin = "" if math.isnan(error) else f" ± {format_percent(error)}"  # see MARGIN
         shown.append(f"sampled {format_percent(metrics['eval/accuracy_sampled'])}{margin}")
     if "eval/accuracy_greedy" in metrics:
         shown.append(f"greedy {format_percent(metrics['eval/accuracy_greedy'])}")

@@ -27,6 +27,7 @@ from winnow.state.folder import SWEEP, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
 from winnow.state.logbook import is_logged
 from winnow.state.manifest import MANIFEST
+from winnow.state.unknown_folder import refuse_settings
 from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
 from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
 
@@ -106,6 +107,7 @@ def _split(argument: str) -> tuple[str | None, str]:
 
 
 def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
+    refuse_settings(path)
     if not path.is_dir():
         yield NamedFile(path, label)
     elif (path / SWEEP).is_file():

@@ -31,6 +31,7 @@ from winnow_lab.sweep_folder import COMPARISON, LEDGER
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it
+_OF_A_SWEEP = {"config", "seeds", "grid", "variants", "set"}
 Keys = dict[str, Any]  # dotted key -> value
 LONGEST = 100  # maximum characters of a label, which is a folder's name
 
@@ -70,6 +71,13 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     changes = changes or {}
     data, text = read_toml(path)
     data |= changes
+    if data.keys() & Config.model_fields.keys() - {"output", "seed"} and not data.keys() & _OF_A_SWEEP:
+        raise ConfigError(
+            f"{path} is the configuration of a run, and no sweep file",
+            remedy=f'winnow train {path} trains it; a sweep file has config = "{path.name}", and seeds or a grid',
+            key="config",
+            code="config.missing_key",
+        )
     for key in ("seeds", "reuse"):
         if isinstance(data.get(key), list):
             data[key] = tuple(data[key])

@@ -13,7 +13,7 @@ from typing import Any
 from winnow.core.stop_signals import Stop, stop_signals
 from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
-from winnow.view.text import format_accuracies, format_duration, wrap
+from winnow.view.text import MARGIN, format_accuracies, format_duration, wrap
 from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
 from winnow_lab.sweep.plan import SweepPlan, read_plan, record, reuse
 from winnow_lab.sweep.process import (
@@ -64,6 +64,7 @@ class Sweep:
     clock: Callable[[], float] = time.monotonic
     ends: dict[str, Status] = field(default_factory=dict)  # run -> how it ended, of the runs that this process started
     _running: list[_Running] = field(default_factory=list)
+    _explained: bool = False  # whether a line has explained ±
 
     def __post_init__(self) -> None:
         self._progress = {run.name: RunProgress(run.path) for run in self.runs}
@@ -87,7 +88,7 @@ class Sweep:
                 for running in list(self._running):
                     if (ended := running.launched.poll()) is not None:
                         self._end(running, ended)
-                self._show_status()
+                self.display.show_status(self._status(self._running))
                 time.sleep(POLL_SECONDS)
         except BaseException as error:
             self._stop_after(error)
@@ -129,8 +130,8 @@ class Sweep:
         done, seconds = progress.update(), format_duration(self.clock() - running.began)
         match status:
             case "finished":
-                held_out = f", held-out {format_accuracies(progress.evaluation)}" if progress.evaluation else ""
-                self.display.print_line(f"finished   {run.name} in {seconds}{held_out}")
+                held_out = f", held-out {self._accuracies(progress.evaluation)}" if progress.evaluation else ""
+                self.display.print_line(f"finished   {run.name} in {seconds}{held_out}; {self._status([])}")
             case "stopped":
                 saved = f"after {done} steps, and saved" if ended.code == SAVED else "while it was starting"
                 self.display.print_line(f"stopped    {run.name} {'before it began' if ended.cancelled else saved}")
@@ -140,19 +141,26 @@ class Sweep:
                 for line in [] if ended.problem else last_lines(run.log, running.log_start):
                     self.display.print_line(f"           | {line}")
 
-    def _show_status(self) -> None:
+    def _accuracies(self, evaluation: Mapping[str, float]) -> str:
+        """An evaluation in one line; the first margin of the sweep is explained."""
+        shown = format_accuracies(evaluation)
+        explains, self._explained = "±" in shown and not self._explained, self._explained or "±" in shown
+        return f"{shown} ({MARGIN})" if explains else shown
+
+    def _status(self, running: Sequence[_Running]) -> str:
+        """The number of runs that are over, the progress of those running, and the time that is left, if any is."""
         finished = {run.name for run in self.runs if run.finished}
         over = finished | self.ends.keys()
         done = {name: progress.done for name, progress in self._progress.items()}
-        for running in self._running:
-            done[running.run.name] = self._progress[running.run.name].update()
+        for each in self._running:
+            done[each.run.name] = self._progress[each.run.name].update()
         steps = {run.name: self.steps[run.label] for run in self.runs}
         left = sum(max(0, steps[name] - done[name]) for name in steps if name not in over)
-        names = [running.run.name for running in self._running]
+        names = [each.run.name for each in running]
         running_now = [f"{name} {done[name]}/{steps[name]}" for name in names[:SHOWN]]
         running_now += [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-        seconds = self._left.seconds(left, sum(done.values()))
-        self.display.show_status(format_status(len(over), len(self.runs), running_now, seconds))
+        seconds = self._left.seconds(left, sum(done.values())) if left else None
+        return format_status(len(over), len(self.runs), running_now, seconds)
 
     def _stop_running(self) -> None:
         names = ", ".join(running.run.name for running in self._running)

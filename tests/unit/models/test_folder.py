@@ -12,6 +12,8 @@ from winnow.models.folder import PUBLISHED, published_files, settings_folder, wr
 from winnow.models.load import load
 from winnow.state.saved_runs import check_is_model
 
+REPOSITORY = Path(__file__).parents[3]
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -101,7 +103,8 @@ def test_six_arrangements_differ_in_what_matters(tmp_path: Path) -> None:
 
 def test_the_published_model_is_in_the_folder_that_a_variable_names(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("WINNOW_PUBLISHED", str(tmp_path / "model"))
-    with refused(DataError, "scripts/published-model", str(tmp_path / "model"), key="model.path", code="data.missing"):
+    named = REPOSITORY / "scripts" / "published-model", tmp_path / "model"  # from any folder the commands work
+    with refused(DataError, *named, key="model.path", code="data.missing"):
         settings_folder(PUBLISHED)
     with refused(DataError, "scripts/published-model", code="data.missing"):
         check_is_model(PUBLISHED)

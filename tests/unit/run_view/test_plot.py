@@ -342,6 +342,24 @@ def test_a_hint_names_each_symptom(changes, names):
     assert [name for name in names if name not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("rollout/truncated", {"rollout/truncated": 0.9}, {"rollout/truncated": 0.4}),
+        ("outcome/unparsable", {"outcome/unparsable": 15}, {"outcome/unparsable": 1}),
+        ("group/flat", {"group/flat": 4, "group/all_wrong": 4}, {"group/flat": 1, "group/all_wrong": 1}),
+    ],
+)
+def test_a_share_that_has_fallen_gives_no_hint(name, bad, good):
+    """Of 40 steps, the last quarter is bad in the mean, and its last 5 steps are good; and the other way round."""
+    over = [metrics(i, **(bad if i < 35 else good)) for i in range(40)]
+    assert hint(*over) == ""
+    begun = [metrics(i, **(good if i < 35 else bad)) for i in range(40)]
+    assert "of the last 5 steps" in hint(*begun)
+    assert "of the last 2 steps" in hint(*(metrics(i, **bad) for i in range(8)))
+    assert "of the last step " in hint(metrics(0, **bad))
+
+
 def test_steps_that_train_the_value_model_alone_skip_no_update():
     skipped = {"policy/skipped_updates": 2, "critic/updates": 1}
     assert hint(metrics(0, **skipped, **{"budget/updates": 0}), metrics(1, **{"critic/updates": 1})) == ""

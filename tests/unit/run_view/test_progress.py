@@ -45,6 +45,14 @@ def test_without_a_terminal_every_event_is_plain_text():
     assert_golden("progress_lines", text)
 
 
+def test_a_margin_is_explained_once():
+    without = {"eval/accuracy_sampled": 0.5, "eval/accuracy_sampled_sem": math.nan, "eval/seconds": 1.0}
+    events = Started(Path("run"), 0, 9), Evaluated(0, without), *(Evaluated(n, evaluation(0.05, 0.04)) for n in (3, 6))
+    first, *others = [line for line in shown(*events).splitlines() if "±" in line]
+    assert (first.count("standard error"), len(others)) == (1, 1)
+    assert "standard error" not in others[0]
+
+
 def test_foreign_text_is_escaped_and_wrapped():
     text = shown(Started(Path("run"), 0, 2), NASTY)
     assert "\x1b" not in text

@@ -43,3 +43,17 @@ def test_the_runs_in_a_folder_are_named(tmp_path):
     for command in (["show"], ["plot", "--summary-only"], ["replay"], ["report"]):
         result = CliRunner().invoke(app, [*command, str(tmp_path / "all")])
         check_printed_error(result, "prime_rl_run, trl_run, verl_run", code="data.missing")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_file_of_settings_is_no_run(tmp_path, command):
+    file = tmp_path / "sweep.toml"
+    file.write_text('config = "arithmetic"\noutput = "sweeps/x"\n')
+    result = CliRunner().invoke(app, [*command, str(file)])
+    check_printed_error(result, str(file), "output", code="data.malformed")
+
+
+def test_a_file_is_no_model(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text('config = "arithmetic"\noutput = "sweeps/x"\n')
+    check_printed_error(CliRunner().invoke(app, ["eval", str(file)]), str(file), "--config", code="data.missing")

@@ -15,9 +15,9 @@ from winnow.models.products import Products
 from winnow.tasks.templates import Rendered
 from winnow.training.advice import (
     LARGE,
+    about_prompts,
     advice,
     before_training,
-    dropped_prompts,
     faster_decoding,
     slow_bfloat16,
 )
@@ -72,7 +72,7 @@ def test_the_counts_of_the_defaults():
 def test_the_number_of_evaluations_by_the_minute_is_a_maximum(keys, times):
     c = members(steps=100, **keys)
     assert budget(c).evaluations == times
-    assert numbers(described(c)["evaluation"])[1] == times
+    assert numbers(described(c)["evaluation"])[2] == times
 
 
 def test_rows_of_the_largest_update():
@@ -99,8 +99,8 @@ def test_the_description_has_the_counts_in_the_order_of_the_step():
     assert numbers(lines["rollouts"]) == [32, 16, 512, 51]  # the last one in thousands
     assert numbers(lines["kept"]) == [4, 128]
     assert numbers(lines["updates"]) == [1, 1, 1, 32, 128, 10]
-    assert numbers(lines["evaluation"]) == [2304, 2, 5120]
-    assert numbers(described(members(steps=10, max_hours=1.5))["evaluation"]) == [2304, 2, 5120, 1.5]
+    assert numbers(lines["evaluation"]) == [256, 2304, 2, 5120]
+    assert numbers(described(members(steps=10, max_hours=1.5))["evaluation"]) == [256, 2304, 2, 5120, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_high_learning_rate_for_all_weights_of_a_model_is_named(keys, warned):
 def test_prompts_that_are_too_long_are_named_with_the_limit_and_the_first():
     config, some = validate({"prompt": {"max_prompt_tokens": 37}}), Rendered(prompts=[], dropped=3, first_dropped="q8")
     held_out = [HeldOut(None, NO_PROMPTS), HeldOut("other", some)]
-    for lines in (dropped_prompts(config, some, held_out), before_training(config, some, held_out)):
+    for lines in (about_prompts(config, some, held_out), before_training(config, some, held_out)):
         about = [line for line in lines if "prompt.max_prompt_tokens" in line]
         assert [numbers(line) for line in about] == [[3, 3, 37]] * 2
         assert all("'q8'" in line for line in about)
@@ -229,12 +229,41 @@ def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "y", "answer": "1", "id": "t"}\n')
     task = {"use": "jsonl", "train": str(file), "test": str(tmp_path / "test.jsonl"), "id": "id"}
     keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"split": "test"}, "rollout": {"prompts_per_step": 4}}
-    (about,) = dry_run(members(task=task, **keys)).warnings
+    about, few = dry_run(members(task=task, **keys)).warnings
+    assert numbers(few) == [256, 1]
     assert numbers(about) == [1, 8, 200]
     assert "'q5'" in about
     path = tmp_path / "run.toml"
     path.write_text(format_toml(members(task=task, **keys).config))
     assert any("'q5'" in line for line in check_lines(path, [], None))
+
+
+def test_check_counts_the_problems_that_the_splits_have(tmp_path):
+    """12 of 256 requested validation problems, one of them too long, and 3 test problems of another task: 14 x 9."""
+    questions = {
+        "train": [f"train {i}" for i in range(16)],
+        "validation": ["x" * 300, *(f"validation {i}" for i in range(11))],
+        "test": ["test 0", "test 1", "train 7"],
+    }
+    files = {split: str(tmp_path / f"{split}.jsonl") for split in questions}
+    for split, of_split in questions.items():
+        rows = [json.dumps({"question": question, "answer": "1"}) for question in of_split]
+        Path(files[split]).write_text("\n".join(rows))
+    other = {"use": "jsonl", "test": files.pop("test")}
+    keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"tasks": [other]}, "rollout": {"prompts_per_step": 4}}
+    path = tmp_path / "run.toml"
+    path.write_text(format_toml(members(task={"use": "jsonl", **files}, steps=1, **keys).config))
+    lines = list(check_lines(path, [], None))
+    (evaluation,) = [line for line in lines if line.startswith("evaluation")]
+    assert numbers(evaluation)[:3] == [14, 126, 2]
+    notes = " ".join(" ".join(lines).split())
+    assert re.findall(r"evaluate\.problems = (\d+), but (the task|jsonl) has (\d+) (\w+)", notes) == [
+        ("256", "the task", "12", "validation"),
+        ("256", "jsonl", "3", "test"),
+    ]
+    assert re.findall(r"evaluate\.tasks: (\d+) of (\d+) test", notes) == [("1", "3")]  # as `train` warns
+    elsewhere = members(task={"use": "jsonl", **files}, model={"path": "owner/not-in-the-cache"}, **keys)
+    assert dry_run(elsewhere).evaluated == 15  # without its tokenizer, no prompt is too long
 
 
 def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
@@ -319,7 +348,7 @@ def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_pa
 
 def test_check_measures_products_of_the_models_shape_on_a_cpu_alone(monkeypatch):
     def measured(inputs, outputs):
-        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0})
+        return Products(512, inputs, outputs, 2, {"float32": 200.0, "bfloat16": 800.0}, 1.0)
 
     monkeypatch.setattr("winnow.commands.check.dry_run.measure_products", measured)
     sizes = SimpleNamespace(hidden_size=576, intermediate_size=1536)

@@ -77,6 +77,20 @@ def test_an_object_as_the_gold_is_an_error_and_its_remedy_is_followed(tmp_path: 
     assert checked(members(path, answer=key)) == ()
 
 
+@pytest.mark.parametrize("reward", ["equal", "contained"])  # the second raises TypeError for a number
+def test_numbers_for_a_reward_of_texts_are_an_error_and_its_remedy_is_followed(tmp_path: Path, reward: str) -> None:
+    compare = {"equal": lambda text, gold: text == gold, "contained": lambda text, gold: gold in text}[reward]
+    own = register("reward", f"gold_check_number_{reward}", example=str)(
+        lambda prompt, rollout: float(compare(rollout.text, prompt.answer))
+    )
+    path = write(tmp_path, 4, 15, 26)
+    with refused(DataError, f"{path}:1", "int", key="reward", code="data.malformed") as caught:
+        checked(members(path, {"use": own}))
+    (written,) = re.findall(r"the field 'answer' as text \((.*?)\)", caught.value.remedy)
+    assert written == '"4"'
+    assert checked(members(write(tmp_path, "4", "15", "26"), {"use": own})) == ()
+
+
 def test_some_refused_golds_are_a_warning_that_names_rows(tmp_path: Path) -> None:
     path = write(tmp_path, "1", "forty-two", "3", ["x", "4"], "y")
     (warning,) = checked(members(path, "numeric"))

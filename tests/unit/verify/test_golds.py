@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +13,9 @@ from winnow.errors import ConfigError
 from winnow.families import RewardTraits
 from winnow.records import Problem
 from winnow.registry import Entry, resolve
-from winnow.rewards.outcomes import failure
+from winnow.rewards.outcomes import failure, judged
 from winnow.tasks.code import programs
-from winnow.verify.golds import MOST_LATE, failing_golds, phrasing, remedy, try_golds
+from winnow.verify.golds import MOST_AS_TEXT, MOST_LATE, failing_golds, phrasing, remedy, try_golds
 from winnow.verify.verifiers import Verifiers
 
 RAW = "It is 6*7=<<6*7=42>>42.\n#### 42"
@@ -192,3 +194,87 @@ def test_the_mean_reward_is_of_accepted_golds() -> None:
     half: Callable[..., Any] = lambda prompt, rollout: {"right": 1.0, "long": 0.5}  # noqa: E731
     assert failing_golds([problem("a", "1"), problem("b", None)], lambda gold: "x", inline(half))[1] == 1.5
     assert math.isnan(failing_golds([], str, inline(half))[1])
+
+
+def equal_text(prompt: Any, rollout: Any) -> float:
+    """For golds that are one text, as a first reward of one's own is written."""
+    return float(rollout.text == prompt.answer)
+
+
+def contained(prompt: Any, rollout: Any) -> float:
+    """Raises TypeError for a gold that is a number."""
+    return float(prompt.answer in rollout.text)
+
+
+def one_of(prompt: Any, rollout: Any) -> float:
+    return float(rollout.text in prompt.answer)
+
+
+def joined(gold: Any) -> str:
+    """An example that is for texts alone."""
+    return "".join([gold])
+
+
+@pytest.mark.parametrize(
+    ("reward", "example", "gold", "cured"),
+    [
+        (equal_text, str, 4, "4"),
+        (equal_text, str, 2.5, "2.5"),
+        (equal_text, str, True, "True"),
+        (equal_text, joined, 4, "4"),
+        (equal_text, str, ["4"], "4"),
+        (equal_text, str, [4], "4"),
+        (contained, str, 4, "4"),
+        (one_of, str, [4, 5], ["4", "5"]),
+    ],
+)
+@pytest.mark.parametrize("task", ["jsonl", "arithmetic"])
+def test_a_gold_that_is_accepted_as_text_has_that_remedy(
+    reward: Any, example: Any, gold: Any, cured: Any, task: str
+) -> None:
+    findings, _ = failing_golds([problem("a", gold), problem("b", gold)], example, inline(reward))
+    assert {finding.kind for finding in findings} == {"no text"}
+    assert "None" not in findings[0].reason
+    text = remedy(findings, resolve("task", task), {"answer": "solution"})
+    assert ("'solution'" in text) == (task == "jsonl")
+    (written,) = re.findall(r"as (?:one )?texts? \((.*?)\)", text)
+    assert json.loads(written) == cured
+    assert failing_golds([problem("a", json.loads(written))], example, inline(reward))[0] == []
+
+
+def test_the_other_half_of_the_remedy_is_followed() -> None:
+    def compared_as_text(prompt: Any, rollout: Any) -> float:
+        return float(rollout.text == str(prompt.answer))
+
+    assert failing_golds([problem("a", 4), problem("b", 2.5)], str, inline(compared_as_text))[0] == []
+
+
+@pytest.mark.parametrize("gold", ["4", 4, [4, 5], ["4"], {"a": 4}, None])
+def test_a_gold_that_is_refused_as_text_too_has_no_such_remedy(gold: Any) -> None:
+    findings, _ = failing_golds([problem(str(i), gold) for i in range(20)], str, inline(never))
+    assert findings
+    assert "no text" not in {finding.kind for finding in findings}
+    assert not any("None" in finding.reason for finding in findings)
+
+
+def test_golds_are_given_back_as_text_a_few_times_alone() -> None:
+    seen: list[Any] = []
+
+    def counting(prompt: Any, rollout: Any) -> float:
+        seen.append(prompt.answer)
+        return float(prompt.answer == "2")  # the first two are refused as text, too
+
+    findings, _ = failing_golds([problem(str(i), i) for i in range(20)], str, inline(counting))
+    assert [finding.kind for finding in findings] == ["refused"] * 2 + ["no text"] * 18
+    assert [answer for answer in seen if isinstance(answer, str)] == ["0", "1", "2"]
+    seen.clear()
+    failing_golds([problem(str(i), i) for i in range(100, 120)], str, inline(counting))
+    assert len(seen) == 20 + MOST_AS_TEXT
+
+
+def test_a_reward_s_own_reason_is_kept() -> None:
+    def explained(prompt: Any, rollout: Any) -> Any:
+        return judged(False, detail="off by one")
+
+    findings, _ = failing_golds([problem("a", "1")], str, inline(explained))
+    assert findings[0].reason == "wrong: off by one"

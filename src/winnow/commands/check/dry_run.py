@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from winnow import ranks as this_process
 from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
@@ -25,8 +25,8 @@ from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
 from winnow.tasks.source import FORMS, no_hub_library
 from winnow.training.advice import (
+    about_prompts,
     advice,
-    dropped_prompts,
     faster_decoding,
     missing_answer_forms,
     slow_bfloat16,
@@ -34,7 +34,7 @@ from winnow.training.advice import (
 from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
-from winnow.training.prompts import FirstPrompt, run_prompts
+from winnow.training.prompts import FirstPrompt, evaluated_problems, run_prompts
 from winnow.training.resolve import check_installed, resolve_file
 from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
@@ -57,7 +57,8 @@ class DryRun:
     demand: Demand | None  # what the plan is for
     room: FreeBytes  # the free memory for which the plan is checked
     notes: tuple[str, ...]  # one sentence for each check that needs the network
-    warnings: tuple[str, ...] = ()  # about prompts that are dropped, and golds that the reward refuses
+    warnings: tuple[str, ...] = ()  # about prompts, and golds that the reward refuses
+    evaluated: int | None = None  # problems of an evaluation; None where no prompt could be rendered
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
@@ -72,19 +73,18 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     critic_path = critic.path if isinstance(critic, OwnModelCritic) else None
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
-    first, longest_prompt, problems, plan, demand = None, None, math.inf, None, None
-    warnings: tuple[str, ...] = ()
+    plan, demand = None, None
     members = _with_folders(members, folder, critic_folder)
-    if data is None and readable:
-        first, longest_prompt, problems, warnings = _check_prompts(members, values=critic_folder is not None)
-    elif data is None:
+    if data is not None:
+        found = _Prompts()
+    elif readable:
+        found = _check_prompts(members, values=critic_folder is not None)
+    else:
         members.task("train")
-        members.task(members.config.evaluate.split)
-        for task in members.further_tasks:
-            task("test")
+        found = _Prompts(evaluated=sum(map(len, evaluated_problems(members).values())))
     if folder is not None and critic_folder is not None:
-        most = largest(members, problems=problems, ranks=ranks)
-        demand = demand_of(most, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
+        most = largest(members, problems=found.training, ranks=ranks)
+        demand = demand_of(most, device, longest_prompt=found.longest, memory=memory, planned_ranks=ranks)
         plan = plan_demand(most, demand)
     notes = () if readable else _about_model(path, folder)
     if data is not None:
@@ -92,7 +92,7 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     room = free_on_device if memory is None else assume_free(memory, device.type)
-    return DryRun(first, plan, demand, room, notes, warnings)
+    return DryRun(found.first, plan, demand, room, notes, found.warnings, found.evaluated)
 
 
 def _folder(path: str) -> Path | None:
@@ -126,10 +126,18 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
 
-def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int, int, tuple[str, ...]]:
-    """The first prompt, the number of tokens of the longest one, the number of training prompts, and warnings about
-    prompts and golds. With `values`, also check the value model.
-    """
+class _Prompts(NamedTuple):
+    """What is known about the prompts of a run."""
+
+    first: FirstPrompt | None = None
+    longest: int | None = None  # tokens
+    training: float = math.inf  # the number of training prompts
+    evaluated: int | None = None  # the number of problems of an evaluation
+    warnings: tuple[str, ...] = ()  # about prompts and golds
+
+
+def _check_prompts(members: Members, *, values: bool) -> _Prompts:
+    """What is known once the prompts are rendered. With `values`, also check the value model."""
     config = members.config
     prompts = run_prompts(members)
     training, tokenizer = prompts.training, prompts.tokenizer
@@ -141,12 +149,12 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int,
     make_history(members, pool)
     with Verifiers(members.reward, **config.verify.model_dump(), base=members.base) as verifiers:
         doubts = check_golds(members, prompts.sample, verifiers)
-    first = FirstPrompt.of(training.prompts[0], tokenizer, config)
-    return (
-        first,
-        prompts.longest,
-        len(training.prompts),
-        (*dropped_prompts(config, training, prompts.held_out), *doubts),
+    return _Prompts(
+        first=FirstPrompt.of(training.prompts[0], tokenizer, config),
+        longest=prompts.longest,
+        training=len(training.prompts),
+        evaluated=sum(len(each.prompts.prompts) for each in prompts.held_out),
+        warnings=(*about_prompts(config, training, prompts.held_out), *doubts),
     )
 
 
@@ -199,7 +207,8 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
     times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
     ends = f", and stops after {hours:g} hours of training" if hours else ""
     training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
-    yield f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
+    each = f"{b.problems} problem{'s' * (b.problems != 1)}, {b.evaluation} rollouts"
+    yield f"evaluation   {each} x {times}; training samples {training}{ends}"
 
 
 def _about_values(config: Config) -> Iterator[str]:
@@ -291,8 +300,9 @@ def check_lines(
     """
     with this_process.assumed(ranks):
         members = resolve_file(config, sets, unset)
-    settings, counts = members.config, budget(members)
+    settings = members.config
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
+    counts = budget(members, result.evaluated)
     first, plan = result.first, result.plan
     yield from (format_toml(settings), "") if whole else (*keys_lines(settings), "")
     if first is not None:
@@ -342,13 +352,7 @@ def product_lines(demand: Demand) -> Iterator[str]:
     width = getattr(sizes, "intermediate_size", None)
     if not str(demand.device).startswith("cpu") or not isinstance(width, int):
         return
-    found = measure_products(sizes.hidden_size, width)
-    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in found.gflops.items())
-    yield (
-        f"{'products':<13}[{found.tokens}, {found.inputs}] x [{found.inputs}, {found.outputs}] on this CPU, "
-        f"{found.threads} thread{'s' * (found.threads > 1)}: {rates} GFLOP/s; in bfloat16 they take {found.ratio:.2f} "
-        f"of float32's time"
-    )
+    yield f"{'products':<13}{measure_products(sizes.hidden_size, width)}"
 
 
 def proof_lines(members: Members, demand: Demand | None, limit: float) -> Iterator[str]:

@@ -64,8 +64,8 @@ def _devices(report: _Sections) -> Remedies:
 
 
 def _products(report: _Sections) -> Remedies:
-    ratio = report["products"].get("bfloat16_to_float32_time", 0.0)
-    if report["processor"].get("bfloat16") is False and ratio > 1:
+    ratio = report["products"].get("bfloat16_to_float32_time")
+    if report["processor"].get("bfloat16") is False and ratio is not None and ratio > 1:
         yield "train in bfloat16 on this CPU", f"set model.dtype = 'float32': products are {ratio:.3g} times as fast"
 
 
@@ -128,15 +128,18 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
 
 
 def of_products() -> dict[str, Any]:
-    """The measured speed of matrix products on the CPU in each precision, in 10^9 operations per second."""
+    """The measured speed of matrix products on the CPU in each precision, in 10^9 operations per second. The ratio of
+    their times is None if the machine was busy.
+    """
     from winnow.models.products import measure_products
 
-    found = measure_products(1024, 1024)
+    found = measure_products()
     return {
         "shape": [found.tokens, found.inputs, found.outputs],
         "threads": found.threads,
         "gflops": {name: round(rate, 1) for name, rate in found.gflops.items()},
-        "bfloat16_to_float32_time": round(found.ratio, 3),
+        "bfloat16_to_float32_time": None if found.ratio is None else round(found.ratio, 3),
+        "unsteadiness": round(found.unsteadiness, 2),
     }
 
 

@@ -45,12 +45,9 @@ def _processor(p: Section) -> Iterator[str]:
 
 
 def _products(p: Section) -> Iterator[str]:
-    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in p["gflops"].items())
-    rows, inputs, outputs = p["shape"]
-    yield (
-        f"[{rows}, {inputs}] x [{inputs}, {outputs}] on the CPU, threads {p['threads']}: {rates} GFLOP/s; in bfloat16 "
-        f"they take {p['bfloat16_to_float32_time']:.2f} of float32's time"
-    )
+    from winnow.models.products import Products  # imports torch, which may be missing: then there is no measurement
+
+    yield str(Products(*p["shape"], p["threads"], p["gflops"], p["unsteadiness"]))
 
 
 def _memory(m: Section) -> Iterator[str]:

@@ -25,6 +25,7 @@ WHOLE = {
         "threads": 2,
         "gflops": {"float32": 208.4, "bfloat16": 937.1},
         "bfloat16_to_float32_time": 0.222,
+        "unsteadiness": 1.02,
     },
     "memory": {"bytes": 64 * 2**30, "free_bytes": 48 * 2**30},
     "cuda": {
@@ -81,6 +82,7 @@ BARE = WHOLE | {
         "threads": 16,
         "gflops": {"float32": 40.0, "bfloat16": 2.0},
         "bfloat16_to_float32_time": 20.0,
+        "unsteadiness": 1.5,
     },
     "memory": {"bytes": 2**30, "free_bytes": None},
     "cuda": {

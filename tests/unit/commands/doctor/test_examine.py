@@ -30,6 +30,7 @@ from winnow.commands.doctor.machine import (
 )
 from winnow.commands.doctor.text import SECTIONS, lines
 from winnow.installed import requirements
+from winnow.models.products import Products
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
@@ -331,3 +332,17 @@ def test_a_machine_with_everything_lacks_nothing():
         "network": {"offline": [], "hub": "answers"},
     }
     assert missing(report) == []
+
+
+@pytest.mark.parametrize(
+    ("slower", "unsteadiness", "advised"), [(4.0, 1.1, True), (0.25, 1.1, False), (4.0, 7.0, False)]
+)
+def test_a_busy_machine_is_not_advised_by_the_speed_of_its_products(monkeypatch, slower, unsteadiness, advised):
+    found = Products(512, 1024, 1024, 2, {"float32": 200.0, "bfloat16": 200.0 / slower}, unsteadiness)
+    monkeypatch.setattr("winnow.models.products.measure_products", lambda: found)
+    report = build_report({"products": of_examine.of_products, "processor": lambda: {"bfloat16": False}})
+    assert report["products"]["bfloat16_to_float32_time"] == (slower if unsteadiness < 2 else None)
+    assert [gap["to"] for gap in report["missing"] if "bfloat16" in gap["to"]] == (
+        ["train in bfloat16 on this CPU"] if advised else []
+    )
+    json.dumps(report, allow_nan=False)

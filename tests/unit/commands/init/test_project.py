@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,9 @@ from winnow.config_file import load
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, DataError
 from winnow.recipes import recipe_paths
+from winnow.registry import resolve
 from winnow.state.logbook import read_metrics
+from winnow.testing import check_member
 from winnow.training.resolve import resolve_file
 from winnow_lab.audit import audit_configured
 from winnow_lab.scoring import build_config
@@ -157,3 +160,24 @@ def test_without_its_model_a_project_has_the_command_of_a_plan_alone(here):
     assert result.exit_code == 0, result.output
     assert "winnow plan away/config.toml" in " ".join(result.output.split())
     assert "its sizes" not in result.output
+
+
+def test_the_written_reward_reads_the_last_answer_tag():
+    project = write_project(Path("tags"), "arithmetic")
+    function = resolve("reward", f"{project.reward}:reward").function
+    for text, right in {
+        "<answer>12</answer>": True,
+        "<answer>3</answer> <answer> 12\n</answer> more": True,
+        "<answer>12</answer> <answer>3</answer>": False,
+        "<answer>12</answer> <answer>3": True,  # the last one that is closed
+        "12</answer>": False,
+        "<answer>12": False,
+        "": False,
+    }.items():
+        assert function(SimpleNamespace(answer=12), SimpleNamespace(text=text)) == {"right": float(right)}, text
+
+
+def test_the_written_reward_meets_the_contract():
+    """Within seconds: its time is linear in the text's length."""
+    project = write_project(Path("contract"), "arithmetic")
+    check_member(resolve("reward", f"{project.reward}:reward"))

@@ -125,3 +125,20 @@ def test_a_mistake_is_refused_with_its_line_and_key(tmp_path, text, line, key, c
     place = tmp_path / "sweep.toml" if line is None else f"sweep.toml, line {line}"
     with refused(ConfigError, place, *names, key=key, code=code):
         labelled(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["steps = 4\n", 'task = "arithmetic"\noutput = "runs/a"\n', "[task]\nsize = 64\n"])
+def test_the_configuration_of_a_run_is_called_one_and_its_command_is_named(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with refused(ConfigError, str(path), key="config", code="config.missing_key") as caught:
+        read_sweep_file(path)
+    assert f"winnow train {path}" in caught.value.remedy
+
+
+def test_a_sweep_file_without_its_configuration_is_still_one(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text('steps = 4\noutput = "out"\nseeds = [0]\n')
+    with refused(ConfigError, "'config' is missing", code="config.missing_key") as caught:
+        read_sweep_file(path)
+    assert "winnow train" not in str(caught.value)

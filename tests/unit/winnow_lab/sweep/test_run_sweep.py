@@ -48,14 +48,14 @@ def fake_command(run):
 class Made:
     """A sweep in a new folder, whose printed lines are collected."""
 
-    def __init__(self, path, seeds, launcher=None, command=fake_command, resume=False):
+    def __init__(self, path, seeds, launcher=None, command=fake_command, resume=False, clock=time.monotonic):
         self.path, self.printed = path, StringIO()
         self.folder = SweepFolder.open(path, resume=resume)
         self.folder.describe(Contents({"a": {}}, tuple(seeds), None, {}))
         (path / "a").mkdir(exist_ok=True)
         display = SweepDisplay(Console(file=self.printed, width=200), None)
         runs = read_sweep(path)
-        self.sweep = Sweep(self.folder, runs, {"a": 2}, launcher or OnThisMachine(1), display, command)
+        self.sweep = Sweep(self.folder, runs, {"a": 2}, launcher or OnThisMachine(1), display, command, clock)
 
     def run(self, stop=None):
         try:
@@ -89,6 +89,26 @@ def test_a_failed_run_ends_no_other_and_a_resume_repeats_it(tmp_path):
         *[(0, "began", None), (0, "finished", 0), (2, "began", None), (2, "failed", 1)],
         *[(1, "began", None), (1, "finished", 0), (2, "began", None), (2, "failed", 1)],
     ]
+
+
+def test_a_line_of_each_finished_run_has_the_rest_of_the_sweep(tmp_path):
+    """Every end of a run takes 10 s, by the clock of this test: after the first, 4 of 6 steps are left, and 2 fail."""
+    path = tmp_path / "s"
+
+    def clock():
+        ended = [line for line in read_ledger(path) if line.status != "began"] if path.exists() else []
+        return 10.0 * len(ended)
+
+    made = Made(path, [0, 2, 1], clock=clock)
+    made.run()
+    ends = [line for line in made.lines if line.startswith("finished")]
+    assert [re.findall(r"(\d+/\d+) runs(?:  about (\S+) left)?", line) for line in ends] == [
+        [("1/3", "0:20")],
+        [("3/3", "")],
+    ]
+    again = Made(path, [0, 2, 1], resume=True, clock=clock)
+    again.run()
+    assert not [line for line in again.lines if "left" in line]  # no run of this launch is finished
 
 
 class Asked(Stop):
@@ -366,3 +386,11 @@ def test_the_time_left_uses_the_pace_since_the_resume(tmp_path):
     assert left.seconds(left=10, done=4) is None
     assert left.seconds(left=10, done=10) == 50.0  # 6 steps in 30 seconds
     assert format_status(1, 6, ["a/seed-1 4/10"], 50.0) == "1/6 runs  a/seed-1 4/10  about 0:50 left"
+
+
+def test_the_first_margin_of_a_sweep_is_explained(tmp_path):
+    made = Made(tmp_path / "s", [0])
+    evaluation = {"eval/accuracy_sampled": 0.5, "eval/accuracy_sampled_sem": 0.02}
+    shown = [made.sweep._accuracies(each) for each in ({"eval/accuracy_sampled": 0.5}, evaluation, evaluation)]
+    assert ["standard error" in line for line in shown] == [False, True, False]
+    made.folder.close()
