@@ -106,7 +106,8 @@ def check_is_model(model: str) -> None:
     if model == PUBLISHED:
         is_hub_id(model)  # raises the error about its folder
     elif not (path.is_dir() or on_hub or is_bundled(model)):
-        named = "; a configuration is given by --config" if path.suffix == ".toml" else ""
+        config = "; a configuration is the argument config (on the command line --config)"
+        named = config if path.suffix == ".toml" else ""
         raise DataError(
             f"{model} is a file, and a model is a folder" if path.is_file() else f"there is no folder {model}",
             remedy=f'give a model folder, "bundled", or a hub id "owner/name"{named}',
