@@ -145,7 +145,7 @@ def check_member(entry: Entry[Any], options: Mapping[str, Any] | None = None) ->
 
 
 def _is_sized(entry: Entry[Any]) -> bool:
-    return vars(entry.traits).get("size") == "exact"
+    return bool(vars(entry.traits).get("size") == "exact")
 
 
 def _cure(entry: Entry[Any]) -> str:

@@ -47,7 +47,8 @@ def _processor(p: Section) -> Iterator[str]:
 def _products(p: Section) -> Iterator[str]:
     from winnow.models.products import Products  # imports torch, which may be missing: then there is no measurement
 
-    yield str(Products(*p["shape"], p["threads"], p["gflops"], p["unsteadiness"]))
+    tokens, inputs, outputs = p["shape"]
+    yield str(Products(tokens, inputs, outputs, p["threads"], p["gflops"], p["unsteadiness"]))
 
 
 def _memory(m: Section) -> Iterator[str]:
