@@ -223,7 +223,8 @@ def test_check_prints_the_configuration_the_budget_and_advice(tmp_path):
     whole = winnow("check", tmp_path / "run.toml", "--set", "update.updates_per_step=5", "--all").output
     whole_keys = whole.partition("\n\n")[0]
     assert (len(whole_keys.splitlines()), "rollout.top_p = 1.0" in whole_keys) == (len(keys) - 1 + every, True)
-    (advice,) = [line for line in result.output.splitlines() if line.startswith("! ")]
+    few, advice = [line for line in result.output.splitlines() if line.startswith("! ")]
+    assert "evaluate.problems = " in few
     assert "update.updates_per_step = 5" in advice
 
 
