@@ -1,6 +1,5 @@
 """A plan from a log: its comparisons, intervals and words, and the options of the command."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -186,7 +185,8 @@ def test_the_best_at_another_noise_samples_as_many_at_once_as_the_memory_allows(
     found = other_noise(with_costs.model, with_costs.settings, with_costs.statistics, with_costs.clock, 4.0, at_once)
     assert set(asked) == set(with_costs.settings)
     clock, noisy = with_costs.clock(with_costs.statistics), with_noise(with_costs.model, 4.0)
-    rates = [noisy.predict(one, with_costs.statistics, clock, at_once=8.0).rate for one in with_costs.settings]
+    predicted = noisy.predict(with_costs.settings, with_costs.statistics, clock, at_once=8.0)
+    rates = [one.rate for one in predicted]
     assert found == with_costs.settings[int(np.argmax(rates))]
 
 
@@ -201,10 +201,10 @@ def test_an_update_has_a_cost_per_call_without_cost_curves(tmp_path):
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     plan = LogPlan(evidence_of(run, window=40), PlanRequest(), draws=20)
     clock, work = plan.clock(plan.statistics), plan.statistics.work
-    half = dataclasses.replace(work, trained=work.trained / 2, tokens_trained=work.tokens_trained / 2)
-    whole = clock.seconds(work, at_once=512).update
+    half = work._replace(trained=work.trained / 2, tokens_trained=work.tokens_trained / 2)
+    whole, of_half = (one.update for one in clock.seconds([work, half], at_once=512))
     assert whole == pytest.approx(plan.statistics.seconds["update"], rel=1e-6)
-    assert clock.seconds(half, at_once=512).update == pytest.approx(0.5 + work.tokens_trained / 200, rel=0.05)
+    assert of_half == pytest.approx(0.5 + work.tokens_trained / 200, rel=0.05)
 
 
 def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
