@@ -101,7 +101,7 @@ def test_the_same_progress_costs_the_steps_times_the_ratio(plan):
 def test_costs_add_the_question_of_prompts_and_are_scaled_to_the_phases(with_costs):
     assert {one.prompts for one in with_costs.settings} == {1, 2, 4, 8, 16}
     assert with_costs.answers["prompts"].prediction.setting.rollouts == N
-    seconds = with_costs.clock(with_costs.statistics).seconds(with_costs.statistics.work, at_once=512)
+    (seconds,) = with_costs.clock(with_costs.statistics).seconds([with_costs.statistics.work], at_once=512)
     assert seconds.sampling == pytest.approx(SECONDS["generate"])
     assert seconds.update == pytest.approx(SECONDS["logprobs"] + SECONDS["update"])
     assert seconds.total == pytest.approx(STEP_SECONDS)
@@ -110,7 +110,7 @@ def test_costs_add_the_question_of_prompts_and_are_scaled_to_the_phases(with_cos
 def test_costs_as_measured_are_not_scaled(run):
     request = PlanRequest(calibrate=False)
     plan = LogPlan(evidence_of(run), request, COSTS, draws=20)
-    seconds = plan.clock(plan.statistics).seconds(plan.statistics.work, at_once=512)
+    (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
     assert (seconds.update, seconds.rest) == pytest.approx((1.0, 0.0))
 
 
@@ -125,7 +125,7 @@ def test_without_phases_costs_are_operations(tmp_path):
     run = write_planned_run(tmp_path / "run", **{"seconds/update": None})
     plan = LogPlan(evidence_of(run), PlanRequest(), draws=20)
     assert not plan.in_seconds
-    seconds = plan.clock(plan.statistics).seconds(plan.statistics.work, at_once=512)
+    (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
     assert seconds.total == pytest.approx(COMPUTE["generate"] * 192 + COMPUTE["update"] * 144)
     assert any("seconds" in what for what, _ in plan.unknown())
 
@@ -331,7 +331,8 @@ def test_a_log_of_verl_is_planned_with_words_for_what_it_lacks():
     assert plan.in_seconds
     for word in ("verl", "cannot be known from this log", "actor_rollout_ref.rollout.n"):
         assert word in words
-    assert plan.model.work(plan.model.current, plan.statistics).trained == 32  # verl trains on flat groups
+    (now,) = plan.model.predict([plan.model.current], plan.statistics, plan.clock(plan.statistics))
+    assert now.work.trained == 32  # verl trains on flat groups
 
 
 @pytest.mark.parametrize("words", [["/nowhere"], ["--costs", "x.json"], ["arithmetic", "--draws", "2"]])
