@@ -130,7 +130,7 @@ def decided(row: Mapping[str, Any]) -> Row:
     }
     if not row["whole"]:
         result["error"] = error = basis.error(found[0])
-        if math.log(max(found[0].least, 1e-12)) < math.log(LEAST_GAIN) + CERTAIN * error:
+        if not _certain(found[0].least, error):
             return {**result, "chosen": row["before"], "reason": "no gain is certain yet", "waits": True}
     choice = chosen(found, basis.current)
     return {**result, "chosen": _sizes(choice), "expected": basis.expected(found, choice), "waits": False}
@@ -171,17 +171,20 @@ class _Basis:
         return compare(self.model, settings, statistics, clock, at_once=self.run["at_once"], factors=factors)
 
     def error(self, one: ComparedSizes) -> float:
-        """Standard error of the logarithm of a setting's least gain, by other draws of the groups, and as the seconds
-        of the phases of a few steps scatter.
+        """Standard error of the logarithm of a setting's least gain: as the seconds of the phases of a few steps
+        scatter, and by other draws of the groups unless these seconds alone make the gain uncertain.
         """
+        warm = int((self.window.steps > 0).sum())
+        scatter = 0.0 if self.run["costs"] else SCATTER / max(1, warm) ** 0.5
+        if not _certain(one.least, scatter):
+            return scatter
         total, rng = int(self.times.sum()), np.random.default_rng(0)
         pair, logs = sorted({self.current, one.prediction.setting}), []
         for _ in range(DRAWS):
             drawn = self.window.statistics(rng.multinomial(total, self.times / total).astype(np.float64))
             again = {other.prediction.setting: other.least for other in self.compare(pair, drawn)}
             logs.append(math.log(max(again[one.prediction.setting], 1e-12)))
-        warm = int((self.window.steps > 0).sum())
-        return math.hypot(float(np.std(logs, ddof=1)), 0.0 if self.run["costs"] else SCATTER / max(1, warm) ** 0.5)
+        return math.hypot(float(np.std(logs, ddof=1)), scatter)
 
     def _costs(self) -> StepCosts:
         if self.run["costs"]:
@@ -265,6 +268,11 @@ class _Basis:
             "flat": best.prediction.flat,
             "signal_share": float(group.signal**2 / moment) if moment > 0 else 0.0,
         }
+
+
+def _certain(gain: float, error: float) -> bool:
+    """Whether a gain exceeds the least one by CERTAIN standard errors of its logarithm."""
+    return gain >= LEAST_GAIN * math.exp(CERTAIN * error)
 
 
 def _outcome(expected: Row, measured: Row) -> Row | None:
