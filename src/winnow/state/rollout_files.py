@@ -188,7 +188,8 @@ def no_rollouts(path: Path) -> DataError:
             code="data.missing",
         )
     return DataError(
-        f"{path} contains no rollouts: no step is finished yet, or its file was removed",
+        f"{path} contains no rollouts: no step is finished yet, or none is logged (the keys log.rollouts and "
+        f"log.every)",
         remedy=f"wait for the first step, or name another run folder, its folder {ROLLOUTS!r}, or a file of it",
         code="data.missing",
     )
