@@ -71,9 +71,10 @@ class CostCurve:
         """
         calls = np.where(np.asarray(rollouts) > 0, rollouts, 1.0)
         side_by_side = np.minimum(calls, at_once)
-        turns = calls / side_by_side - 1
         ends = self.tokens_per_rollout is not None and not self.mixed_lengths
-        found = (turns + (not ends)) * self.at(side_by_side, side_by_side * float(lasting.sum()))
+        turns, found = calls / side_by_side - ends, np.zeros(side_by_side.shape)
+        if turns.any():
+            found = turns * self.at(side_by_side, side_by_side * float(lasting.sum()))
         if ends:
             numbers, place = np.unique(side_by_side, return_inverse=True)  # many settings sample equally many
             under_way = 1 - (1 - lasting) ** numbers[:, None]  # the chance that any rollout is

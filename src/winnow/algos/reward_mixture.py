@@ -127,10 +127,12 @@ def _most_likely(likelihood: FloatArray, weight: FloatArray, parts: FloatArray) 
     """
     each, found = np.empty((AT_ONCE, len(weight))), np.empty((AT_ONCE, len(parts)))
     rows, ahead, back = [*zip(each, found, strict=True)], likelihood.dot, likelihood.T.dot
+    ratio, grown = np.empty(len(weight)), np.empty(len(parts))
     logs = np.full(1 + AT_ONCE, -math.inf)  # of the round before, and of these
     for _ in range(ROUNDS // AT_ONCE):
         for of_group, after in rows:
-            parts = np.multiply(parts, back(weight / ahead(parts, of_group)), after)
+            np.divide(weight, ahead(parts, of_group), ratio)
+            parts = np.multiply(parts, back(ratio, grown), after)
         logs[1:] = np.log(each) @ weight
         small = logs[1:] - logs[:-1] < CHANGE
         if small.any():

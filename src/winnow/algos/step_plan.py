@@ -113,17 +113,17 @@ class StepModel:
     def signals(self, mixture: RewardMixture, settings: Sequence[Setting]) -> GroupSignal:
         """The contributions of a group, as arrays with a number for each setting."""
         pairs = [(one.rollouts, min(one.kept, one.rollouts)) for one in settings]
-        found = {
-            (n, m): atom_signals(mixture.atoms, n, m, self.rule).each @ mixture.weights for n, m in dict.fromkeys(pairs)
-        }
-        kept = np.array([m for _, m in pairs])
-        return GroupSignal(kept, *np.array([found[pair] for pair in pairs]).T)
+        places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+        found = np.array([atom_signals(mixture.atoms, n, m, self.rule).each @ mixture.weights for n, m in places])
+        return GroupSignal(np.array([m for _, m in pairs]), *found[[places[pair] for pair in pairs]].T)
 
     def bounds(self, statistics: StepStatistics) -> UpdateBounds:
         """AdamW's bounds, in units of |mean delta|, which follows from the run's gradient norm; none without one."""
+        if statistics.grad_norm is None:
+            return UpdateBounds()
         group = self.signal(statistics.mixture, self.current)
         moment = second_moment(group, self.current.prompts / self.updates, self.noise)
-        if statistics.grad_norm is None or moment <= 0:
+        if moment <= 0:
             return UpdateBounds()
         unit = float(statistics.grad_norm / moment**0.5)
         return UpdateBounds(eps=self.eps / unit, clip=self.clip / unit)
