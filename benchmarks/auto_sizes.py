@@ -5,10 +5,10 @@
     python benchmarks/auto_sizes.py auto_arithmetic
 
 Reads sweeps/NAME, whose cells that choose begin with "auto", and whose cell "recipe" or "own" has the sizes of the
-configuration. On --choosing seeds the fixed cells give the level and the best cell, unless --level and --best are given.
-All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's interval of
-the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon seconds. Writes
-benchmarks/results/<date>_NAME.json.
+configuration. On --choosing seeds the fixed cells give the level and the best cell, unless --level and --best are
+given. All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's
+interval of the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon
+seconds. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
