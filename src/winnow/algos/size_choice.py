@@ -100,8 +100,8 @@ def compare(
     """All settings, the one with the largest least gain first; of equal ones, the one that samples less. The current
     setting is one of them, with gains of 1.
     """
-    found = model.predict(settings, statistics, clock, at_once=at_once)
     group, of_update = model.signals(statistics.mixture, settings), np.array([one.prompts for one in settings])
+    found = model.predict(settings, statistics, clock, at_once=at_once, group=group)
     bounds, seconds = model.bounds(statistics), np.array([max(one.seconds.total, 1e-12) for one in found])
     noises = model.noise.times(np.array(factors)[:, None])
     rates = progress(group, of_update / model.updates, noises, law=model.law, optimizer=bounds) / seconds

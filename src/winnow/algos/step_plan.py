@@ -129,12 +129,18 @@ class StepModel:
         return UpdateBounds(eps=self.eps / unit, clip=self.clip / unit)
 
     def predict(
-        self, settings: Sequence[Setting], statistics: StepStatistics, clock: StepClock, *, at_once: Numbers = np.inf
+        self,
+        settings: Sequence[Setting],
+        statistics: StepStatistics,
+        clock: StepClock,
+        *,
+        at_once: Numbers = np.inf,
+        group: GroupSignal | None = None,
     ) -> list[Prediction]:
         """Progress, seconds and work of a step of each setting, at the window's lengths. Flat groups are trained on
-        only if a term needs it. `at_once` may have a number for each setting.
+        only if a term needs it. `at_once` may have a number for each setting. `group` are their `signals`, if known.
         """
-        group = self.signals(statistics.mixture, settings)
+        group = self.signals(statistics.mixture, settings) if group is None else group
         rollouts, prompts = np.array([(one.rollouts, one.prompts) for one in settings]).T
         sampled = rollouts * prompts
         gain = progress(group, prompts / self.updates, self.noise, law=self.law, optimizer=self.bounds(statistics))

@@ -61,7 +61,7 @@ class StepWindow:
         """
         of_step = np.ones(len(self.steps)) if steps is None else steps
         of_group = np.ones(len(self.counts)) if groups is None else groups
-        prompts, rollouts, generated, trained, tokens = _means([self.rows[name] for name in COUNTS], of_step)
+        prompts, rollouts, generated, trained, tokens, *spent = self._means(of_step)
         work = StepWork(
             prompts=max(1, round(prompts)),
             rollouts=rollouts,
@@ -73,7 +73,7 @@ class StepWindow:
         return StepStatistics(
             mixture=self.atoms.fit(self.counts, of_group, near=near),
             work=work,
-            seconds=self._seconds(of_step),
+            seconds={name: of for name, of in zip((*PHASES, "other"), spent, strict=True) if math.isfinite(of)},
             lasting=self._lasting(work),
             grad_norm=_root_mean_square(self.grad_norm, of_step),
             times=of_step,
@@ -102,13 +102,21 @@ class StepWindow:
         warm = np.where(self.steps > 0, times, 0.0)
         return warm if warm.any() else times
 
-    def _seconds(self, times: FloatArray) -> dict[str, float]:
-        """Per step, of warm steps."""
-        columns = {name: self.rows[f"seconds/{name}"] for name in PHASES}
-        if self.has_phases and self.has_seconds:
-            columns["other"] = np.where(np.isfinite(self.rows[WHOLE]), _other(_known(self.rows)), np.nan)
-        spent = _means([*columns.values()], self._warm(times))
-        return {name: value for name, value in zip(columns, spent, strict=True) if math.isfinite(value)}
+    def _means(self, times: FloatArray) -> list[float]:
+        """The means of COUNTS, and in warm steps of the seconds of PHASES and of the rest; NaN: not logged."""
+        phases = (f"seconds/{name}" for name in PHASES)
+        values = np.stack([*(self.rows[name] for name in (*COUNTS, *phases)), self._other])
+        finite = np.isfinite(values)
+        weights = np.repeat([times, self._warm(times)], [len(COUNTS), 1 + len(PHASES)], axis=0) * finite
+        total = weights.sum(axis=1)
+        sums = (np.where(finite, values, 0.0) * weights).sum(axis=1)
+        return [of / all_ if all_ > 0 else math.nan for of, all_ in zip(sums.tolist(), total.tolist(), strict=True)]
+
+    @functools.cached_property
+    def _other(self) -> FloatArray:
+        """[S] seconds of each step that no phase contains; NaN if the whole step or its phases are not logged."""
+        known = np.isfinite(self.rows[WHOLE]) & self.has_phases
+        return np.where(known, _other(_known(self.rows)), np.nan)
 
     def _lasting(self, work: StepWork) -> FloatArray:
         return self.lasting if len(self.lasting) else np.ones(max(1, round(work.tokens_generated / work.rollouts)))
@@ -161,16 +169,6 @@ def atoms_for(values: Sequence[float], counts: IntArray) -> RewardAtoms:
 def columns_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = COLUMNS) -> dict[str, FloatArray]:
     """name -> [S] the numbers of the rows; NaN where a row has none."""
     return {name: np.array([row.get(name, math.nan) for row in rows], dtype=np.float64) for name in names}
-
-
-def _means(columns: Sequence[FloatArray], times: FloatArray) -> list[float]:
-    """The mean of each of the columns [S] over the steps that have a number; NaN if none has."""
-    values = np.stack(columns)
-    finite = np.isfinite(values)
-    weights = np.where(finite, times, 0.0)
-    total = weights.sum(axis=1)
-    sums = (np.where(finite, values, 0.0) * weights).sum(axis=1)
-    return [*map(float, np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan))]
 
 
 def _root_mean_square(values: FloatArray, times: FloatArray) -> float | None:
