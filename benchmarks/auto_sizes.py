@@ -4,10 +4,11 @@
     winnow sweep configs/sweeps/auto_arithmetic.toml
     python benchmarks/auto_sizes.py auto_arithmetic
 
-Reads sweeps/NAME, whose cells that choose begin with "auto". On --choosing seeds the fixed cells give the level and the
-best cell, unless --level and --best are given. All other seeds compare: the ratio of a cell's seconds to the best
-cell's, paired by seed, with Student's interval of the logs. Times are those of `winnow compare`. A run that never
-reaches the level counts as --horizon seconds. Writes benchmarks/results/<date>_NAME.json.
+Reads sweeps/NAME, whose cells that choose begin with "auto", and whose cell "recipe" or "own" has the sizes of the
+configuration. On --choosing seeds the fixed cells give the level and the best cell, unless --level and --best are
+given. All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's
+interval of the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon
+seconds. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from winnow_lab.compare.speed_up import SHARE, seed_time
 
 LAST = 3  # evaluations whose mean is the plateau
 BOUNDS = {"auto": 1.15, "auto_bad": 1.3, "auto_wasteful": 1.3}
+OWN = ("recipe", "own")
 Cells = dict[str, dict[int, Curve]]
 
 
@@ -86,7 +88,8 @@ def compared(
     best = earlier[1] if earlier else min(early, key=early.__getitem__)
     rows = {cell: row(logs, times, cell, best, choosing) | {"plateau": plateaus[cell]} for cell in cells}
     middle = statistics.median(rows[cell]["ratio"] for cell in fixed)
-    below = min(middle, rows["recipe"]["ratio"]) if "recipe" in rows else middle
+    own = [rows[cell]["ratio"] for cell in OWN if cell in rows and cell != best]  # nothing is below the best cell
+    below = min([middle, *own])
     return {
         "level": level,
         "best": best,
@@ -129,10 +132,13 @@ def points(curve: Curve) -> list[list[float]]:
 
 
 def chosen_sizes(cell: Path) -> dict[str, Any]:
-    """Of each seed the sizes after each decision and the seconds of the first window; the share that planning took."""
+    """Of each seed the sizes after each decision, and the seconds of the first window, until the run did not wait; the
+    share of the seconds that planning took.
+    """
     paths = {path.name.removeprefix("seed-"): path for path in sorted(cell.glob("seed-*")) if path.is_dir()}
     runs = {seed: decisions(path) for seed, path in paths.items()}
-    first = {seed: next(iter(read_decisions(path).values()))["spent"]["seconds"] for seed, path in paths.items()}
+    rows = {seed: read_decisions(path).values() for seed, path in paths.items()}
+    first = {seed: next(row for row in of if not row.get("waits"))["spent"]["seconds"] for seed, of in rows.items()}
     shares = [row["planning"] for rows in runs.values() for row in rows if row["planning"] is not None]
     sizes = {name: [[row["step"], row["after"]] for row in rows] for name, rows in runs.items()}
     return {"sizes": sizes, "first window": first, "planning": statistics.median(shares) if shares else None}

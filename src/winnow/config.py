@@ -284,7 +284,7 @@ class PlanSection(Section):
     """"fixed": the sizes of a step stay as configured; "auto": the run starts with them, and chooses others from what
     it measures."""
     every: Annotated[int, Field(ge=2)] = 10
-    """Steps between two decisions of "auto"."""
+    """Steps between two decisions of "auto"; the first one is earlier if its gain is certain."""
     prompts_per_step: tuple[Positive, Positive] | None = None
     """The least and the most prompts of a step; absent: from a quarter to four times those of the configuration."""
     rollouts_per_prompt: tuple[Positive, Positive] | None = None

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from refusals import refused
+from winnow.algos.size_decision import decided
 from winnow.config_file import validate
 from winnow.core.events import Notice
 from winnow.core.size_plan import RunSizes
@@ -65,6 +66,25 @@ def test_two_runs_at_given_costs_are_equal(run, tmp_path):
     assert list(read_decisions(tmp_path / "one")) == [2, 4]
     assert len(set(settings(tmp_path / "one"))) > 1
     assert {row["policy/gradient_square"] > 0 for row in read_metrics(tmp_path / "one")[1:6]} == {True}
+
+
+def test_every_decision_is_computed_again_from_its_row_alone(run, tmp_path):
+    """To the same bits, with measured and with given seconds; and another measurement gives other forecasts."""
+    run("measured")
+    run("given", costs=COSTS)
+    for name in ("measured", "given"):
+        rows = read_decisions(tmp_path / name)
+        assert list(rows) == [2, 4]
+        for row in rows.values():
+            found = decided({key: row[key] for key in ("run", "before", "jump", "whole", "evidence")})
+            assert found["chosen"] == row["chosen"]
+            assert found == {key: row[key] for key in found}
+            assert row.keys() - found.keys() == {
+                *("step", "window", "jump", "whole", "before", "spent", "run", "evidence", "seconds"),
+            }
+            row["evidence"]["lengths"][0] = [2 * length for length in row["evidence"]["lengths"][0]]
+            row["evidence"]["steps"]["budget/tokens_generated"] = [1000.0, 1000.0]
+            assert decided(row)["expected"] != found["expected"]
 
 
 def test_a_step_has_the_sizes_of_the_decision_before_it(run, tmp_path):

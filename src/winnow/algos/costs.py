@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from winnow.records import FloatArray
+from winnow.records import BoolArray, FloatArray
 
+Numbers = float | FloatArray  # a number, or a number for each of several calls, steps or settings
 COMPUTE = {"generate": 2.0, "update": 6.0}  # operations per weight and token (Kaplan et al. 2020, arXiv 2001.08361)
 Scope = Literal["step", "prompt"]  # what a curve's numbers of rollouts count
 
@@ -32,33 +33,35 @@ class CostCurve:
     tokens_per_rollout: float | None = None
     mixed_lengths: bool = False
 
-    def at(self, rollouts: float, tokens: float) -> float:
-        """Seconds of a call for `rollouts` rollouts with `tokens` completion tokens in all.
+    def at(self, rollouts: Numbers, tokens: Numbers) -> FloatArray:
+        """Seconds of calls for `rollouts` rollouts with `tokens` completion tokens in all.
 
         Between two points the seconds are interpolated linearly. Beyond the last they grow as between the last two;
         below the first they fall with the slope of the first two, to 0 at the least. A call with longer or shorter
         rollouts than the measured ones costs proportionally more or less. 0 for a call without rollouts.
         """
-        if rollouts <= 0:
-            return 0.0
-        return float(self._each(np.array([rollouts]))[0]) * self._longer(tokens / rollouts)
+        calls = np.where(np.asarray(rollouts) > 0, rollouts, 1.0)
+        return np.where(np.asarray(rollouts) > 0, self._each(calls) * self._longer(tokens / calls), 0.0)
 
     def _each(self, rollouts: FloatArray) -> FloatArray:
-        """Seconds of calls at the measured length, for [K] numbers of rollouts above 0."""
+        """Seconds of calls at the measured length, for numbers of rollouts above 0."""
         x, y = self.rollouts, self.seconds
         if len(x) == 1:
             return np.asarray(y[0] * rollouts / x[0], dtype=np.float64)
+        if len(x) == 2:
+            line = y[0] + (rollouts - x[0]) * ((y[1] - y[0]) / (x[1] - x[0]))
+            return np.asarray(np.maximum(0.0, line), dtype=np.float64)
         inside = np.interp(rollouts, x, y)
         below = y[0] - (x[0] - rollouts) * (y[1] - y[0]) / (x[1] - x[0])
         beyond = y[-1] + (rollouts - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2])
         return np.maximum(0.0, np.where(rollouts < x[0], below, np.where(rollouts > x[-1], beyond, inside)))
 
-    def _longer(self, length: float) -> float:
+    def _longer(self, length: Numbers) -> Numbers:
         """How many times as long as the measured ones rollouts of `length` tokens are."""
         return 1.0 if self.tokens_per_rollout is None else length / self.tokens_per_rollout
 
-    def of_lengths(self, rollouts: float, lasting: FloatArray, *, at_once: float = np.inf) -> float:
-        """Seconds to sample rollouts that end at different lengths, at most `at_once` in parallel.
+    def of_lengths(self, rollouts: Numbers, lasting: FloatArray, *, at_once: Numbers = np.inf) -> FloatArray:
+        """Seconds to sample rollouts that end at different lengths, at most `at_once` in parallel, for each call.
 
         `lasting` [T] is the share of rollouts longer than t = 0 ... T - 1 tokens; its sum is the mean length. A token
         costs as much as a token of a call with the number of unfinished rollouts, by this curve. Where more rollouts
@@ -66,23 +69,21 @@ class CostCurve:
         curve's length is unknown, lengths do not count. A curve of mixed lengths already contains the seconds in which
         only the longest rollouts are unfinished, so the mean length alone counts.
         """
-        if rollouts <= 0:
-            return 0.0
-        side_by_side = min(rollouts, at_once)
-        turns = rollouts / side_by_side - 1
-        if self.tokens_per_rollout is None:
-            return (turns + 1) * self.at(side_by_side, 0.0)
-        full = self.at(side_by_side, side_by_side * float(lasting.sum()))
-        if self.mixed_lengths:
-            return (turns + 1) * full
-        under_way = 1 - (1 - lasting) ** side_by_side  # the chance that any rollout is
-        unfinished = np.maximum(1.0, side_by_side * lasting)
-        each = self._each(unfinished) * self._longer(1.0)
-        return turns * full + float(under_way @ each)
+        calls = np.where(np.asarray(rollouts) > 0, rollouts, 1.0)
+        side_by_side = np.minimum(calls, at_once)
+        ends = self.tokens_per_rollout is not None and not self.mixed_lengths
+        turns, found = calls / side_by_side - ends, np.zeros(side_by_side.shape)
+        if turns.any():
+            found = turns * self.at(side_by_side, side_by_side * float(lasting.sum()))
+        if ends:
+            numbers, place = np.unique(side_by_side, return_inverse=True)  # many settings sample equally many
+            under_way = 1 - (1 - lasting) ** numbers[:, None]  # the chance that any rollout is
+            each = self._each(np.maximum(1.0, numbers[:, None] * lasting)) * self._longer(1.0)
+            found = found + (under_way * each).sum(axis=1)[place].reshape(side_by_side.shape)
+        return np.where(np.asarray(rollouts) > 0, found, 0.0)
 
 
-@dataclass(frozen=True)
-class StepWork:
+class StepWork(NamedTuple):
     """The work of a step, by its metrics."""
 
     prompts: int
@@ -113,7 +114,7 @@ class StepCosts:
         prompts.
         """
         parts = 1 if self.per == "step" else max(1, work.prompts)
-        return (
+        return float(
             self.sampling.at(work.rollouts / parts, work.tokens_generated / parts)
             + self.update.at(work.trained / parts, work.tokens_trained / parts)
             + self.seconds_per_rollout * work.rollouts / parts
@@ -121,8 +122,7 @@ class StepCosts:
         )
 
 
-@dataclass(frozen=True)
-class PredictedSeconds:
+class PredictedSeconds(NamedTuple):
     """Predicted seconds of a step."""
 
     sampling: float
@@ -150,30 +150,32 @@ class StepClock:
         """Curves and rest as `costs` has them."""
         return cls(costs, lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
 
-    def seconds(self, work: StepWork, *, at_once: float) -> PredictedSeconds:
-        """Seconds of a step whose engine samples at most `at_once` rollouts concurrently."""
-        sampling, update = self._read(work, at_once)
-        return PredictedSeconds(
-            sampling=self.sampling_factor * sampling,
-            update=self.update_factor * update,
-            rest=self.per_rollout * work.rollouts / self._parts(work) + self.per_step,
+    def seconds(self, works: Sequence[StepWork], *, at_once: Numbers) -> list[PredictedSeconds]:
+        """Seconds of steps whose engine samples at most `at_once` rollouts concurrently, a number or one per step."""
+        sampling, update, rollouts = self._read(works, at_once)
+        columns = (
+            self.sampling_factor * sampling,
+            self.update_factor * update,
+            self.per_rollout * rollouts + self.per_step,
         )
+        return [PredictedSeconds(*row) for row in np.stack(columns, axis=1).tolist()]
 
-    def extrapolates(self, work: StepWork, *, at_once: float) -> bool:
+    def extrapolates(self, works: Sequence[StepWork], *, at_once: Numbers) -> list[bool]:
         """Whether the work is beyond the last point of a curve. A curve of one point is a proportion, with no end."""
-        parts = self._parts(work)
-        ends = (
-            (min(work.rollouts / parts, at_once), self.costs.sampling),
-            (work.trained / parts, self.costs.update),
+        if self.costs.open_ended:
+            return [False] * len(works)
+        rollouts, _, trained, _ = self._parts(works)
+        sampled, updated = (
+            np.inf if len(of.rollouts) == 1 else of.rollouts[-1] for of in (self.costs.sampling, self.costs.update)
         )
-        measured = not self.costs.open_ended
-        return measured and any(len(curve.rollouts) > 1 and of > curve.rollouts[-1] for of, curve in ends)
+        beyond: BoolArray = (np.minimum(rollouts, at_once) > sampled) | (trained > updated)
+        return [bool(one) for one in beyond]
 
     def scaled(self, work: StepWork, seconds: Mapping[str, float], *, at_once: float) -> StepClock | None:
         """This clock with factors such that this work takes the measured seconds of its phases; None if a curve is 0
         there, so that no factor exists.
         """
-        sampling, update = self._read(work, at_once)
+        sampling, update, rollouts = (float(of[0]) for of in self._read([work], at_once))
         if sampling <= 0 or update <= 0:
             return None
         spent = {name: seconds.get(name, 0.0) for name in (*SAMPLED, *TRAINED, *JUDGED, *ONCE)}
@@ -182,29 +184,32 @@ class StepClock:
             self.lasting,
             sampling_factor=sum(spent[name] for name in SAMPLED) / sampling,
             update_factor=sum(spent[name] for name in TRAINED) / update,
-            per_rollout=sum(spent[name] for name in JUDGED) / (work.rollouts / self._parts(work)),
+            per_rollout=sum(spent[name] for name in JUDGED) / rollouts,
             per_step=sum(spent[name] for name in ONCE),
         )
 
-    def _read(self, work: StepWork, at_once: float) -> tuple[float, float]:
-        """Unscaled seconds of sampling, and of the update."""
-        parts = self._parts(work)
+    def _read(self, works: Sequence[StepWork], at_once: Numbers) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Per step and machine: unscaled seconds of sampling and of the update, and rollouts."""
+        rollouts, _, trained, tokens = self._parts(works)
         return (
-            self.costs.sampling.of_lengths(work.rollouts / parts, self.lasting, at_once=at_once),
-            self.costs.update.at(work.trained / parts, work.tokens_trained / parts),
+            self.costs.sampling.of_lengths(rollouts, self.lasting, at_once=at_once),
+            self.costs.update.at(trained, tokens),
+            rollouts,
         )
 
-    def _parts(self, work: StepWork) -> int:
-        """Number of machines that share a step: one per prompt if the curves count rollouts per prompt, else 1."""
-        return 1 if self.costs.per == "step" else max(1, work.prompts)
+    def _parts(self, works: Sequence[StepWork]) -> FloatArray:
+        """[4, K] the work of each machine that shares a step: one per prompt if the curves count rollouts per prompt,
+        else one.
+        """
+        prompts, *work = np.array(works, dtype=np.float64).T
+        return np.array(work) / (1 if self.costs.per == "step" else np.maximum(1, prompts))
 
 
 # The phases of a step by what they grow with: sampled rollouts, trained ones, verdicts, and none of them
 SAMPLED, TRAINED, JUDGED, ONCE = ("generate",), ("logprobs", "update"), ("verify", "select"), ("sync", "other")
 
 
-@dataclass(frozen=True)
-class MeasuredWork:
+class MeasuredWork(NamedTuple):
     """The work of a step, and its seconds. An evaluation has a work, too, of which only the sampling counts."""
 
     rollouts: float  # sampled
@@ -230,27 +235,23 @@ def measured_costs(
     """
     counted = np.concatenate([times, np.ones(len(measured) - len(times))])
     of_steps = np.concatenate([times, np.zeros(len(measured) - len(times))])
-    of = {name: np.array([getattr(one, name) for one in measured]) for name in vars(measured[0])}
-    passes = np.array([_passes(rollouts, lasting, at_once) for rollouts in of["rollouts"]])
-    a, b = _two_parts(passes, of["generated"], of["sampling"], counted, FIXED["sampling"])
-    u, v = _two_parts((of["trained"] > 0).astype(np.float64), of["trained"], of["update"], of_steps, FIXED["update"])
-    once, each = _two_parts(np.ones(len(measured)), of["rollouts"], of["rest"], of_steps, FIXED["rest"])
-    length, trained = float(lasting.sum()), work.tokens_trained / work.trained if work.trained else float(lasting.sum())
+    rollouts, generated, trained, sampling, update, rest = np.array(measured, dtype=np.float64).T
+    length = float(lasting.sum())
+    # Tokens that are sampled one after another, until the longest of the rollouts ends
+    passes = CostCurve(np.array([1.0, 2.0]), np.full(2, length), length).of_lengths(rollouts, lasting, at_once=at_once)
+    a, b = _two_parts(passes, generated, sampling, counted, FIXED["sampling"])
+    u, v = _two_parts((trained > 0).astype(np.float64), trained, update, of_steps, FIXED["update"])
+    once, each = _two_parts(np.ones(len(measured)), rollouts, rest, of_steps, FIXED["rest"])
+    of_trained = work.tokens_trained / work.trained if work.trained else length
     few, many = np.array([1.0, 2.0]), work.tokens_generated / work.rollouts / length
     return StepCosts(
         CostCurve(few, length * (a + b * many * few), length),
-        CostCurve(few, u + v * trained * few, trained),
+        CostCurve(few, u + v * of_trained * few, of_trained),
         seconds_per_step=once,
         seconds_per_rollout=each,
         source="measured in the run",
         open_ended=True,
     )
-
-
-def _passes(rollouts: float, lasting: FloatArray, at_once: float) -> float:
-    """Tokens that are sampled one after another, until the longest of the rollouts ends."""
-    ones = CostCurve(np.array([1.0, 2.0]), np.full(2, float(lasting.sum())), float(lasting.sum()))
-    return ones.of_lengths(rollouts, lasting, at_once=at_once)
 
 
 def _two_parts(
@@ -260,21 +261,20 @@ def _two_parts(
     used = (times > 0) & (seconds > 0) & (grows > 0)
     if not used.any():
         return 0.0, 0.0
-    parts, spent, weight = np.stack([fixed, grows], axis=1)[used], seconds[used], times[used]
-    unit = weight @ parts / (weight @ spent)  # one over the cost of a part that takes all seconds
-    rows = np.concatenate([np.sqrt(weight)[:, None] * parts / unit / spent[:, None], DOUBT**0.5 * np.eye(2)])
-    wanted = np.concatenate([np.sqrt(weight), DOUBT**0.5 * np.array([share, 1 - share])])
-    found = np.linalg.lstsq(rows, wanted, rcond=None)[0]
-    if found.min() < 0:  # then the least squares have this part at 0
-        kept = 1 - int(found.argmin())
-        found = np.zeros(2)
-        found[kept] = max(0.0, rows[:, kept] @ wanted / (rows[:, kept] @ rows[:, kept]))
-    return float(found[0] / unit[0]), float(found[1] / unit[1])
+    parts, spent, weight = np.stack([fixed, grows])[:, used], seconds[used], times[used]
+    unit = parts @ weight / (spent @ weight)  # one over the cost of a part that takes all seconds
+    rows = parts / unit[:, None] / spent
+    weighted = rows * weight
+    (a, b), (_, c) = (weighted @ rows.T + DOUBT * np.eye(2)).tolist()  # of the normal equations
+    d, e = (weighted.sum(axis=1) + DOUBT * np.array([share, 1 - share])).tolist()
+    found = [(c * d - b * e) / (a * c - b * b), (a * e - b * d) / (a * c - b * b)]
+    if min(found) < 0:  # then the least squares have this part at 0
+        found = [0.0, max(0.0, e / c)] if found[0] < found[1] else [max(0.0, d / a), 0.0]
+    return found[0] / float(unit[0]), found[1] / float(unit[1])
 
 
 def proportional(work: StepWork, seconds: Mapping[str, float]) -> StepCosts:
     """Costs in proportion to the rollouts, at the measured seconds of the phases of a step with this work."""
-    trained = max(work.trained, 1e-9)
 
     def line(rollouts: float, tokens: float, phases: tuple[str, ...]) -> CostCurve:
         spent = sum(seconds.get(name, 0.0) for name in phases)
@@ -282,7 +282,7 @@ def proportional(work: StepWork, seconds: Mapping[str, float]) -> StepCosts:
 
     return StepCosts(
         line(work.rollouts, work.tokens_generated, SAMPLED),
-        line(trained, work.tokens_trained, TRAINED),
+        line(max(work.trained, 1e-9), work.tokens_trained, TRAINED),
         seconds_per_step=sum(seconds.get(name, 0.0) for name in ONCE),
         seconds_per_rollout=sum(seconds.get(name, 0.0) for name in JUDGED) / work.rollouts,
         source="in proportion to the tokens",

@@ -12,6 +12,7 @@ rate, and the equation is exact. All sizes below are in units of |mean delta| ov
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from winnow.algos.advantage import Statistics
+from winnow.algos.costs import Numbers
 from winnow.algos.reward_mixture import RewardAtoms, RewardMixture
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -48,19 +50,25 @@ class Rule:
 class Noise:
     """Variance of the update, in units of |mean delta|^2."""
 
-    rollout: float  # trace of the covariance of a rollout's gradient, given its reward
-    between: float  # mean |delta|^2 over prompts, minus |mean delta|^2
+    rollout: Numbers  # trace of the covariance of a rollout's gradient, given its reward
+    between: Numbers  # mean |delta|^2 over prompts, minus |mean delta|^2
+
+    def times(self, factor: Numbers) -> Noise:
+        """So many times the noise; both parts alike. With factors [K, 1], all that follows from it has K rows."""
+        return Noise(self.rollout * factor, self.between * factor)
 
 
 @dataclass(frozen=True)
 class GroupSignal:
-    """Contribution of a prompt's group to an update, averaged over prompts and over the rewards of rollouts."""
+    """Contribution of a prompt's group to an update, averaged over prompts and over the rewards of rollouts. With
+    arrays, that of several settings.
+    """
 
-    kept: int  # m
-    signal: float  # mean of phi
-    square: float  # mean of phi^2
-    credit: float  # mean of the kept rollouts' squared advantage
-    learning: float  # the share of groups in which a kept rollout has an advantage
+    kept: Numbers  # m
+    signal: Numbers  # mean of phi
+    square: Numbers  # mean of phi^2
+    credit: Numbers  # mean of the kept rollouts' squared advantage
+    learning: Numbers  # the share of groups in which a kept rollout has an advantage
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +88,7 @@ def group_signal(mixture: RewardMixture, n: int, m: int, rule: Rule) -> GroupSig
     return atom_signals(mixture.atoms, n, m, rule).over(mixture.weights)
 
 
+@functools.lru_cache(maxsize=256)
 def atom_signals(atoms: RewardAtoms, n: int, m: int, rule: Rule) -> AtomSignals:
     """Over every outcome of a group; over drawn outcomes if there are more than ENUMERATED."""
     m = min(n, m)
@@ -96,18 +105,26 @@ def atom_signals(atoms: RewardAtoms, n: int, m: int, rule: Rule) -> AtomSignals:
     return AtomSignals(m, np.stack([signal, square, squared, learning]))
 
 
+@functools.lru_cache(maxsize=2)  # settings are compared in the order of n
 def outcomes(atoms: RewardAtoms, n: int) -> tuple[IntArray, FloatArray]:
     """[O, L] how many of n rollouts have each level, and [O, A] the probability of it at each atom."""
     size, q = len(atoms.values), atoms.probabilities
     if math.comb(n + size - 1, size - 1) <= ENUMERATED:
-        counts = np.array(list(_splits(n, size)), dtype=np.int64)
-        ways = np.array([math.lgamma(n + 1) - sum(math.lgamma(k + 1) for k in row) for row in counts])
+        counts, ways = _enumerated(n, size)
         impossible = (counts @ (q == 0).T.astype(np.int64)) > 0
         logs = ways[:, None] + counts @ np.log(np.where(q > 0, q, 1.0)).T
         return counts, np.where(impossible, 0.0, np.exp(logs))
     rng = np.random.default_rng(n)  # the same outcomes for every m
     counts = np.concatenate([rng.multinomial(n, row / row.sum(), size=SIMULATED) for row in q]).astype(np.int64)
     return counts, np.repeat(np.eye(len(q)), SIMULATED, axis=0) / SIMULATED
+
+
+@functools.lru_cache(maxsize=16)
+def _enumerated(n: int, size: int) -> tuple[IntArray, FloatArray]:
+    """[O, L] every way to divide n rollouts among L levels, and [O] the logarithm of how many orders it has."""
+    counts = np.array(list(_splits(n, size)), dtype=np.int64)
+    factorials = np.array([math.lgamma(k + 1) for k in range(n + 1)])
+    return counts, np.asarray(factorials[n] - factorials[counts].sum(axis=1), dtype=np.float64)
 
 
 def _splits(n: int, size: int) -> Iterator[tuple[int, ...]]:
@@ -130,8 +147,8 @@ def kept_counts(counts: IntArray, values: FloatArray, m: int) -> IntArray:
     highest = np.arange(m + 1)[:, None]
     above = counts.sum(axis=1, keepdims=True) - counts.cumsum(axis=1)  # rollouts of higher levels
     below = counts.cumsum(axis=1) - counts
-    top = np.clip(highest - above[:, None], 0, counts[:, None])
-    bottom = np.clip(m - highest - below[:, None], 0, counts[:, None])
+    top = np.minimum(np.maximum(highest - above[:, None], 0), counts[:, None])
+    bottom = np.minimum(np.maximum(m - highest - below[:, None], 0), counts[:, None])
     both = top + bottom  # [O, m + 1, L]
     variance = both @ values**2 / m - (both @ values / m) ** 2
     most = variance.max(axis=1, keepdims=True)
@@ -153,7 +170,7 @@ def _advantages(counts: IntArray, values: FloatArray, rule: Rule) -> FloatArray:
     return np.where(mixed, centred, 0.0)
 
 
-def second_moment(group: GroupSignal, prompts: float, noise: Noise) -> float:
+def second_moment(group: GroupSignal, prompts: Numbers, noise: Noise) -> Numbers:
     """The mean squared norm of an update's gradient over `prompts` prompts."""
     return group.signal**2 + _variance(group, noise) / prompts
 
@@ -164,10 +181,10 @@ def critical_prompts(group: GroupSignal, noise: Noise) -> float:
     The simple noise scale of McCandlish et al. 2018 (arXiv 1812.06162), in prompts. Far below it, twice the prompts
     make nearly twice the progress per step, at the best learning rate of each. Far above it, they make no more.
     """
-    return _variance(group, noise) / group.signal**2 if group.signal > 0 else math.inf
+    return float(_variance(group, noise) / group.signal**2) if group.signal > 0 else math.inf
 
 
-def _variance(group: GroupSignal, noise: Noise) -> float:
+def _variance(group: GroupSignal, noise: Noise) -> Numbers:
     return group.square * (1 + noise.between) - group.signal**2 + noise.rollout * group.credit / group.kept
 
 
@@ -179,19 +196,21 @@ class UpdateBounds:
     clip: float = np.inf  # max_grad_norm
 
 
-def progress(group: GroupSignal, prompts: float, noise: Noise, *, law: Law, optimizer: UpdateBounds) -> float:
-    """Progress of one update, in units that compare settings of one run and one law.
+def progress(group: GroupSignal, prompts: Numbers, noise: Noise, *, law: Law, optimizer: UpdateBounds) -> FloatArray:
+    """Progress of one update, in units that compare settings of one run and one law; an array with a number for each
+    setting, without a dimension for one.
 
     "fixed": how far AdamW moves along mean delta at a constant learning rate. Where all groups are flat there is no
     update, and the second moment that AdamW divides by is that of the other updates. "tuned": the gain of an update at
     the learning rate that is best for it (McCandlish et al. 2018, arXiv 1812.06162).
     """
     moment = second_moment(group, prompts, noise)
-    if moment <= 0 or group.signal <= 0:
-        return 0.0
+    moves = np.logical_and(moment > 0, group.signal > 0)
+    moment = np.where(moves, moment, 1.0)
     if law == "tuned":
-        return group.signal**2 / moment
-    taken = 1 - (1 - min(1.0, group.learning)) ** prompts  # share of updates with a group that has an advantage
-    norm = float(np.sqrt(moment / taken))
-    clipped = min(1.0, optimizer.clip / norm)
-    return clipped * group.signal / (clipped * norm + optimizer.eps)
+        return np.where(moves, group.signal**2 / moment, 0.0)
+    # share of updates with a group that has an advantage
+    taken = np.where(moves, 1 - (1 - np.minimum(1.0, group.learning)) ** prompts, 1.0)
+    norm = np.sqrt(moment / taken)
+    clipped = np.minimum(1.0, optimizer.clip / norm)
+    return np.where(moves, clipped * group.signal / (clipped * norm + optimizer.eps), 0.0)

@@ -15,6 +15,7 @@ fit has one optimum (Kiefer and Wolfowitz 1956 for mixtures, Dempster, Laird and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ MOST_LEVELS = 6  # rewards with more values are put into so many bins
 WIDEST, STEP = 8.0, 0.25  # thetas of the atoms: -WIDEST to WIDEST
 PLACES, WIDTH = np.arange(-7.0, 7.01, 0.5), 0.4  # of the bells
 ROUNDS, CHANGE = 1000, 1e-6  # of the fit: most rounds, and the change of the mean log-likelihood that ends it
+AT_ONCE = 20  # rounds whose log-likelihoods are computed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,20 +38,27 @@ class Levels:
     values: FloatArray  # [L] rising, L >= 2
     borders: FloatArray  # [L - 1] a reward above the i-th border has level i + 1 or a higher one
     seen: int  # distinct rewards in the log
-    explained: float  # share of the rewards' variance within prompts that the levels have
 
-    def counts(self, rewards: FloatArray) -> IntArray:
-        """[L] how many rewards of a group have each level."""
-        places = np.searchsorted(self.borders, rewards, side="left")
-        return np.bincount(places, minlength=len(self.values)).astype(np.int64)
+    def counts(self, rewards: FloatArray, sizes: IntArray) -> IntArray:
+        """[G, L] how many rewards of each group have each level; `rewards` [N] has those of [G] sizes in turn."""
+        most = len(self.values)
+        places = np.repeat(np.arange(len(sizes)), sizes) * most + np.searchsorted(self.borders, rewards, side="left")
+        return np.bincount(places, minlength=len(sizes) * most).reshape(-1, most)
+
+    def explained(self, rewards: FloatArray, sizes: IntArray) -> float:
+        """The share of the rewards' variance within prompts that the levels have."""
+        prompt = np.repeat(np.arange(len(sizes)), sizes)
+        values = self.values[np.searchsorted(self.borders, rewards, side="left")]
+        within, reduced = _centred(rewards, prompt), _centred(values, prompt)
+        spread = float(within @ within) * float(reduced @ reduced)
+        return float(within @ reduced) ** 2 / spread if spread else 0.0
 
 
-def levels_of(groups: Sequence[FloatArray]) -> Levels:
-    """The levels of the rewards of [G] groups: every distinct reward, or bins of equal counts if there are many.
+def levels_of(rewards: FloatArray) -> Levels:
+    """The levels of [N] rewards: every distinct reward, or bins of equal counts if there are many.
 
     Raises ValueError if all rewards are equal.
     """
-    rewards = np.concatenate(list(groups))
     distinct = np.unique(rewards)
     if len(distinct) < 2:
         raise ValueError("all rewards are equal")
@@ -59,12 +68,7 @@ def levels_of(groups: Sequence[FloatArray]) -> Levels:
         places = np.clip(np.searchsorted(borders, wanted), 0, len(borders) - 1)
         borders = borders[np.unique(places)]
     bins = np.searchsorted(borders, rewards, side="left")
-    values = np.bincount(bins, weights=rewards) / np.bincount(bins)
-    prompt = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    within, reduced = _centred(rewards, prompt), _centred(values[bins], prompt)
-    spread = float(within @ within) * float(reduced @ reduced)
-    explained = float(within @ reduced) ** 2 / spread if spread else 0.0
-    return Levels(values, borders, len(distinct), explained)
+    return Levels(np.bincount(bins, weights=rewards) / np.bincount(bins), borders, len(distinct))
 
 
 def _centred(values: FloatArray, prompt: IntArray) -> FloatArray:
@@ -85,10 +89,15 @@ class RewardAtoms:
         """[L] the values from 0 to 1."""
         return np.asarray((self.values - self.values[0]) / (self.values[-1] - self.values[0]), dtype=np.float64)
 
-    @property
+    @functools.cached_property
     def means(self) -> FloatArray:
         """[A] the mean of the scaled rewards."""
         return self.probabilities @ self.scaled
+
+    @functools.cached_property
+    def _logs(self) -> FloatArray:
+        """[A, L] logarithms of the probabilities."""
+        return np.asarray(np.log(np.maximum(self.probabilities, 1e-300)), dtype=np.float64)
 
     def fit(self, counts: IntArray, times: FloatArray, *, near: RewardMixture | None = None) -> RewardMixture:
         """The mixture of the largest likelihood for groups with [G, L] counts, of which the g-th occurs times[g] times.
@@ -98,23 +107,38 @@ class RewardAtoms:
         used = (counts.sum(axis=1) > 0) & (times > 0)
         if not used.any():
             raise ValueError("no group has a verified rollout: there is no distribution of rewards to fit")
-        rows, place = np.unique(counts[used], axis=0, return_inverse=True)
-        weight = np.bincount(place.ravel(), weights=times[used])
+        counts = counts[used]
+        codes = counts @ (1 + int(counts.max())) ** np.arange(counts.shape[1])[::-1]  # a number for each row
+        _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+        weight = np.bincount(place, weights=times[used])
         weight = weight / weight.sum()
-        logs = rows @ np.log(np.maximum(self.probabilities, 1e-300)).T  # [U, A]
+        logs = counts[first] @ self._logs.T  # [U, A]
         likelihood = np.exp(logs - logs.max(axis=1, keepdims=True)) @ self.bells.T  # [U, J]
         parts = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
         if near is not None and near.parts is not None:
             parts = 0.1 * parts + 0.9 * near.parts
-        before = -math.inf
-        for _ in range(ROUNDS):
-            each = likelihood @ parts
-            parts = parts * (likelihood.T @ (weight / each))
-            now = float(weight @ np.log(each))
-            if now - before < CHANGE:
-                break
-            before = now
+        parts = _most_likely(likelihood, weight, parts)
         return RewardMixture(self, parts @ self.bells, parts)
+
+
+def _most_likely(likelihood: FloatArray, weight: FloatArray, parts: FloatArray) -> FloatArray:
+    """[J] the parts after rounds of the EM algorithm for [U, J] likelihoods with [U] weights, until the mean
+    log-likelihood changes by less than CHANGE in a round.
+    """
+    each, found = np.empty((AT_ONCE, len(weight))), np.empty((AT_ONCE, len(parts)))
+    rows, ahead, back = [*zip(each, found, strict=True)], likelihood.dot, likelihood.T.dot
+    ratio, grown = np.empty(len(weight)), np.empty(len(parts))
+    logs = np.full(1 + AT_ONCE, -math.inf)  # of the round before, and of these
+    for _ in range(ROUNDS // AT_ONCE):
+        for of_group, after in rows:
+            np.divide(weight, ahead(parts, of_group), ratio)
+            parts = np.multiply(parts, back(ratio, grown), after)
+        logs[1:] = np.log(each) @ weight
+        small = logs[1:] - logs[:-1] < CHANGE
+        if small.any():
+            return np.asarray(found[small.argmax()], dtype=np.float64)
+        logs[0] = logs[-1]
+    return parts
 
 
 def atoms_of(values: FloatArray, base: FloatArray | None = None) -> RewardAtoms:

@@ -44,9 +44,11 @@ def table(
 ) -> Table:
     """Predict every setting for the statistics and for every draw."""
 
+    most = np.array([at_once(setting) for setting in settings])
+
     def predict(of: StepStatistics) -> list[Prediction]:
         hand = clock(of)
-        return [model.predict(setting, of, hand, at_once=at_once(setting)) for setting in settings]
+        return model.predict(settings, of, hand, at_once=most)
 
     rows = [predict(of) for of in draws]
 

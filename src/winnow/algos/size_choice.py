@@ -57,21 +57,22 @@ def moves(current: Setting, bounds: SizeBounds, *, jump: bool) -> list[Setting]:
     Without `jump`, every size and the batch change by a factor of at most MOST.
     """
 
+    powers = [2.0**k for k in range(-12, 13)] if jump else [1 / MOST, 1.0, MOST]
+
     def sizes(now: int, ends: tuple[int, int]) -> set[int]:
-        powers = range(-12, 13) if jump else (-1, 0, 1)
-        return {size for k in powers if ends[0] <= (size := math.ceil(now * 2.0**k)) <= ends[1]}
+        return {size for factor in powers if ends[0] <= (size := math.ceil(now * factor)) <= ends[1]}
 
-    def near(one: Setting) -> bool:
-        factor = one.prompts * one.kept / (current.prompts * current.kept)
-        return jump or 1 / MOST <= factor <= MOST
-
-    found = {
-        Setting(n, m, p)
-        for n in sizes(current.rollouts, bounds.rollouts)
-        for m in ({n} if bounds.keeps_all else sizes(current.kept, bounds.kept) | ({n} if jump else set()))
-        for p in sizes(current.prompts, bounds.prompts)
-    }
-    return sorted({current, *(one for one in found if bounds.allows(one) and near(one))})
+    batch, kept, prompts = (
+        current.prompts * current.kept,
+        sizes(current.kept, bounds.kept),
+        sizes(current.prompts, bounds.prompts),
+    )
+    found = {(current.rollouts, current.kept, current.prompts)}
+    for n in sizes(current.rollouts, bounds.rollouts):
+        every = {n} if bounds.keeps_all or (jump and bounds.kept[0] <= n <= bounds.kept[1]) else set()
+        for m in every if bounds.keeps_all else {m for m in kept if m <= n} | every:
+            found |= {(n, m, p) for p in prompts if jump or 1 / MOST <= p * m / batch <= MOST}
+    return [Setting(*of) for of in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -99,22 +100,15 @@ def compare(
     """All settings, the one with the largest least gain first; of equal ones, the one that samples less. The current
     setting is one of them, with gains of 1.
     """
-    noises = [Noise(model.noise.rollout * factor, model.noise.between * factor) for factor in factors]
-    bounds = model.bounds(statistics)
-
-    def progresses(setting: Setting) -> FloatArray:
-        group, of_update = model.signal(statistics.mixture, setting), setting.prompts / model.updates
-        return np.array([progress(group, of_update, noise, law=model.law, optimizer=bounds) for noise in noises])
-
-    current = model.predict(model.current, statistics, clock, at_once=at_once)
-    own = progresses(model.current) / max(current.seconds.total, 1e-12)
-    found = []
-    for setting in settings:
-        one = model.predict(setting, statistics, clock, at_once=at_once)
-        rates = progresses(setting) / max(one.seconds.total, 1e-12)
-        gains = np.where(own > 0, rates / np.maximum(own, 1e-300), 1.0)
-        found.append(ComparedSizes(one, tuple(gains.tolist())))
-    return sorted(found, key=lambda one: (-one.least, one.prediction.setting.sampled))
+    group, of_update = model.signals(statistics.mixture, settings), np.array([one.prompts for one in settings])
+    found = model.predict(settings, statistics, clock, at_once=at_once, group=group)
+    bounds, seconds = model.bounds(statistics), np.array([max(one.seconds.total, 1e-12) for one in found])
+    noises = model.noise.times(np.array(factors)[:, None])
+    rates = progress(group, of_update / model.updates, noises, law=model.law, optimizer=bounds) / seconds
+    own = rates[:, [settings.index(model.current)]]
+    gains = np.where(own > 0, rates / np.maximum(own, 1e-300), 1.0)  # [noises, settings]
+    compared = [ComparedSizes(one, tuple(of_one)) for one, of_one in zip(found, gains.T.tolist(), strict=True)]
+    return sorted(compared, key=lambda one: (-one.least, one.prediction.setting.sampled))
 
 
 def chosen(compared: Sequence[ComparedSizes], current: Setting) -> Setting:

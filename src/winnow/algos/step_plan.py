@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from winnow.algos.costs import PredictedSeconds, StepClock, StepWork
+from winnow.algos.costs import Numbers, PredictedSeconds, StepClock, StepWork
 from winnow.algos.planning import (
-    AtomSignals,
     GroupSignal,
     Law,
     Noise,
@@ -23,7 +22,7 @@ from winnow.algos.planning import (
     progress,
     second_moment,
 )
-from winnow.algos.reward_mixture import RewardAtoms, RewardMixture
+from winnow.algos.reward_mixture import RewardMixture
 from winnow.records import FloatArray
 
 NOISE = Noise(rollout=6.3, between=4.3)  # measured on the bundled policy: docs/planner.md
@@ -105,52 +104,54 @@ class StepModel:
     trains_all: bool = False  # whether a loss term trains on flat groups, too
     eps: float = 0.0  # AdamW's, times the root of the number of weights that share the gradient
     clip: float = np.inf  # of the gradient's norm
-    _signals: dict[tuple[RewardAtoms, int, int], AtomSignals] = field(default_factory=dict)
 
     def signal(self, mixture: RewardMixture, setting: Setting) -> GroupSignal:
         """The contribution of a group."""
-        key = mixture.atoms, setting.rollouts, min(setting.kept, setting.rollouts)
-        if key not in self._signals:
-            self._signals[key] = atom_signals(mixture.atoms, setting.rollouts, setting.kept, self.rule)
-        return self._signals[key].over(mixture.weights)
+        n, m = setting.rollouts, min(setting.kept, setting.rollouts)
+        return atom_signals(mixture.atoms, n, m, self.rule).over(mixture.weights)
+
+    def signals(self, mixture: RewardMixture, settings: Sequence[Setting]) -> GroupSignal:
+        """The contributions of a group, as arrays with a number for each setting."""
+        pairs = [(one.rollouts, min(one.kept, one.rollouts)) for one in settings]
+        places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+        found = np.array([atom_signals(mixture.atoms, n, m, self.rule).each @ mixture.weights for n, m in places])
+        return GroupSignal(np.array([m for _, m in pairs]), *found[[places[pair] for pair in pairs]].T)
 
     def bounds(self, statistics: StepStatistics) -> UpdateBounds:
         """AdamW's bounds, in units of |mean delta|, which follows from the run's gradient norm; none without one."""
+        if statistics.grad_norm is None:
+            return UpdateBounds()
         group = self.signal(statistics.mixture, self.current)
         moment = second_moment(group, self.current.prompts / self.updates, self.noise)
-        if statistics.grad_norm is None or moment <= 0:
+        if moment <= 0:
             return UpdateBounds()
-        unit = statistics.grad_norm / moment**0.5
+        unit = float(statistics.grad_norm / moment**0.5)
         return UpdateBounds(eps=self.eps / unit, clip=self.clip / unit)
 
-    def work(self, setting: Setting, statistics: StepStatistics) -> StepWork:
-        """The work of a step, at the window's lengths. Flat groups are trained on only if a term needs it."""
-        flat = statistics.flat_factor * (1 - self.signal(statistics.mixture, setting).learning)
-        learning = 1.0 if self.trains_all else 1 - flat
-        trained = setting.prompts * min(setting.kept, setting.rollouts) * learning * self.epochs
-        return StepWork(
-            prompts=setting.prompts,
-            rollouts=setting.sampled,
-            tokens_generated=setting.sampled * statistics.length,
-            trained=trained,
-            tokens_trained=trained * statistics.trained_length,
-        )
-
     def predict(
-        self, setting: Setting, statistics: StepStatistics, clock: StepClock, *, at_once: float = np.inf
-    ) -> Prediction:
-        """Progress, seconds and work of a step."""
-        group, work = self.signal(statistics.mixture, setting), self.work(setting, statistics)
-        bounds, of_update = self.bounds(statistics), setting.prompts / self.updates
-        gain = progress(group, of_update, self.noise, law=self.law, optimizer=bounds)
-        return Prediction(
-            setting=setting,
-            progress=self.epochs * self.updates * gain,
-            seconds=clock.seconds(work, at_once=at_once),
-            work=work,
-            flat=statistics.flat_factor * statistics.mixture.flat_share(setting.rollouts),
-            extrapolated=clock.extrapolates(work, at_once=at_once),
-        )
+        self,
+        settings: Sequence[Setting],
+        statistics: StepStatistics,
+        clock: StepClock,
+        *,
+        at_once: Numbers = np.inf,
+        group: GroupSignal | None = None,
+    ) -> list[Prediction]:
+        """Progress, seconds and work of a step of each setting, at the window's lengths. Flat groups are trained on
+        only if a term needs it. `at_once` may have a number for each setting. `group` are their `signals`, if known.
+        """
+        group = self.signals(statistics.mixture, settings) if group is None else group
+        rollouts, prompts = np.array([(one.rollouts, one.prompts) for one in settings]).T
+        sampled = rollouts * prompts
+        gain = progress(group, prompts / self.updates, self.noise, law=self.law, optimizer=self.bounds(statistics))
+        learning = 1.0 if self.trains_all else 1 - statistics.flat_factor * (1 - group.learning)
+        trained = prompts * group.kept * learning * self.epochs
+        columns = (prompts, sampled, sampled * statistics.length, trained, trained * statistics.trained_length)
+        works = [StepWork(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        each = {n: statistics.flat_factor * statistics.mixture.flat_share(n) for n in set(rollouts.tolist())}
+        seconds, beyond = clock.seconds(works, at_once=at_once), clock.extrapolates(works, at_once=at_once)
+        gains, flat = (self.epochs * self.updates * gain).tolist(), [each[one.rollouts] for one in settings]
+        return [Prediction(*row) for row in zip(settings, gains, seconds, works, flat, beyond, strict=True)]
 
     def critical_prompts(self, mixture: RewardMixture, setting: Setting) -> float:
         """The prompts per update at which signal and noise are equal; see `planning.critical_prompts`."""

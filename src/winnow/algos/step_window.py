@@ -6,6 +6,7 @@ steps and groups that count several times, are the statistics that winnow.algos.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from winnow.algos.costs import JUDGED, ONCE, SAMPLED, TRAINED, MeasuredWork, StepCosts, StepWork, measured_costs
-from winnow.algos.reward_mixture import Levels, RewardAtoms, RewardMixture, atoms_of, base_of, levels_of
+from winnow.algos.reward_mixture import RewardAtoms, RewardMixture, atoms_of, base_of
 from winnow.algos.step_plan import StepStatistics
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -29,7 +30,6 @@ class StepWindow:
     """Steps with the rewards of their groups."""
 
     steps: IntArray  # [S]
-    levels: Levels
     atoms: RewardAtoms
     counts: IntArray  # [G, L] verified rollouts of each group by the level of their reward
     flat: BoolArray  # [G] whether all rewards of a group are equal, before they are reduced to levels
@@ -38,32 +38,17 @@ class StepWindow:
     lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty if lengths are not logged
     epochs: int
 
-    @staticmethod
-    def counted(
-        groups: Sequence[FloatArray], known: RewardAtoms | None = None
-    ) -> tuple[Levels, RewardAtoms, IntArray, BoolArray]:
-        """Levels, atoms, counts and flatness of [G] groups of rewards. `known` atoms are used again if they fit.
-
-        Raises ValueError if all rewards are equal.
-        """
-        levels = levels_of(groups)
-        counts = np.array([levels.counts(rewards) for rewards in groups])
-        base = base_of(counts) if len(levels.values) > 2 else None
-        same = known is not None and base is None and np.array_equal(known.values, levels.values)
-        atoms = known if same and known is not None else atoms_of(levels.values, base)
-        return levels, atoms, counts, np.array([np.ptp(rewards) == 0 for rewards in groups], dtype=np.bool_)
-
     @property
     def has_tokens(self) -> bool:
         """Whether the tokens of a step are logged or estimated."""
         return all(bool(np.isfinite(self.rows[name]).any()) for name in COUNTS[1:])
 
-    @property
+    @functools.cached_property
     def has_phases(self) -> bool:
         """Whether the seconds of sampling and of the update are logged."""
         return all(bool(np.isfinite(self.rows[f"seconds/{name}"]).any()) for name in ("generate", "update"))
 
-    @property
+    @functools.cached_property
     def has_seconds(self) -> bool:
         """Whether the seconds of a whole step are logged."""
         return bool(np.isfinite(self.rows[WHOLE]).any())
@@ -76,8 +61,7 @@ class StepWindow:
         """
         of_step = np.ones(len(self.steps)) if steps is None else steps
         of_group = np.ones(len(self.counts)) if groups is None else groups
-        means = {name: _mean(values, of_step) for name, values in self.rows.items()}
-        prompts, rollouts, generated, trained, tokens = (means[name] for name in COUNTS)
+        prompts, rollouts, generated, trained, tokens, *spent = self._means(of_step)
         work = StepWork(
             prompts=max(1, round(prompts)),
             rollouts=rollouts,
@@ -89,7 +73,7 @@ class StepWindow:
         return StepStatistics(
             mixture=self.atoms.fit(self.counts, of_group, near=near),
             work=work,
-            seconds=self._seconds(of_step),
+            seconds={name: of for name, of in zip((*PHASES, "other"), spent, strict=True) if math.isfinite(of)},
             lasting=self._lasting(work),
             grad_norm=_root_mean_square(self.grad_norm, of_step),
             times=of_step,
@@ -118,12 +102,21 @@ class StepWindow:
         warm = np.where(self.steps > 0, times, 0.0)
         return warm if warm.any() else times
 
-    def _seconds(self, times: FloatArray) -> dict[str, float]:
-        """Per step, of warm steps."""
-        warm = self._warm(times)
-        names = (*PHASES, *(("other",) if self.has_phases and self.has_seconds else ()))
-        spent = {name: _mean(_seconds_of(self.rows, name), warm) for name in names}
-        return {name: value for name, value in spent.items() if math.isfinite(value)}
+    def _means(self, times: FloatArray) -> list[float]:
+        """The means of COUNTS, and in warm steps of the seconds of PHASES and of the rest; NaN: not logged."""
+        phases = (f"seconds/{name}" for name in PHASES)
+        values = np.stack([*(self.rows[name] for name in (*COUNTS, *phases)), self._other])
+        finite = np.isfinite(values)
+        weights = np.repeat([times, self._warm(times)], [len(COUNTS), 1 + len(PHASES)], axis=0) * finite
+        total = weights.sum(axis=1)
+        sums = (np.where(finite, values, 0.0) * weights).sum(axis=1)
+        return [of / all_ if all_ > 0 else math.nan for of, all_ in zip(sums.tolist(), total.tolist(), strict=True)]
+
+    @functools.cached_property
+    def _other(self) -> FloatArray:
+        """[S] seconds of each step that no phase contains; NaN if the whole step or its phases are not logged."""
+        known = np.isfinite(self.rows[WHOLE]) & self.has_phases
+        return np.where(known, _other(_known(self.rows)), np.nan)
 
     def _lasting(self, work: StepWork) -> FloatArray:
         return self.lasting if len(self.lasting) else np.ones(max(1, round(work.tokens_generated / work.rollouts)))
@@ -131,38 +124,51 @@ class StepWindow:
 
 def measured_work(rows: Mapping[str, FloatArray], epochs: int) -> list[MeasuredWork]:
     """The work and the seconds of each step; a number that is not logged is 0."""
-    spent = [
-        np.nansum([_seconds_of(rows, name) for name in names], axis=0) for names in (SAMPLED, TRAINED, (*JUDGED, *ONCE))
-    ]
-    _, rollouts, generated, _, trained = (rows[name] for name in COUNTS)
-    tokens = np.where(np.isfinite(generated), generated, rollouts)
-    columns = (rollouts, tokens, epochs * trained, *spent)
-    return [MeasuredWork(*of) for of in np.nan_to_num(np.stack(columns, axis=1)).tolist()]
+    known = _known(rows)
+    spent = {"other": _other(known), **{name: known[f"seconds/{name}"] for name in PHASES}}
+    _, rollouts, generated, _, trained = (known[name] for name in COUNTS)
+    tokens = np.where(np.isfinite(rows[COUNTS[2]]), generated, rollouts)
+    phases = (sum(spent[name] for name in names) for names in (SAMPLED, TRAINED, (*JUDGED, *ONCE)))
+    return [MeasuredWork(*of) for of in np.array([rollouts, tokens, epochs * trained, *phases]).T.tolist()]
 
 
-def _seconds_of(rows: Mapping[str, FloatArray], name: str) -> FloatArray:
-    """[S] seconds of a phase; "other" is what no phase contains."""
-    if name != "other":
-        return rows[f"seconds/{name}"]
-    phases = np.nansum([rows[f"seconds/{phase}"] for phase in PHASES], axis=0)
-    return np.asarray(np.maximum(0.0, rows[WHOLE] - phases - np.nan_to_num(rows[SAVING])), dtype=np.float64)
+def _known(rows: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """COLUMNS of the rows, with 0 for a number that is not finite."""
+    values = np.stack([rows[name] for name in COLUMNS])
+    return dict(zip(COLUMNS, np.where(np.isfinite(values), values, 0.0), strict=True))
 
 
-def lasting_of(lengths: IntArray | Sequence[int]) -> FloatArray:
-    """[T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty without lengths."""
+def _other(known: Mapping[str, FloatArray]) -> FloatArray:
+    """[S] seconds of each step that no phase contains."""
+    return np.maximum(0.0, known[WHOLE] - sum(known[f"seconds/{name}"] for name in PHASES) - known[SAVING])
+
+
+def lasting_of(lengths: IntArray | Sequence[int], times: IntArray | Sequence[int] | None = None) -> FloatArray:
+    """[T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty without lengths. The i-th of the lengths is
+    that of times[i] rollouts; of one by default.
+    """
     if not len(lengths):
         return np.zeros(0)
-    return np.asarray(1 - np.cumsum(np.bincount(lengths))[:-1] / len(lengths), dtype=np.float64)
+    counts = np.bincount(lengths, weights=times)
+    return np.asarray(1 - np.cumsum(counts)[:-1] / counts.sum(), dtype=np.float64)
+
+
+@functools.lru_cache(maxsize=4)
+def _atoms(values: tuple[float, ...], base: tuple[float, ...] | None) -> RewardAtoms:
+    return atoms_of(np.array(values), None if base is None else np.array(base))
+
+
+def atoms_for(values: Sequence[float], counts: IntArray) -> RewardAtoms:
+    """The atoms for rewards of [L] values, of which [G, L] counts were seen. They are the same object for the same
+    values and base, so what is derived from them is found again.
+    """
+    base = None if len(values) == 2 else tuple(base_of(counts).tolist())
+    return _atoms(tuple(values), base)
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = COLUMNS) -> dict[str, FloatArray]:
     """name -> [S] the numbers of the rows; NaN where a row has none."""
     return {name: np.array([row.get(name, math.nan) for row in rows], dtype=np.float64) for name in names}
-
-
-def _mean(values: FloatArray, times: FloatArray) -> float:
-    known = np.where(np.isfinite(values), times, 0.0)
-    return float(np.nan_to_num(values) @ known / known.sum()) if known.any() else math.nan
 
 
 def _root_mean_square(values: FloatArray, times: FloatArray) -> float | None:

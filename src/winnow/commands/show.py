@@ -23,7 +23,7 @@ from winnow.run_view.decisions import decision_lines
 from winnow.run_view.forecast import forecast_lines
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
 from winnow.state.logbook import is_logged, log_notes
-from winnow.state.rollout_files import StepFile, files_of
+from winnow.state.rollout_files import StepFile, files_in, files_of, logs_none
 from winnow.view.text import format_decimal, one_line, quote, wrap
 
 QUESTION = 400
@@ -65,9 +65,13 @@ def show(
     choice = Choice(
         step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full, tokens=tokens
     )
-    for block in format_rollouts(run, choice):
-        print_text(block, paint=paint_turns)
-    if choice == Choice() and run.is_dir() and is_logged(run):
+    whole = choice == Choice() and run.is_dir() and is_logged(run)
+    if whole and logs_none(run) and not files_in(run):
+        print_text(wrap('note: no rollouts are logged (log.rollouts = "none")'))
+    else:
+        for block in format_rollouts(run, choice):
+            print_text(block, paint=paint_turns)
+    if whole:
         for line in decision_lines(run):
             print_text(wrap(f"sizes: {line}"))
         for line in forecast_lines(run):

@@ -64,6 +64,10 @@ def _setting(sizes: Mapping[str, Any]) -> Setting:
     return Setting(*(int(sizes[name]) for name in ("rollouts", "kept", "prompts")))
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else format_duration(seconds)
+
+
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -80,7 +84,7 @@ def decision_lines(run: Path) -> Iterator[str]:
             parts.append(str(row["reason"]))
         if not same and row["gain"] is not None:
             parts.append(f"expected {row['gain']:.2f} times the progress per second")
-        for name, show in (("seconds", format_duration), ("flat", format_percent)):
+        for name, show in (("seconds", _seconds), ("flat", format_percent)):
             expected, measured = row["came"][name]
             if expected is not None and measured is not None:
                 what = "a step" if name == "seconds" else "flat groups"

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from winnow import ranks
 from winnow.background import BackgroundWork
-from winnow.errors import DataError, near_miss
+from winnow.errors import DataError, RunFolderError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
 from winnow.state.foreign import file_of, no_run, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
-from winnow.state.manifest import MANIFEST
+from winnow.state.manifest import MANIFEST, parse
 from winnow.state.unknown_folder import refuse_settings
 
 if TYPE_CHECKING:
@@ -158,12 +158,7 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     if not files and not (path / MANIFEST).exists() and path.name != ROLLOUTS:
         raise no_run(path)
     if not files:
-        raise DataError(
-            f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
-            f"log.every)",
-            remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
-            code="data.missing",
-        )
+        raise no_rollouts(path)
     if step is not None and step not in files:
         first, *others = files
         steps = f"{len(files)} steps from {first} to {others[-1]}" if others else f"step {first}"
@@ -174,6 +169,32 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
             code="data.missing",
         )
     return list(files.values()) if step is None else [files[step]]
+
+
+def logs_none(run: Path) -> bool:
+    """Whether the configuration of a run of winnow has log.rollouts = "none"; False if it cannot be read."""
+    try:
+        data = parse((run / MANIFEST).read_bytes(), run / MANIFEST) or {}
+        return bool(data["config"]["log"]["rollouts"] == "none")
+    except (OSError, RunFolderError, KeyError, TypeError):  # a manifest may contain anything
+        return False
+
+
+def no_rollouts(path: Path) -> DataError:
+    """The error about a run, or its folder of rollouts, without any."""
+    if logs_none(path if path.name != ROLLOUTS else path.parent):
+        return DataError(
+            f'{path} contains no rollouts: the run has log.rollouts = "none"',
+            remedy='train with log.rollouts = "all" (or "kept"); `winnow plot` and `winnow report` show its metrics',
+            key="log.rollouts",
+            code="data.missing",
+        )
+    return DataError(
+        f"{path} contains no rollouts: no step is finished yet, or none is logged (the keys log.rollouts and "
+        f"log.every)",
+        remedy=f"wait for the first step, or name another run folder, its folder {ROLLOUTS!r}, or a file of it",
+        code="data.missing",
+    )
 
 
 class StepFile:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from winnow.algos.planning import Noise
 from winnow.algos.setting_table import Clock, Table
 from winnow.algos.step_plan import Prediction, Setting, StepModel, StepStatistics
 from winnow.records import FloatArray
@@ -160,7 +159,7 @@ def saving(found: Table, current: Setting, place: int, steps: int) -> SameProgre
 
 def with_noise(model: StepModel, factor: float) -> StepModel:
     """The model with `factor` times its noise."""
-    return dataclasses.replace(model, noise=Noise(model.noise.rollout * factor, model.noise.between * factor))
+    return dataclasses.replace(model, noise=model.noise.times(factor))
 
 
 def other_noise(
@@ -173,4 +172,6 @@ def other_noise(
 ) -> Setting:
     """The best setting if the gradient's noise is `factor` times the supposed one."""
     changed, hand = with_noise(model, factor), clock(statistics)
-    return max(settings, key=lambda setting: changed.predict(setting, statistics, hand, at_once=at_once(setting)).rate)
+    most = np.array([at_once(setting) for setting in settings])
+    found = changed.predict(settings, statistics, hand, at_once=most)
+    return max(found, key=lambda one: one.rate).setting

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from winnow.algos.planning import CreditName, Rule
+from winnow.algos.reward_mixture import Levels, levels_of
 from winnow.algos.size_choice import FEWEST
 from winnow.algos.step_plan import Setting
-from winnow.algos.step_window import COUNTS, StepWindow, columns_of, lasting_of
+from winnow.algos.step_window import COUNTS, StepWindow, atoms_for, columns_of, lasting_of
 from winnow.config import Config
 from winnow.config_file import validate
 from winnow.core.sizes import logged_setting, rule_of, setting_of
@@ -35,6 +36,8 @@ class LogWindow(StepWindow):
 
     run: Path
     program: str
+    levels: Levels
+    explained: float  # share of the rewards' variance within prompts that the levels have
     config: Config | None  # of a run of winnow
     prompt: IntArray  # [G] the place of the group's prompt among the distinct prompts
     setting: Setting
@@ -78,7 +81,9 @@ def evidence_of(
         )
     names, groups, lengths = _logged(run, [int(row["step"]) for row in rows])
     _refuse_flat(run, rows, groups)
-    levels, atoms, counts, flat = LogWindow.counted(groups)
+    rewards, sizes = np.concatenate(groups), np.array([len(of) for of in groups])
+    levels = levels_of(rewards)
+    counts = levels.counts(rewards, sizes)
     prompts = {name: place for place, name in enumerate(dict.fromkeys(names))}
     columns = columns_of(rows)
     return LogWindow(
@@ -87,9 +92,10 @@ def evidence_of(
         config=config,
         steps=np.array([int(row["step"]) for row in rows]),
         levels=levels,
-        atoms=atoms,
+        explained=levels.explained(rewards, sizes),
+        atoms=atoms_for(levels.values.tolist(), counts),
         counts=counts,
-        flat=flat,
+        flat=np.array([np.ptp(of) == 0 for of in groups], dtype=np.bool_),
         prompt=np.array([prompts[name] for name in names]),
         rows=columns,
         grad_norm=columns_of(rows, ["policy/grad_norm"])["policy/grad_norm"],

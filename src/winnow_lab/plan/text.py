@@ -77,7 +77,7 @@ def _about_log(plan: LogPlan) -> Iterator[str]:
         yield _item(
             "levels",
             f"{evidence.levels.seen} rewards, reduced to {len(evidence.levels.values)}, which have "
-            f"{format_percent(evidence.levels.explained)} of their variance within prompts",
+            f"{format_percent(evidence.explained)} of their variance within prompts",
         )
     yield _item("now", f"{now}; a step is {_step_cost(plan)}")
     yield _item(
@@ -256,8 +256,8 @@ def _as_json(one: ComparedSetting, plan: LogPlan) -> dict[str, Any]:
     return {
         **asdict(prediction.setting),
         "flat": prediction.flat,
-        "cost": asdict(prediction.seconds),
-        "work": asdict(prediction.work),
+        "cost": prediction.seconds._asdict(),
+        "work": prediction.work._asdict(),
         "per_step": asdict(one.per_step),
         "per_second": asdict(one.per_second),
         "best_in": None if math.isnan(one.chosen) else one.chosen,

@@ -26,6 +26,7 @@ from winnow.run_view.summary import Row
 from winnow.run_view.tokens import tokenizer_of
 from winnow.state.foreign import open_log
 from winnow.state.logbook import log_notes, read_metrics
+from winnow.state.rollout_files import logs_none
 from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
@@ -208,7 +209,7 @@ def _none(run: Path) -> str:
     log = open_log(run)
     if log is not None:
         return log.absence(None)[0]
-    return "no rollouts are logged (keys log.rollouts and log.every), or no step is finished yet"
+    return 'no rollouts are logged (log.rollouts = "none")' if logs_none(run) else "no step is finished yet"
 
 
 def report_data(

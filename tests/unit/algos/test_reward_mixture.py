@@ -82,28 +82,28 @@ def test_groups_without_rollouts_do_not_count():
 
 
 def test_levels_are_the_distinct_rewards():
-    levels = levels_of([np.array([0.0, 0.5, 2.0]), np.array([2.0, 2.0, 0.0])])
+    rewards, sizes = np.array([0.0, 0.5, 2.0, 2.0, 2.0, 0.0]), np.array([3, 3])
+    levels = levels_of(rewards)
     assert (levels.values.tolist(), levels.borders.tolist(), levels.seen) == ([0.0, 0.5, 2.0], [0.25, 1.25], 3)
-    assert levels.explained == pytest.approx(1.0)
-    assert levels.counts(np.array([2.0, 0.5, 2.0])).tolist() == [0, 1, 2]
+    assert levels.explained(rewards, sizes) == pytest.approx(1.0)
+    assert levels.counts(np.array([2.0, 0.5, 2.0, 0.0]), np.array([3, 1])).tolist() == [[0, 1, 2], [1, 0, 0]]
 
 
 def test_many_rewards_become_bins_whose_means_keep_their_variance():
     rng = np.random.default_rng(0)
-    groups = [rng.normal(size=8) for _ in range(50)]
-    levels = levels_of(groups)
+    rewards = rng.normal(size=400)
+    levels = levels_of(rewards)
     assert len(levels.values) == MOST_LEVELS
     assert levels.seen == 400
-    rewards = np.concatenate(groups)
     place = np.searchsorted(levels.borders, rewards)
     assert levels.values == pytest.approx([rewards[place == level].mean() for level in range(MOST_LEVELS)])
-    assert 0.85 < levels.explained < 0.99
+    assert 0.85 < levels.explained(rewards, np.full(50, 8)) < 0.99
 
 
 @pytest.mark.parametrize("rewards", [[1.0, 1.0], [0.1 * 3]])
 def test_equal_rewards_have_no_levels(rewards):
     with pytest.raises(ValueError, match="equal"):
-        levels_of([np.array(rewards)])
+        levels_of(np.array(rewards))
 
 
 def test_a_base_has_half_a_rollout_of_each_level():

@@ -68,7 +68,7 @@ def test_a_gain_is_a_ratio_of_progress_per_second_at_each_noise():
     assert found[NOW].gains == pytest.approx((1.0, 1.0))
     for place, factor in enumerate((0.25, 4.0)):
         noisy = StepModel(NOW, Rule("grpo"), Noise(5.0 * factor, 2.0 * factor), law="tuned")
-        rates = [noisy.predict(one, STATISTICS, hand).rate for one in (NOW, other)]
+        rates = [one.rate for one in noisy.predict([NOW, other], STATISTICS, hand)]
         assert found[other].gains[place] == pytest.approx(rates[1] / rates[0])
 
 

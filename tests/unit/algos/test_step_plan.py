@@ -30,7 +30,7 @@ def test_proportional_costs_are_the_phases_of_the_step_itself():
 
 def test_a_prediction_joins_law_work_and_clock():
     setting = Setting(16, 4, 2)
-    found = MODEL.predict(setting, STATISTICS, CLOCK)
+    (found,) = MODEL.predict([setting], STATISTICS, CLOCK)
     group = group_signal(MIXTURE, 16, 4, Rule("grpo"))
     own = group_signal(MIXTURE, 8, 8, Rule("grpo"))
     unit = 0.5 / second_moment(own, 4, MODEL.noise) ** 0.5
@@ -49,16 +49,34 @@ def test_a_prediction_joins_law_work_and_clock():
 def test_epochs_and_updates_count_as_in_a_step():
     many = StepModel(NOW, Rule("grpo"), Noise(5.0, 2.0), law="tuned", epochs=3, updates=2)
     one = StepModel(NOW, Rule("grpo"), Noise(5.0, 2.0), law="tuned")
-    half = one.predict(Setting(8, 8, 2), STATISTICS, CLOCK)
-    found = many.predict(NOW, STATISTICS, CLOCK)
+    half, whole = one.predict([Setting(8, 8, 2), NOW], STATISTICS, CLOCK)
+    (found,) = many.predict([NOW], STATISTICS, CLOCK)
     assert found.progress == pytest.approx(6 * half.progress)
-    assert found.work.trained == pytest.approx(3 * one.predict(NOW, STATISTICS, CLOCK).work.trained)
+    assert found.work.trained == pytest.approx(3 * whole.work.trained)
 
 
 def test_flat_groups_are_trained_on_where_a_trainer_does_so():
     every = StepModel(NOW, Rule("grpo"), trains_all=True)
-    assert every.work(NOW, STATISTICS).trained == 32
-    assert MODEL.work(NOW, STATISTICS).trained < 32
+    assert every.predict([NOW], STATISTICS, CLOCK)[0].work.trained == 32
+    assert MODEL.predict([NOW], STATISTICS, CLOCK)[0].work.trained < 32
+
+
+def test_each_setting_is_predicted_as_if_alone():
+    settings = [Setting(16, 4, 2), Setting(8, 8, 4), Setting(8, 2, 16), Setting(2, 2, 1)]
+    costs = StepCosts(
+        CostCurve(np.array([2.0, 8.0, 32.0]), np.array([1.0, 1.2, 3.0]), 6.0), CostCurve(np.array([24.0]), np.ones(1))
+    )
+    clock = StepClock.of(costs, np.array([1.0, 1.0, 0.5]))
+    most = np.array([8.0, 512.0, 4.0, 1.0])
+    together = MODEL.predict(settings, STATISTICS, clock, at_once=most)
+    for setting, at_once, found in zip(settings, most, together, strict=True):
+        (alone,) = MODEL.predict([setting], STATISTICS, clock, at_once=at_once)
+        assert found.seconds == pytest.approx(alone.seconds)
+        assert found.work == pytest.approx(alone.work)
+        assert (found.setting, found.extrapolated) == (setting, alone.extrapolated)
+        assert (found.progress, found.flat) == pytest.approx((alone.progress, alone.flat))
+    assert [one.extrapolated for one in together] == [False, False, False, False]
+    assert MODEL.predict([Setting(64, 2, 1)], STATISTICS, clock)[0].extrapolated
 
 
 def test_without_a_gradient_norm_adamw_has_no_bound():
@@ -88,7 +106,7 @@ def test_with_costs_prompts_are_varied_within_their_bounds():
 def test_a_scaled_clock_gives_the_seconds_of_the_phases():
     costs = StepCosts(CostCurve(np.array([8.0, 32.0]), np.array([1.0, 1.6])), CostCurve(np.array([24.0]), np.ones(1)))
     clock = StepClock(costs, np.ones(6)).scaled(WORK, SECONDS, at_once=512)
-    seconds = clock.seconds(WORK, at_once=512)
+    (seconds,) = clock.seconds([WORK], at_once=512)
     assert (seconds.sampling, seconds.update, seconds.rest) == pytest.approx((2.0, 2.0, 0.57))
     nothing = StepCosts(costs.sampling, CostCurve(np.array([24.0]), np.zeros(1)))
     assert StepClock(nothing, np.ones(6)).scaled(WORK, SECONDS, at_once=512) is None

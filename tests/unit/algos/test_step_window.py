@@ -1,14 +1,13 @@
 """A window of steps: its groups before and after they are reduced to levels, and costs with a part per call."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from winnow.algos.costs import MeasuredWork, StepWork, measured_costs
+from winnow.algos.costs import MeasuredWork, StepClock, StepWork, measured_costs
 from winnow.algos.planning import Rule
+from winnow.algos.reward_mixture import levels_of
 from winnow.algos.step_plan import Setting, StepModel
-from winnow.algos.step_window import COLUMNS, StepWindow, columns_of, lasting_of, measured_work
+from winnow.algos.step_window import COLUMNS, StepWindow, atoms_for, columns_of, lasting_of, measured_work
 
 ROW = {
     "group/count": 4, "budget/rollouts": 16, "budget/tokens_generated": 96, "select/trained": 8,
@@ -20,9 +19,11 @@ WORK = StepWork(prompts=4, rollouts=16.0, tokens_generated=40.0, trained=8.0, to
 
 
 def window(groups, rows=(ROW,), first=1, lengths=(6,)):
-    levels, atoms, counts, flat = StepWindow.counted(groups)
+    levels, sizes = levels_of(np.concatenate(groups)), np.array([len(of) for of in groups])
+    counts = levels.counts(np.concatenate(groups), sizes)
     return StepWindow(
-        steps=np.arange(len(rows)) + first, levels=levels, atoms=atoms, counts=counts, flat=flat,
+        steps=np.arange(len(rows)) + first, atoms=atoms_for(levels.values.tolist(), counts), counts=counts,
+        flat=np.array([np.ptp(of) == 0 for of in groups]),
         rows=columns_of(rows), grad_norm=np.full(len(rows), np.nan), lasting=lasting_of(list(lengths)), epochs=1,
     )  # fmt: skip
 
@@ -65,7 +66,7 @@ def test_steps_of_one_size_take_the_supposed_shares():
 
 def test_no_part_is_negative():
     """Seconds that fall with the work: the part that grows is 0."""
-    steps = [dataclasses.replace(step(16, t), update=10.0 - t / 100) for t in (10, 200, 400, 800)] * 20
+    steps = [step(16, t)._replace(update=10.0 - t / 100) for t in (10, 200, 400, 800)] * 20
     costs = measured_costs(steps, np.ones(len(steps)), WORK, LASTING)
     few, more = costs.update.seconds
     assert few == more > 0
@@ -73,7 +74,7 @@ def test_no_part_is_negative():
 
 
 def test_a_step_counts_as_often_as_it_is_drawn_and_an_evaluation_for_sampling_alone():
-    one, two = step(16, 20), dataclasses.replace(step(16, 20), sampling=30.0, update=30.0)
+    one, two = step(16, 20), step(16, 20)._replace(sampling=30.0, update=30.0)
     only = measured_costs([one, two], np.array([1.0, 0.0]), WORK, LASTING)
     assert only.update.at(8.0, 20.0) == pytest.approx(one.update)
     evaluation = MeasuredWork(1024.0, 2560.0, 0.0, 0.5 * passes(1024) + 0.25 * 2560, 0.0, 0.0)
@@ -104,24 +105,22 @@ def test_the_flat_share_is_that_of_the_rewards_and_not_of_the_levels():
     assert statistics.flat_factor == 0.5
     model = StepModel(Setting(4, 4, 4), Rule("grpo"))
     learning = model.signal(statistics.mixture, model.current).learning
-    assert model.work(model.current, statistics).trained == pytest.approx(16 * (1 - 0.5 * (1 - learning)))
+    (predicted,) = model.predict([model.current], statistics, StepClock.of(found.costs(statistics.work), LASTING))
+    assert predicted.work.trained == pytest.approx(16 * (1 - 0.5 * (1 - learning)))
 
 
 def test_atoms_of_two_levels_are_used_again():
-    first = StepWindow.counted([np.array([0.0, 1.0])])
-    again = StepWindow.counted([np.array([1.0, 0.0, 0.0])], first[1])
-    assert again[1] is first[1]
-    assert StepWindow.counted([np.array([0.0, 2.0])], first[1])[1] is not first[1]
-
-
-def test_equal_rewards_alone_have_no_levels():
-    with pytest.raises(ValueError, match="equal"):
-        StepWindow.counted([np.array([1.0, 1.0])])
+    """Two levels have no base, so their atoms depend on the values alone. Those of three depend on the counts."""
+    few, many = np.array([[1, 1]]), np.array([[2, 7]])
+    assert atoms_for([0.0, 1.0], few) is atoms_for([0.0, 1.0], many)
+    assert atoms_for([0.0, 2.0], few) is not atoms_for([0.0, 1.0], few)
+    assert atoms_for([0.0, 1.0, 2.0], np.array([[1, 1, 1]])) is not atoms_for([0.0, 1.0, 2.0], np.array([[1, 1, 2]]))
 
 
 def test_lasting_of_no_lengths_is_a_mean_length():
     assert lasting_of([]).tolist() == []
     assert lasting_of([2, 1]).tolist() == [1.0, 0.5]
+    assert lasting_of([1, 2], [3, 1]).tolist() == [1.0, 0.25]
     found = window([np.array([0.0, 1.0])], lengths=()).statistics()
     assert found.lasting.tolist() == [1.0] * 6  # 96 tokens of 16 rollouts
     assert set(COLUMNS) == set(window([np.array([0.0, 1.0])]).rows)

@@ -8,12 +8,13 @@ import pytest
 
 from planned_run import CONFIG, N, group, rewards_of
 from refusals import refused
+from winnow.algos import size_decision
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.algos.planning import Noise, group_signal, second_moment
+from winnow.algos.reward_mixture import atoms_of
 from winnow.algos.size_choice import MEASURED, SUPPOSED, SizeBounds, compare
 from winnow.algos.step_plan import NOISE, Setting
 from winnow.config_file import load
-from winnow.core import size_plan
 from winnow.core.size_plan import RunSizes, bounds_of, largest
 from winnow.core.sizes import logged_setting, resized, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
@@ -118,12 +119,78 @@ def test_members_of_other_sizes_select_and_are_configured_so():
 
 
 def test_a_decision_comes_before_every_window_and_never_twice():
-    plan = filled(sizes())
-    assert [plan.due(step) for step in (0, 1, 2, 3, 4)] == [False, False, True, False, True]
-    plan.apply(2, plan.decide(2))
-    assert not plan.due(2)
-    assert not plan.due(4)  # no step since
-    assert filled(plan, steps=(2, 3)).due(4)
+    plan, due = sizes(), []
+    for step in range(7):
+        due.append(plan.due(step))
+        if plan.due(step):
+            plan.apply(step, plan.decide(step))
+            assert not plan.due(step)
+        filled(plan, steps=[step])
+    assert due == [False, False, True, False, True, False, True]
+
+
+def test_a_run_that_may_jump_looks_after_two_four_and_eight_steps_of_a_window():
+    """Flat groups show no gain, so it goes on waiting; the next window has looks, too."""
+    plan, due, kept = sizes("plan.every=10"), [], []
+    for step in range(21):
+        if plan.due(step):
+            row = plan.decide(step)
+            assert plan.apply(step, row) is None
+            due.append((step, row["whole"], row["waits"]))
+            kept.append(len(plan.state_dict()["steps"]))
+        filled(plan, steps=[step], groups=[group("p", rewards_of(0))])
+    first = [(2, False, True), (4, False, True), (8, False, True), (10, True, False)]
+    assert due == [*first, (12, False, True), (14, False, True), (18, False, True), (20, True, False)]
+    assert kept == [2, 4, 8, 0] * 2
+
+
+CHEAP = StepCosts(  # rollouts are almost free, and updates in proportion
+    CostCurve(np.array([8.0, 4096.0]), np.array([1.0, 1.001]), 6.0),
+    CostCurve(np.array([8.0, 64.0]), np.array([8.0, 64.0]), 6.0),
+)
+
+
+def test_a_certain_gain_is_taken_before_the_window_ends_and_the_next_window_is_shorter():
+    many = [group(f"p{i}", rewards_of(right)) for i, right in enumerate((1, 2, 3, 4, 5, 6) * 8)]
+    plan = filled(sizes("plan.every=10", costs=CHEAP), share=0.5, groups=many)
+    row = plan.decide(2)
+    assert (row["whole"], row["waits"], row["jump"]) == (False, False, True)
+    assert row["noise"] == {}  # of one product
+    assert row["compared"][0]["least_gain"] > 1.05 * np.exp(2 * row["error"])
+    assert row["chosen"] != row["before"]
+    assert "become" in plan.apply(2, json.loads(json.dumps(row)))
+    assert plan.state_dict()["steps"] == []
+    assert not filled(plan, steps=(2, 3)).due(4)  # the jump is over
+    assert filled(plan, steps=range(4, 10)).due(10)
+    assert plan.decide(10)["window"] == [2, 9]
+
+
+def test_an_uncertain_gain_waits_for_more_steps():
+    """Two groups, of which one is flat: other draws of them have no signal at all."""
+    few = [group("p", rewards_of(0)), group("q", rewards_of(3))]
+    plan = filled(sizes("plan.every=10", costs=CHEAP), share=0.5, groups=few)
+    row = json.loads(json.dumps(plan.decide(2)))
+    assert row["waits"]
+    assert row["compared"][0]["least_gain"] > 1.05
+    assert row["compared"][0]["least_gain"] < 1.05 * np.exp(2 * row["error"])
+    before = plan.state_dict()
+    assert plan.apply(2, row) is None
+    assert plan.state_dict() == {**before, "decided": 2}
+    assert filled(plan, steps=(2, 3), share=0.5, groups=few).due(4)
+    whole = filled(plan, steps=range(4, 10), share=0.5, groups=few).decide(10)
+    assert (whole["window"], whole["whole"], whole["waits"]) == ([0, 9], True, False)
+    assert whole["chosen"] != whole["before"]  # the rule of a whole window has no standard error
+
+
+def test_seconds_of_few_steps_make_a_gain_uncertain():
+    """At given costs nothing scatters. The error of measured ones falls with the warm steps."""
+    many = [group(f"p{i}", rewards_of(4)) for i in range(64)]
+    given = filled(sizes("plan.every=20", costs=CHEAP), groups=many).decide(2)["error"]
+    one, three, seven = (
+        filled(sizes("plan.every=20", costs=None), steps=range(of), groups=many).decide(of)["error"] for of in (2, 4, 8)
+    )
+    assert given < 0.03
+    assert (one, three, seven) == pytest.approx([0.1, 0.1 / 3**0.5, 0.1 / 7**0.5], abs=0.02)
 
 
 def test_a_decision_is_within_the_bounds_and_states_what_it_expects():
@@ -181,8 +248,9 @@ def test_the_next_decision_has_what_came_of_the_one_before():
 def test_the_noise_is_measured_from_the_products_and_averaged_over_windows():
     """A window whose share of signal is that of twice the supposed noise, then one of half of it."""
     plan = sizes()
-    window = filled(sizes())._window()
-    group = group_signal(window.statistics().mixture, N, 4, rule_of(plan.config))
+    counts = np.array([[N - right, right] for right in (0, 1, 4, 7)])
+    mixture = atoms_of(np.array([0.0, 1.0])).fit(counts, np.full(4, 2.0))
+    group = group_signal(mixture, N, 4, rule_of(plan.config))
 
     def share(factor):
         noise = Noise(NOISE.rollout * factor, NOISE.between * factor)
@@ -203,7 +271,12 @@ def test_without_products_the_noise_is_supposed():
 def test_a_noise_of_few_updates_is_as_uncertain_as_a_supposed_one(monkeypatch):
     """Seven updates in the first window, and fourteen after the second."""
     used = []
-    monkeypatch.setattr(size_plan, "compare", lambda *_, **keys: used.append(keys["factors"]) or compare(*_, **keys))
+
+    def noting(*of, factors, **keys):
+        used.append(factors)
+        return compare(*of, factors=factors, **keys)
+
+    monkeypatch.setattr(size_decision, "compare", noting)
     plan = filled(sizes(), steps=range(8), share=0.5)
     row = plan.decide(8)
     assert row["noise"]["updates"] == 7
@@ -288,17 +361,6 @@ def test_a_state_of_more_prompts_than_the_task_has_starts_again():
     assert other.setting == Setting(8, 4, 4)
 
 
-def test_signals_of_earlier_windows_are_not_kept():
-    """Rewards of three levels have other atoms in every window."""
-    plan, kept = sizes(), []
-    for window in range(3):
-        for step in (0, 1):
-            plan.add(2 * window + step, [group("p", [0.0, 0.5, 1.0, 1.0, *[0.0] * window])], ROW)
-        plan.apply(2 * window + 2, {**plan.decide(2 * window + 2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 4}})
-        kept.append(len({atoms for atoms, *_ in plan._signals}))
-    assert kept == [1, 1, 1]
-
-
 def test_the_largest_members_are_those_that_need_the_most_memory():
     found = largest(members(), problems=10)
     assert setting_of(found.config, "here") == Setting(32, 16, 10)
@@ -330,7 +392,8 @@ def test_a_step_is_evidence_once_it_is_logged_and_its_row_has_the_sizes(tmp_path
     log.begin(0, GROUPS, [])
     report = log.finish(0, ROW)
     assert logged_setting(report.metrics) == logged_setting(log.metrics()[0]) == Setting(N, 4, 4)
-    assert plan.state_dict()["steps"][0]["rewards"][1] == rewards_of(1)
+    (step,) = json.loads(json.dumps(plan.state_dict()))["steps"]
+    assert (step["rewards"][N : 2 * N], step["sizes"]) == (rewards_of(1), [N] * 4)
     log.write_between(1, {"eval/seconds": 3.0, "budget/evaluation_tokens": 64.0, "eval/length_mean": 4.0})
     assert plan.state_dict()["measured"] == [[16.0, 64.0, 0.0, 3.0, 0.0, 0.0]]
 

@@ -89,10 +89,9 @@ def test_with_costs_prompts_are_chosen_too_and_seconds_are_those_of_the_curves(f
     assert len({one.prompts for one in plan.settings}) > 3
     now = plan.model.current
     clock = plan.clock(next(plan.prior.worlds(1, 0)))
-    work = plan.model.work(now, next(plan.prior.worlds(1, 0)))
-    assert plan.table.predicted[plan.settings.index(now)].seconds.sampling == pytest.approx(
-        clock.seconds(work, at_once=plan.at_once(now)).sampling
-    )
+    predicted = plan.table.predicted[plan.settings.index(now)]
+    (seconds,) = clock.seconds([predicted.work], at_once=plan.at_once(now))
+    assert predicted.seconds.sampling == pytest.approx(seconds.sampling)
 
 
 def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):

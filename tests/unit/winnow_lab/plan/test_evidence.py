@@ -143,7 +143,7 @@ def test_a_log_of_trl_has_seconds_of_whole_steps_alone(tmp_path):
     assert (found.program, found.setting) == ("TRL", Setting(8, 8, 4))
     assert (found.has_tokens, found.has_phases, found.has_seconds) == (True, False, True)
     assert len(found.levels.values) == 6  # of a sum with a length
-    assert found.levels.explained > 0.9
+    assert found.explained > 0.9
 
 
 def test_a_log_of_prime_rl_has_what_was_trained_on():

@@ -1,6 +1,5 @@
 """A plan from a log: its comparisons, intervals and words, and the options of the command."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -102,7 +101,7 @@ def test_the_same_progress_costs_the_steps_times_the_ratio(plan):
 def test_costs_add_the_question_of_prompts_and_are_scaled_to_the_phases(with_costs):
     assert {one.prompts for one in with_costs.settings} == {1, 2, 4, 8, 16}
     assert with_costs.answers["prompts"].prediction.setting.rollouts == N
-    seconds = with_costs.clock(with_costs.statistics).seconds(with_costs.statistics.work, at_once=512)
+    (seconds,) = with_costs.clock(with_costs.statistics).seconds([with_costs.statistics.work], at_once=512)
     assert seconds.sampling == pytest.approx(SECONDS["generate"])
     assert seconds.update == pytest.approx(SECONDS["logprobs"] + SECONDS["update"])
     assert seconds.total == pytest.approx(STEP_SECONDS)
@@ -111,7 +110,7 @@ def test_costs_add_the_question_of_prompts_and_are_scaled_to_the_phases(with_cos
 def test_costs_as_measured_are_not_scaled(run):
     request = PlanRequest(calibrate=False)
     plan = LogPlan(evidence_of(run), request, COSTS, draws=20)
-    seconds = plan.clock(plan.statistics).seconds(plan.statistics.work, at_once=512)
+    (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
     assert (seconds.update, seconds.rest) == pytest.approx((1.0, 0.0))
 
 
@@ -126,7 +125,7 @@ def test_without_phases_costs_are_operations(tmp_path):
     run = write_planned_run(tmp_path / "run", **{"seconds/update": None})
     plan = LogPlan(evidence_of(run), PlanRequest(), draws=20)
     assert not plan.in_seconds
-    seconds = plan.clock(plan.statistics).seconds(plan.statistics.work, at_once=512)
+    (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
     assert seconds.total == pytest.approx(COMPUTE["generate"] * 192 + COMPUTE["update"] * 144)
     assert any("seconds" in what for what, _ in plan.unknown())
 
@@ -186,7 +185,8 @@ def test_the_best_at_another_noise_samples_as_many_at_once_as_the_memory_allows(
     found = other_noise(with_costs.model, with_costs.settings, with_costs.statistics, with_costs.clock, 4.0, at_once)
     assert set(asked) == set(with_costs.settings)
     clock, noisy = with_costs.clock(with_costs.statistics), with_noise(with_costs.model, 4.0)
-    rates = [noisy.predict(one, with_costs.statistics, clock, at_once=8.0).rate for one in with_costs.settings]
+    predicted = noisy.predict(with_costs.settings, with_costs.statistics, clock, at_once=8.0)
+    rates = [one.rate for one in predicted]
     assert found == with_costs.settings[int(np.argmax(rates))]
 
 
@@ -201,10 +201,10 @@ def test_an_update_has_a_cost_per_call_without_cost_curves(tmp_path):
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     plan = LogPlan(evidence_of(run, window=40), PlanRequest(), draws=20)
     clock, work = plan.clock(plan.statistics), plan.statistics.work
-    half = dataclasses.replace(work, trained=work.trained / 2, tokens_trained=work.tokens_trained / 2)
-    whole = clock.seconds(work, at_once=512).update
+    half = work._replace(trained=work.trained / 2, tokens_trained=work.tokens_trained / 2)
+    whole, of_half = (one.update for one in clock.seconds([work, half], at_once=512))
     assert whole == pytest.approx(plan.statistics.seconds["update"], rel=1e-6)
-    assert clock.seconds(half, at_once=512).update == pytest.approx(0.5 + work.tokens_trained / 200, rel=0.05)
+    assert of_half == pytest.approx(0.5 + work.tokens_trained / 200, rel=0.05)
 
 
 def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
@@ -331,7 +331,8 @@ def test_a_log_of_verl_is_planned_with_words_for_what_it_lacks():
     assert plan.in_seconds
     for word in ("verl", "cannot be known from this log", "actor_rollout_ref.rollout.n"):
         assert word in words
-    assert plan.model.work(plan.model.current, plan.statistics).trained == 32  # verl trains on flat groups
+    (now,) = plan.model.predict([plan.model.current], plan.statistics, plan.clock(plan.statistics))
+    assert now.work.trained == 32  # verl trains on flat groups
 
 
 @pytest.mark.parametrize("words", [["/nowhere"], ["--costs", "x.json"], ["arithmetic", "--draws", "2"]])
