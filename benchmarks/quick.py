@@ -92,7 +92,6 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
         "model": str(BUNDLED),
     },
     "forecast": {"folder": lambda: [str(sweep())], "split": "2026-11-23"},
-    "gradient_noise": {"prompts": 16, "rollouts": 16, "resamples": 4},
     "identity": {"before": REPOSITORY, "after": REPOSITORY, "only": ["grpo"]},
     "memory_plan": {"model": "bundled", "steps": 1, "prompts": 2, "dtype": ["float32"]},
     "parity": {"prompts": 2, "rollouts": [1, 2]},

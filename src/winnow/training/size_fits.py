@@ -40,7 +40,7 @@ class PlanRequest:
             if not 0 <= value < np.inf:
                 raise ConfigError(
                     f"{name} is {value}",
-                    remedy="give a number of 0 or more, measured by benchmarks/gradient_noise.py",
+                    remedy="give a number of 0 or more, or plan from a run with plan.use = 'auto', which measures it",
                     code="config.value",
                 )
 
