@@ -20,7 +20,7 @@ from winnow.models.folder import BUNDLED
 from winnow.tasks.arithmetic import arithmetic
 from winnow_trl import PODSTrainer
 
-ANSWER = re.compile(r"</think> <answer>(.*?)</answer>$")
+ANSWER = re.compile(r"</think> <answer>([^<]*)</answer>$")
 PROMPTS = 16  # per step
 
 
