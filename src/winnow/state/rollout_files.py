@@ -173,8 +173,9 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 
 def logs_none(run: Path) -> bool:
     """Whether the configuration of a run of winnow has log.rollouts = "none"; False if it cannot be read."""
+    path = run / MANIFEST
     try:
-        data = parse((run / MANIFEST).read_bytes(), run / MANIFEST) or {}
+        data = (parse(path.read_bytes(), path) or {}) if path.is_file() else {}  # reading a pipe would not end
         return bool(data["config"]["log"]["rollouts"] == "none")
     except (OSError, RunFolderError, KeyError, TypeError):  # a manifest may contain anything
         return False

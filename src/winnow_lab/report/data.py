@@ -209,7 +209,9 @@ def _none(run: Path) -> str:
     log = open_log(run)
     if log is not None:
         return log.absence(None)[0]
-    return 'no rollouts are logged (log.rollouts = "none")' if logs_none(run) else "no step is finished yet"
+    if logs_none(run):
+        return 'no rollouts are logged (log.rollouts = "none")'
+    return "no rollouts are logged (keys log.rollouts and log.every), or no step is finished yet"
 
 
 def report_data(
