@@ -138,7 +138,7 @@ def validate(
 
 
 def is_sweep(data: Mapping[str, Any]) -> bool:
-    """Whether the data are those of a sweep file, which names a configuration and changes keys of it."""
+    """Whether the data are a sweep file, which names a configuration and changes keys of it."""
     of_a_run = data.keys() & Config.model_fields.keys() - {"output"}
     return isinstance(data.get("config"), str) and (not of_a_run or bool(data.keys() & {"seeds", "grid", "variants"}))
 

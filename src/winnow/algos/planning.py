@@ -61,7 +61,7 @@ class Noise:
 @dataclass(frozen=True)
 class GroupSignal:
     """Contribution of a prompt's group to an update, averaged over prompts and over the rewards of rollouts. With
-    arrays, that of several settings.
+    arrays, the contributions in several settings.
     """
 
     kept: Numbers  # m

@@ -11,7 +11,7 @@ returns the same choice and the same forecast. It reads these keys of the row:
     evidence  what was measured: `evidence_of`, and what earlier windows have left: their work and seconds, the sizes
               before, the noise with the number of its updates, and what was expected of these steps
 
-All other keys of a row are results, or for readers. Numbers are those of JSON, which keeps every bit of a float.
+All other keys of a row are results, or for readers. JSON keeps every bit of a float.
 """
 
 from __future__ import annotations

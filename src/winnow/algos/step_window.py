@@ -144,8 +144,8 @@ def _other(known: Mapping[str, FloatArray]) -> FloatArray:
 
 
 def lasting_of(lengths: IntArray | Sequence[int], times: IntArray | Sequence[int] | None = None) -> FloatArray:
-    """[T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty without lengths. The i-th of the lengths is
-    that of times[i] rollouts; of one by default.
+    """[T] the share of rollouts longer than t = 0 ... T - 1 tokens; empty without lengths. times[i] rollouts,
+    by default one, have the i-th length.
     """
     if not len(lengths):
         return np.zeros(0)

@@ -41,8 +41,8 @@ class Parity:
     """Compares the log-probs of engine and policy, for the same tokens and weights: is the sampled policy the trained
     one?
 
-    The alarm is raised where the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`. It is
-    also raised where more tokens have a ratio outside `RATIOS` than `most_outside` expects by chance. The largest gap
+    The alarm is raised if the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`. It is
+    also raised if more tokens have a ratio outside `RATIOS` than `most_outside` expects by chance. The largest gap
     is not a criterion, as it grows with the number of tokens. An engine that declares an infinite tolerance differs on
     purpose and raises no alarm.
     """

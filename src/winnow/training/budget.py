@@ -48,8 +48,8 @@ class Budget:
 
 
 def budget(members: Members, problems: int | None = None) -> Budget:
-    """The counts of a configuration. `problems` are those of an evaluation; None: as many as the configuration requests
-    of each task, which may have fewer.
+    """The counts of a configuration. `problems` is the number of an evaluation's problems; None: as many as the
+    configuration requests of each task, which may have fewer.
     """
     config = members.config
     rollout, update, evaluate = config.rollout, config.update, config.evaluate

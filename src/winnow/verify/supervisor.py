@@ -147,7 +147,7 @@ class Supervisor:
         worker.assign(task)
 
     def _read(self, worker: Worker) -> None:
-        exited = has_exited(worker.pid)  # asked before its last line is read
+        exited = has_exited(worker.pid)  # before its last line is read, which it may still write
         valid = all(self._forward(worker, line) for line in worker.socket.exchange()) and not worker.socket.overflowed
         if exited or worker.socket.closed or not valid:
             self._replace_ended(worker, valid_lines=valid)
