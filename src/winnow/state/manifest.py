@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,18 @@ def describe_run(
         "platform": platform.platform(),
         **({"gpu": dict(gpu)} if gpu else {}),
     }
+
+
+def read(path: Path) -> tuple[int, bytes]:
+    """(uid of the owner, bytes) of a regular file. Raises OSError for a link and for any other kind of file; opening a
+    pipe does not wait for its writer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("not a regular file")
+        return about.st_uid, file.read()
 
 
 def parse(text: bytes, path: Path) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_f
 from winnow.state.foreign import file_of, no_run, open_log
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
 from winnow.state.manifest import MANIFEST, parse
-from winnow.state.unknown_folder import refuse_settings
+from winnow.state.manifest import read as read_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,10 +148,9 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 
     Raises DataError if there are none.
     """
-    refuse_settings(path)
+    log = open_log(path)  # raises for a file of settings, too
     if not path.is_dir():
         return [path]
-    log = open_log(path)
     files = files_in(path) or files_by_step(path)
     if log is not None and (not files or (step is not None and step not in files)):
         raise log.no_rollouts(step if files else None)
@@ -175,7 +174,7 @@ def logs_none(run: Path) -> bool:
     """Whether the configuration of a run of winnow has log.rollouts = "none"; False if it cannot be read."""
     path = run / MANIFEST
     try:
-        data = (parse(path.read_bytes(), path) or {}) if path.is_file() else {}  # reading a pipe would not end
+        data = parse(read_manifest(path)[1], path) or {}
         return bool(data["config"]["log"]["rollouts"] == "none")
     except (OSError, RunFolderError, KeyError, TypeError):  # a manifest may contain anything
         return False

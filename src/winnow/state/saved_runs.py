@@ -6,7 +6,6 @@ A manifest is untrusted data. Code that it names runs only with the user's conse
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from winnow.recipes import FOLDER as RECIPES
 from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
 from winnow.state.foreign import open_log
-from winnow.state.manifest import MANIFEST, parse
+from winnow.state.manifest import MANIFEST, parse, read
 from winnow.state.resume import digests
 
 TRUST = "confirm that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
@@ -44,7 +43,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     """
     path = run / MANIFEST
     with errors_as(RunFolderError, f"cannot read {path}", "name the folder of a run", code="run_folder.unreadable"):
-        owner, text = _read(path)
+        owner, text = read(path)
     if own and owner != os.geteuid():
         raise RunFolderError(
             f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name",
@@ -195,15 +194,3 @@ def _shown(key: str, text: str, base: Path) -> str:
 def _texts(value: Any) -> list[tuple[str, str]]:
     """(dotted key, text) of every text in nested data. The key of a list's item contains its index."""
     return [(".".join(map(str, path)), leaf) for path, leaf in leaves(value) if isinstance(leaf, str)]
-
-
-def _read(path: Path) -> tuple[int, bytes]:
-    """(uid of the owner, bytes) of a regular file. Raises OSError for a link and for any other kind of file; opening a
-    pipe does not wait for its writer.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError("not a regular file")
-        return about.st_uid, file.read()
