@@ -55,11 +55,8 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 PARTS = ("learning", "expected", "sweep")
 
 CONTRASTS = (
-    ("masters_offset", "masters"),
-    ("masters_offset", "float32"),
-    ("rounded", "float32"),
-    ("nearest", "masters"),
-)
+    ("masters_offset", "masters"), ("masters_offset", "float32"), ("rounded", "float32"), ("nearest", "masters")
+)  # fmt: skip
 TASK = (
     "steps=30", "seed=0", "task.size=1024", "rollout.prompts_per_step=16", "rollout.rollouts_per_prompt=8",
     "optimizer.eps=1e-8", "evaluate.every=10", "evaluate.problems=128", "evaluate.rollouts_per_prompt=2",
