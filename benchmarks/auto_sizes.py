@@ -21,11 +21,10 @@ from typing import Any
 
 import frame
 import numpy as np
+from decisions import Times, decided
 
-from winnow.algos.intervals import over_seeds
 from winnow.run_view.decisions import decisions
 from winnow.state.decisions import read_decisions
-from winnow.state.logbook import read_metrics
 from winnow_lab.compare.curve import ACCURACY, Curve, curve_of
 from winnow_lab.compare.speed_up import SHARE, seed_time
 
@@ -47,11 +46,10 @@ def main() -> None:
     folder = options.folder or Path("sweeps", options.sweep)
     options.folder = None  # a path of this machine
     cells: Cells = {}
-    for path in sorted(folder.glob("*/seed-*/metrics.jsonl")):
-        seed = int(path.parent.name.removeprefix("seed-"))
-        curve = curve_of(read_metrics(path.parent), source=str(path.parent), seed=str(seed))
-        assert curve is not None, f"{path} has no evaluation"
-        cells.setdefault(path.parts[-3], {})[seed] = curve
+    for cell, seed, rows in frame.runs_of(folder):
+        curve = curve_of(rows, source=cell, seed=str(seed))
+        assert curve is not None, f"{cell} has no evaluation with the seed {seed}"
+        cells.setdefault(cell, {})[seed] = curve
     earlier = options.level and (options.level, options.best)
     choosing = [] if earlier else options.choosing
     report = compared(cells, choosing, options.horizon, earlier)
@@ -80,13 +78,13 @@ def compared(
     fixed = [cell for cell in cells if not cell.startswith("auto")]
     level = earlier[0] if earlier else SHARE * max(plateaus[cell] for cell in fixed)
     times = {cell: {seed: seconds(curve, level) for seed, curve in curves.items()} for cell, curves in cells.items()}
-    logs = {
-        cell: {seed: math.log(horizon if time is None else time) for seed, time in of.items()}
-        for cell, of in times.items()
+    early = {
+        cell: statistics.geometric_mean(Times.of([times[cell][seed] for seed in choosing], horizon).at)
+        for cell in fixed
+        if choosing
     }
-    early = {cell: statistics.mean(logs[cell][seed] for seed in choosing) for cell in fixed if choosing}
     best = earlier[1] if earlier else min(early, key=early.__getitem__)
-    rows = {cell: row(logs, times, cell, best, choosing) | {"plateau": plateaus[cell]} for cell in cells}
+    rows = {cell: row(times, cell, best, choosing, horizon) | {"plateau": plateaus[cell]} for cell in cells}
     middle = statistics.median(rows[cell]["ratio"] for cell in fixed)
     own = [rows[cell]["ratio"] for cell in OWN if cell in rows and cell != best]  # nothing is below the best cell
     below = min([middle, *own])
@@ -94,7 +92,7 @@ def compared(
         "level": level,
         "best": best,
         "median cell": middle,
-        "choosing": {cell: math.exp(value) for cell, value in early.items()},
+        "choosing": early,
         "cells": rows,
         "holds": {cell: rows[cell]["ratio"] <= min(most, below) for cell, most in BOUNDS.items() if cell in rows},
         "seconds": {cell: {str(seed): time for seed, time in of.items()} for cell, of in times.items()},
@@ -109,21 +107,14 @@ def seconds(curve: Curve, level: float) -> float | None:
 
 
 def row(
-    logs: Mapping[str, Mapping[int, float]],
-    times: Mapping[str, Mapping[int, float | None]],
-    cell: str,
-    best: str,
-    choosing: Sequence[int],
+    times: Mapping[str, Mapping[int, float | None]], cell: str, best: str, choosing: Sequence[int], horizon: float
 ) -> dict[str, Any]:
     """The ratio to the best cell, 1 for itself, and how often the level was never reached."""
-    seeds = sorted(set(logs[cell]) - set(choosing))
-    apart = np.array([logs[cell][seed] - logs[best][seed] for seed in seeds])
-    return {
-        "ratio": math.exp(apart.mean()),
-        "interval": [math.exp(end) for end in over_seeds(apart)] if len(seeds) > 1 else None,
-        "never": sum(times[cell][seed] is None for seed in seeds),
-        "seeds": len(seeds),
-    }
+    seeds = sorted(set(times[cell]) - set(choosing))
+    one, two = (Times.of([times[name][seed] for seed in seeds], horizon) for name in (cell, best))
+    found, never = decided(one, two), sum(one.never)
+    interval = [found.low, found.high] if len(seeds) > 1 else None
+    return {"ratio": found.ratio, "interval": interval, "never": never, "seeds": len(seeds)}
 
 
 def points(curve: Curve) -> list[list[float]]:

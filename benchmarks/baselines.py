@@ -36,14 +36,7 @@ def generate(work: Work, seed: int) -> int:
     torch.manual_seed(seed)
     pad = work.stop_tokens[0] if work.stop_tokens else 0
     tokens, real = left_pad(work.prompts, pad=pad, device=work.model.device)
-    settings = transformers.GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=work.max_new_tokens,
-        num_return_sequences=work.rollouts,
-        eos_token_id=list(work.stop_tokens) or None,
-        pad_token_id=pad,
-    )
+    settings = _settings(work, eos_token_id=list(work.stop_tokens) or None, pad_token_id=pad)
     out = work.model.generate(input_ids=tokens, attention_mask=real, generation_config=settings)
     completions = out[:, tokens.shape[1] :]
     ends = torch.isin(completions, torch.tensor(work.stop_tokens, dtype=torch.int64, device=out.device))
@@ -57,20 +50,18 @@ def generate_batch(work: Work, seed: int, *, cuda_graphs: bool = False) -> int:
     `generate_batch`, which in older versions returns only one rollout per prompt.
     Raises RuntimeError if a rollout failed, which transformers would only log.
     """
-    settings = transformers.GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=work.max_new_tokens,
-        num_return_sequences=work.rollouts,
-        eos_token_id=list(work.stop_tokens) or -1,
-        pad_token_id=0,
-    )
+    settings = _settings(work, eos_token_id=list(work.stop_tokens) or -1, pad_token_id=0)
     batching = work.model.continuous_batching_context_manager(
         generation_config=settings, continuous_batching_config=_batching(work, seed, cuda_graphs), timeout=5
     )
     with _paged_attention(work.model), batching as manager:
         manager.add_requests([prompt.tokens.tolist() for prompt in work.prompts], max_new_tokens=work.max_new_tokens)
         return sum(len(rollout.generated_tokens) for rollout in _finished(manager, len(work.prompts) * work.rollouts))
+
+
+def _settings(work: Work, **tokens: Any) -> Any:
+    counts = {"max_new_tokens": work.max_new_tokens, "num_return_sequences": work.rollouts}
+    return transformers.GenerationConfig(do_sample=True, top_k=0, **counts, **tokens)
 
 
 def _finished(manager: Any, number: int) -> Iterator[Any]:

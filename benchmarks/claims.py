@@ -24,7 +24,7 @@ import frame
 
 from winnow.state.cost_files import read_costs
 from winnow.state.logbook import read_metrics
-from winnow_lab.compare.comparison import BINS, GroupComparison, compare_inputs, per_step
+from winnow_lab.compare.comparison import BINS, GroupComparison, compare_inputs
 from winnow_lab.compare.curve import MeanCurve
 from winnow_lab.compare.groups import SeedGroup, omitted_work
 from winnow_lab.compare.speed_up import SeedTime, TimeRatio, seed_time, time_ratio
@@ -35,7 +35,6 @@ WORK = (  # metrics of a step; their means describe a cell
     "budget/rollouts", "budget/tokens_generated", "budget/probe_tokens", "budget/tokens_trained", "select/trained",
     "group/flat", "group/count", "rollout/length_mean",
 )  # fmt: skip
-PHASES = ("generate", "verify", "select", "logprobs", "update", "probe", "critic", "values")
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def inputs(sweep: str, folder: Path) -> list[str]:
 
 
 def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
-    """Per cell: its seeds, the commit of its runs, and the mean work and seconds of a step."""
+    """Per cell: its seeds, steps and keys, and the mean work of a step."""
     found = {}
     for group in groups:
         rows = [[row for row in read_metrics(run.path) if "seconds/step" in row] for run in group.runs]
@@ -92,7 +91,6 @@ def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
             "steps": sorted({len(one) for one in rows}),
             "keys": {key: value for key, value in group.runs[0].keys.items() if key in KEYS},
             "per step": {name: _mean([row[name] for row in steps if name in row]) for name in WORK},
-            "shares of measured seconds": {name: _share(steps, name) for name in PHASES},
         }
     return found
 
@@ -125,7 +123,6 @@ def to_level(found: GroupComparison, level: float) -> dict[str, tuple[SeedTime, 
 
 def _row(found: GroupComparison, group: str, axis: str, costs: str, level: float | None) -> dict[str, Any]:
     ratio: TimeRatio | None = time_ratio(found.times[found.baseline], found.times[group], axis) if found.times else None
-    pods = next((r.pods for r in found.speed_ups if (r.group, r.axis) == (group, axis)), None)
     numbers = {} if ratio is None else {name: _number(getattr(ratio, name)) for name in RATIO}
     sides = {"baseline": found.baseline, "group": group}
     return {
@@ -135,18 +132,9 @@ def _row(found: GroupComparison, group: str, axis: str, costs: str, level: float
         "costs": costs if axis == "seconds" else MEASURED,
         "plateau": _number(found.plateau.value),
         "level": _number(found.plateau.level if level is None else level),
-        "gain_of_last_third": _number(found.plateau.gain),
-        "still_rising": found.plateau.still_rising,
-        "fall": _number(found.plateau.fall),
-        "unstable": found.plateau.unstable,
-        "paired": ratio is not None and ratio.paired,
-        "shows_difference": ratio is not None and ratio.shows_difference,
         **numbers,
-        "pods_99": None if pods is None else _number(pods.ratio),
         "times": {name: _times(found.times.get(label, ()), axis) for name, label in sides.items()},
         "horizon": {name: _horizon(found, label, axis) for name, label in sides.items()},
-        "final": {name: _final(found, label) for name, label in sides.items()},
-        "per_step": {name: _per_step(found, label, axis) for name, label in sides.items()},
     }
 
 
@@ -162,18 +150,6 @@ def _horizon(found: GroupComparison, label: str, axis: str) -> dict[str, float |
 def _times(times: Sequence[SeedTime], axis: str) -> dict[str, Any]:
     """seed -> when it reached the level, or how it ended."""
     return {str(t.seed): _number(t.x[axis]) if t.reached else t.ending for t in times if axis in t.x}
-
-
-def _final(found: GroupComparison, label: str) -> float | None:
-    """The mean over seeds of the last evaluation's accuracy."""
-    curve = found.curves.get((label, "steps", found.measure))
-    return None if curve is None else _number(curve.mean[-1])
-
-
-def _per_step(found: GroupComparison, label: str, axis: str) -> float | None:
-    (group,) = (group for group in found.groups if group.label == label)
-    rate = per_step(group, axis)
-    return None if rate is None else _number(rate.mean)
 
 
 def curves(found: GroupComparison) -> dict[str, Any]:
@@ -206,11 +182,6 @@ def _mean_of(group: SeedGroup, axis: str) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return _number(statistics.fmean(values)) if values else None
-
-
-def _share(steps: Sequence[Mapping[str, float]], phase: str) -> float | None:
-    whole = sum(row["seconds/step"] + row.get("seconds/probe", 0.0) for row in steps)
-    return _number(sum(row.get(f"seconds/{phase}", 0.0) for row in steps) / whole) if whole else None
 
 
 def _number(value: float | None) -> float | None:

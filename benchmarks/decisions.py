@@ -40,6 +40,11 @@ class Times:
     at: tuple[float, ...]
     never: tuple[bool, ...]
 
+    @classmethod
+    def of(cls, at: Sequence[float | None], horizon: float) -> Times:
+        """With None for never."""
+        return cls(tuple(horizon if time is None else time for time in at), tuple(time is None for time in at))
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -55,13 +60,24 @@ class Decision:
     bound: Bound = ""
 
 
-def word_of(low: float, high: float, near: tuple[float, float], bound: Bound = "", *, tested: bool = True) -> Word:
-    """The word of an interval. Without `tested`, the sequence of contrasts allows neither a gain nor a loss."""
-    if tested and low > 1 and bound in ("", "at least"):
+def word_of(
+    low: float,
+    high: float,
+    near: tuple[float, float],
+    bound: Bound = "",
+    *,
+    tested: bool = True,
+    none: float = 1.0,
+    margin: tuple[float, float] = MARGIN,
+) -> Word:
+    """The word of an interval, if `none` is no effect: 1 of a ratio, 0 of a difference. Without `tested`, the sequence
+    of contrasts allows neither a gain nor a loss.
+    """
+    if tested and low > none and bound in ("", "at least"):
         return "gain"
-    if tested and high < 1 and bound in ("", "at most"):
+    if tested and high < none and bound in ("", "at most"):
         return "loss"
-    if low <= 1 <= high and MARGIN[0] <= near[0] and near[1] <= MARGIN[1] and not bound:
+    if low <= none <= high and margin[0] <= near[0] and near[1] <= margin[1] and not bound:
         return "equal"
     return "undecided"
 

@@ -75,10 +75,7 @@ def bundled(
     loaded = load(model, dtype=dtype)
     rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        stop_tokens=loaded.stop_tokens,
-        max_rollouts_at_once=at_once,
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=at_once
     )
     return context, rendered.prompts
 

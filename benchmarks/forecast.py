@@ -1,8 +1,8 @@
 """Does the forecast of held-out accuracy keep its word? Its coverage on runs whose later part is hidden.
 
-    python benchmarks/forecast.py [--folder SWEEP ...]
+    python benchmarks/forecast.py
 
-The runs are those of every result with the curves of its seeds in benchmarks/results, and of the folders of --folder.
+The runs are those of every result with the curves of its seeds in benchmarks/results.
 A run that occurs twice, by its accuracies, counts once. Results before --split choose the shape and the widths: of
 SHAPES x TEMPERS x DRIFTS, those with the smallest mean interval score (Gneiting and Raftery 2007) over CUTS, among
 those that cover 88 to 92%. All other runs measure the coverage and choose nothing. CUTS are the shares of a run that a
@@ -17,23 +17,19 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import frame
 import numpy as np
 
 from winnow.algos.forecast import CHOSEN, LEAST_POINTS, LEVEL, AccuracyForecast, ForecastConstants, forecast
-from winnow.errors import DataError
 from winnow.records import FloatArray
-from winnow.state.logbook import read_metrics
 
 SHAPES, TEMPERS, DRIFTS = ("exponential", "power", "hill"), (1.0, 1.5, 2.0), (0.015, 0.025, 0.035, 0.045)
 CUTS = (0.2, 0.33, 0.5, 0.7)
 MAIN = 0.5  # the cut of the coverage that a page cites
 BAND = (0.88, 0.92)  # coverage of the choosing runs
 LAST = 3  # evaluations whose mean is forecast
-MEASURE = "eval/accuracy_sampled"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +50,9 @@ class Run:
 
 def main() -> None:
     parser = frame.parser(__doc__)
-    parser.add_argument("--folder", action="append", default=[], metavar="SWEEP", help="runs beside the results")
     parser.add_argument("--split", default="2026-11-24", metavar="DATE", help="results before it choose")
     options = frame.parse(parser)
-    every = list(_distinct([*_of_results(), *(run for folder in options.folder for run in _of_folder(Path(folder)))]))
+    every = list(_distinct(list(_of_results())))
     choosing = [run for run in every if run.source < options.split]
     measuring = [run for run in every if run.source >= options.split]
     tried = [row for shape in SHAPES for temper in TEMPERS for row in _tried(choosing, shape, temper)]
@@ -82,18 +77,6 @@ def _of_results() -> Iterator[Run]:
         for label, of in (curves if isinstance(curves, dict) else {}).items():
             for seed, accuracies in of.get("seeds", {}).items():
                 yield Run(path.stem, f"{label}/{seed}", np.array(of["steps"]), np.array(accuracies))
-
-
-def _of_folder(folder: Path) -> Iterator[Run]:
-    for path in sorted(folder.rglob("metrics.jsonl")):
-        try:
-            rows = [row for row in read_metrics(path) if not np.isnan(row.get(MEASURE, np.nan))]
-        except DataError:
-            continue
-        if rows:
-            steps, accuracies = (np.array([row[name] for row in rows]) for name in ("step", MEASURE))
-            name = f"{path.parent.parent.name}/{path.parent.name}"
-            yield Run(f"folder {folder.name}", name, steps.astype(np.float64), accuracies)
 
 
 def _distinct(runs: Sequence[Run]) -> Iterator[Run]:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,6 +125,24 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 def median(values: Sequence[float], digits: int = 5) -> float:
     """The values, rounded."""
     return round(statistics.median(values), digits)
+
+
+def runs_of(folder: Path) -> Iterator[tuple[str, int, list[dict[str, float]]]]:
+    """(label, seed, rows of its metrics) of every run in the folder of a sweep that has begun."""
+    from winnow.state.logbook import read_metrics  # imported late, as torch is above
+
+    for path in sorted(folder.glob("*/seed-*/metrics.jsonl")):
+        yield path.parts[-3], int(path.parts[-2].removeprefix("seed-")), read_metrics(path.parent)
+
+
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """The mean over seeds, and its 95% interval."""
+    import numpy as np
+
+    from winnow.algos.intervals import over_seeds
+
+    low, high = over_seeds(np.array(values))
+    return {"mean": round(statistics.fmean(values), 5), "low": round(low, 5), "high": round(high, 5)}
 
 
 def finish(

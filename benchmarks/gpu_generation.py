@@ -8,18 +8,7 @@ from typing import Any
 
 import frame
 from baselines import Work, generate, generate_batch
-from gpu_lab import (
-    SECONDS,
-    Cost,
-    Lab,
-    ceilings,
-    cost_of,
-    engine_context,
-    random_model,
-    random_prompts,
-    release,
-    share,
-)
+from gpu_lab import SECONDS, Cost, Lab, ceilings, cost_of, engine_context, random_model, random_prompts, release, share
 
 from winnow.options import bind
 from winnow.records import Sampling

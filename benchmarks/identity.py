@@ -125,16 +125,8 @@ VARIANTS: dict[str, Variant] = {
     "float64": Variant("arithmetic", ("model.dtype=float64",)),
     "linear": Variant("arithmetic", ("optimizer.schedule=linear", "optimizer.warmup_steps=2")),
 }
-VARIANTS |= {
-    f"resume_{name}": replace(VARIANTS[name], resumes=name, ends=ends)
-    for name, ends in {
-        "arithmetic": 2,
-        "gvm_pods": 2,
-        "outer_reset": 3,
-        "lora_outer_reset": 3,
-        "value_model": 2,
-    }.items()
-}
+ENDS = {"arithmetic": 2, "gvm_pods": 2, "outer_reset": 3, "lora_outer_reset": 3, "value_model": 2}
+VARIANTS |= {f"resume_{name}": replace(VARIANTS[name], resumes=name, ends=ends) for name, ends in ENDS.items()}
 
 
 @dataclass(frozen=True)
@@ -177,10 +169,7 @@ def main() -> None:
     different = [name for name, result in found.items() if result["differences"]]
     print(f"{len(found) - len(different)} of {len(found)} variants are the same")
     if options.write:
-        report = {
-            "trees": {"before": _described(before), "after": _described(after)},
-            "variants": found,
-        }
+        report = {"trees": {"before": _described(before), "after": _described(after)}, "variants": found}
         packages = ("winnow-rl", "torch", "transformers", "peft", "numpy", "safetensors")
         print(f"written: {frame.write('identity', report, packages=packages)}")
     sys.exit(1 if different else 0)

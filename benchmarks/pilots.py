@@ -1,14 +1,20 @@
-"""Choose a learning rate for every arm of a claim from its pilots, by the rule in benchmarks/claims.toml.
+"""Choose a learning rate for every arm from its pilots, and compare runs at chosen rates in equal seconds.
 
-    winnow sweep configs/sweeps/claim_02_pilots.toml
     python benchmarks/pilots.py claim_02_pilots
+    python benchmarks/pilots.py published_arithmetic_pilots --seconds 200
+    python benchmarks/pilots.py published_arithmetic --seconds 200 --level LEVEL --evaluations FOLDER
 
-Reads sweeps/NAME, whose labels are ARM,learning_rate=RATE. An arm gets the rate with the highest held-out accuracy,
-averaged over all evaluations after step 0 and over seeds. A cell is stable if its seeds fall by at most 5 points from
-their running maximum, in the mean. The level is 95% of the mean accuracy over the last third of the evaluations of a
-chosen cell that is stable, the lowest of these, rounded down to a tenth of a point. Writes
-benchmarks/results/<date>_NAME.json with every curve. If the rate of an arm is the first or the last of its grid, the
-grid has to be extended. An arm is left out, with a note, if a run of it has not finished.
+Reads sweeps/NAME. Labels of pilots are ARM,learning_rate=RATE. An arm gets the rate with the highest held-out accuracy,
+averaged over all evaluations after step 0 and over seeds. With --seconds T it is averaged over the seconds 0 to T of
+the training clock, which is the area below the curve over T. A cell is stable if its seeds fall by at most 5 points
+from their running maximum, in the mean. The level is 95% of the mean accuracy over the last third of the evaluations of
+a chosen cell that is stable, the lowest of these, rounded down to a tenth of a point. If the rate of an arm is the
+first or the last of its grid, the grid has to be extended. An arm is left out, with a note, if a run of it has not
+finished. benchmarks/claims.toml and configs/sweeps/published_arithmetic_pilots.toml register these rules.
+
+The labels of other sweeps are arms. Of these the CONTRASTS are decided, over the seeds that every arm has finished.
+--evaluations: files of `winnow eval --json`, MODEL.TASK.json, whose models are "base" and ARM-SEED.
+Writes benchmarks/results/<date>_NAME.json with every curve.
 """
 
 from __future__ import annotations
@@ -16,53 +22,111 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import frame
 import numpy as np
+from auto_sizes import points
+from auto_sizes import seconds as seconds_to
+from decisions import Times, decided, word_of
+from played import evaluations
 
+from winnow.algos.intervals import over_seeds
 from winnow.records import FloatArray
-from winnow_lab.compare.curve import ACCURACY
-from winnow_lab.compare.groups import seed_groups
-from winnow_lab.compare.inputs import named_inputs
+from winnow_lab.compare.curve import ACCURACY, Curve, Row, curve_of
 from winnow_lab.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
 from winnow_lab.sweep_folder import read_contents
 
 LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
+SAMPLED = "eval/accuracy_sampled"
+Cells = dict[str, dict[str, Curve]]  # label -> seed -> curve
+# Of runs in equal seconds: (baseline, group) in order, the margin of "equal", and the fewest seeds of a word
+CONTRASTS = (("grpo_8", "pods_32_8"), ("grpo_32", "pods_32_8"), ("grpo_8", "grpo_32"))
+MARGIN, LEAST = (-0.02, 0.02), 4
 
 
 def main() -> None:
     parser = frame.parser(__doc__)
-    parser.add_argument("sweep", help="the name of the pilots' sweep")
-    parser.add_argument("--folder", help="default: sweeps/NAME")
+    parser.add_argument("sweep", help="the name of the sweep's file")
+    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument("--seconds", type=float, help="T")
+    parser.add_argument("--seeds", nargs="+", help="of pilots, if the others were not run; default: all of the sweep")
+    parser.add_argument("--level", type=float, help="to which the seconds of each arm are compared")
+    parser.add_argument("--evaluations", type=Path, help="a folder")
     options = frame.parse(parser)
-    folder = options.folder or f"sweeps/{options.sweep}"
-    groups, notes = seed_groups(named_inputs([folder]).inputs)
-    of = {group.label: {str(curve.seed): curve.y[ACCURACY] for curve in group.curves} for group in groups}
-    contents = read_contents(Path(folder))
-    unfinished = arms_with_unfinished(of, list(contents.labels), [str(seed) for seed in contents.seeds])
-    notes += [f"{arm}: left out, as a run of it has not finished" for arm in unfinished]
-    cells = {label: described(curves) for label, curves in of.items() if _split(label)[0] not in unfinished}
-    rates = chosen(cells)
-    report = {
+    folder, evaluated = options.folder or Path("sweeps", options.sweep), options.evaluations
+    options.folder = options.evaluations = None  # paths of this machine
+    contents = read_contents(folder)
+    labels, seeds = list(contents.labels), options.seeds or [str(seed) for seed in contents.seeds]
+    cells: Cells = {label: {} for label in labels}
+    hours = {label: {"training": 0.0, "evaluation": 0.0} for label in labels}
+    for label, seed, rows in frame.runs_of(folder):
+        hours[label]["training"] += sum(row.get("seconds/step", 0.0) for row in rows) / 3600
+        hours[label]["evaluation"] += sum(row.get("eval/seconds", 0.0) for row in rows) / 3600
+        if str(seed) in seeds and (curve := read(rows, str(seed), options.seconds)) is not None:
+            cells[label][str(seed)] = curve
+    if all(map(LABEL.fullmatch, labels)):
+        report, show = of_pilots(cells, seeds, options.seconds), ("chosen", "at the edge of the grid", "level", "notes")
+    else:
+        report, show = of_runs(cells, options.seconds, options.level), ("seeds", "contrasts")
+        for arm, of in report["arms"].items():
+            of["learning rate"] = contents.labels[arm]["optimizer.learning_rate"]
+    if evaluated:
+        report["evaluations"] = evaluations(evaluated)
+        report["trained - base"] = beside_base(report["evaluations"], labels)
+    frame.finish(options.sweep, report | {"hours": hours}, options, show=show)
+
+
+def read(rows: Sequence[Row], seed: str, seconds: float | None) -> Curve | None:
+    """A run's curve. With T, its seconds are those of the training clock, and it ends at T, with its values there
+    interpolated. None for a run without an evaluation, or with none at T or later.
+    """
+    curve = curve_of(rows, source="a run", seed=seed)
+    if curve is None or seconds is None:
+        return curve
+    clock = 3600 * np.array([row["eval/training_hours"] for row in rows if np.isfinite(row.get(SAMPLED, np.nan))])
+
+    def cut(of: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        return {name: np.append(y[clock < seconds], np.interp(seconds, clock, y)) for name, y in of.items()}
+
+    return None if clock[-1] < seconds else replace(curve, x=cut({**curve.x, "seconds": clock}), y=cut(curve.y))
+
+
+def over_seconds(curve: Curve) -> float:
+    """The mean accuracy over the seconds: the area below the curve, whose seconds begin at 0, over its width."""
+    x, y = curve.x["seconds"], curve.y[ACCURACY]
+    return float((np.diff(x) * (y[1:] + y[:-1])).sum() / 2 / x[-1])
+
+
+def of_pilots(cells: Cells, seeds: Sequence[str], seconds: float | None) -> dict[str, Any]:
+    """The rate of each arm, and the level."""
+    accuracies = {label: {seed: curve.y[ACCURACY] for seed, curve in of.items()} for label, of in cells.items()}
+    unfinished = arms_with_unfinished(accuracies, list(cells), seeds, equal=seconds is None)
+    of = {label: described(curves) for label, curves in accuracies.items() if _split(label)[0] not in unfinished}
+    for label in of if seconds else ():
+        of[label]["mean accuracy"] = round(float(np.mean([over_seconds(curve) for curve in cells[label].values()])), 5)
+    rates = chosen(of)
+    return {
         "chosen": rates,
-        "at the edge of the grid": at_edge(cells, rates),
-        "level": level([cells[f"{arm},learning_rate={rate:g}"] for arm, rate in rates.items()]),
-        "cells": cells,
-        "steps": groups[0].curves[0].x["steps"].tolist(),
-        "notes": [note.replace(f"{folder}/", "") for note in notes],  # a result names no folder of the machine
+        "at the edge of the grid": at_edge(of, rates),
+        "level": level([of[f"{arm},learning_rate={rate:g}"] for arm, rate in rates.items()]),
+        "cells": of,
+        "points": _points(cells),
+        "notes": [f"{arm}: left out, as a run of it has not finished" for arm in unfinished],
     }
-    frame.finish(options.sweep, report, options, show=("chosen", "at the edge of the grid", "level"))
 
 
 def arms_with_unfinished(
-    curves: Mapping[str, Mapping[str, FloatArray]], labels: Sequence[str], seeds: Sequence[str]
+    curves: Mapping[str, Mapping[str, FloatArray]], labels: Sequence[str], seeds: Sequence[str], *, equal: bool = True
 ) -> list[str]:
-    """The arms of a sweep's labels that lack a label, a seed, or an evaluation that another run has."""
+    """The arms of a sweep's labels that lack a label, a seed or, if all have `equal` numbers, an evaluation."""
     points = max(len(y) for of in curves.values() for y in of.values())
     whole = {
-        label for label, of in curves.items() if of.keys() == set(seeds) and {len(y) for y in of.values()} == {points}
+        label
+        for label, of in curves.items()
+        if of.keys() == set(seeds) and (not equal or {len(y) for y in of.values()} == {points})
     }
     return list(dict.fromkeys(_split(label)[0] for label in labels if label not in whole))
 
@@ -96,6 +160,62 @@ def level(cells: Sequence[Mapping[str, Any]]) -> float | None:
     """The level from the chosen cells; None if none of them is stable."""
     stable = [cell["last third"] for cell in cells if cell["stable"]]
     return math.floor(1000 * SHARE * min(stable)) / 1000 if stable else None
+
+
+def of_runs(cells: Cells, seconds: float, level: float | None) -> dict[str, Any]:
+    """What each arm did by T, and the contrasts in their order, over the seeds that every arm has."""
+    seeds = sorted(set.intersection(*map(set, cells.values())), key=int)
+    arms: dict[str, dict[str, Any]] = {}
+    for arm, curves in ((arm, [of[seed] for seed in seeds]) for arm, of in cells.items()):
+        arms[arm] = {
+            "over the seconds": [over_seconds(curve) for curve in curves],
+            "mean": frame.interval([over_seconds(curve) for curve in curves]),
+            "seconds to the level": [level and seconds_to(curve, level) for curve in curves],
+            "accuracy at T": [float(curve.y[ACCURACY][-1]) for curve in curves],
+            **{f"{axis} at T": [float(curve.x[axis][-1]) for curve in curves] for axis in AXES},
+        }
+    rows = list[dict[str, Any]]()
+    for baseline, group in CONTRASTS:
+        tested = all(row["word"] in ("gain", "loss") for row in rows)
+        rows.append(contrast(arms[baseline], arms[group], seconds, tested=tested))
+        rows[-1] |= {"baseline": baseline, "group": group}
+    return {"seeds": seeds, "contrasts": rows, "arms": arms, "points": _points(cells)}
+
+
+def contrast(one: Mapping[str, Any], two: Mapping[str, Any], seconds: float, *, tested: bool) -> dict[str, Any]:
+    """The second arm minus the first. It is `tested` for a gain or a loss if every contrast before it is one. "sooner":
+    seconds to the level, those of the first over those of the second, and T for a seed that never reaches it.
+    """
+    apart = np.array(two["over the seconds"]) - np.array(one["over the seconds"])
+    near = over_seeds(apart, 0.90)
+    word = word_of(*over_seeds(apart), near, tested=tested, none=0.0, margin=MARGIN)
+    row = {"word": word if len(apart) >= LEAST else "undecided", **frame.interval(apart.tolist()), "near": near}
+    at = [arm["seconds to the level"] for arm in (one, two)]
+    if all(any(of) and 0 not in of for of in at):  # a level, which no seed has before training
+        found = decided(*(Times.of(of, seconds) for of in at))
+        row["sooner"] = {name: getattr(found, name) for name in ("ratio", "low", "high", "bound")}
+    return row
+
+
+AXES = ("steps", "tokens_generated", "tokens_trained")
+
+
+def beside_base(found: Mapping[str, Mapping[str, Any]], arms: Sequence[str]) -> dict[str, Any]:
+    """ARM.TASK -> accuracies -> mean over seeds of what its models have more than the base, with its interval."""
+    made: dict[str, Any] = {}
+    for arm, task in ((arm, name.removeprefix("base.")) for arm in arms for name in found if name.startswith("base.")):
+        of, base = (
+            [found[n] for n in found if n.startswith(f"{arm}-") and n.endswith(f".{task}")],
+            found[f"base.{task}"],
+        )
+        names = [name for name in (SAMPLED, "eval/part/strict", "eval/part/loose") if name in base]
+        made[f"{arm}.{task}"] = {name: frame.interval([one[name] - base[name] for one in of]) for name in names}
+    return made
+
+
+def _points(cells: Cells) -> dict[str, dict[str, list[list[float]]]]:
+    """label -> seed -> [seconds, steps, accuracy] of each evaluation."""
+    return {label: {seed: points(curve) for seed, curve in of.items()} for label, of in cells.items()}
 
 
 def _by_arm(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[float, Mapping[str, Any]]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import frame
 import numpy as np
 
 from winnow.algos.intervals import over_seeds
-from winnow.state.logbook import read_metrics, totals
+from winnow.state.logbook import totals
 
 MOST, TURNS = 31, 5
 WON, ERROR = "eval/accuracy_sampled", "eval/accuracy_sampled_sem"
@@ -56,9 +57,18 @@ def any_number(numbers: int, turns: int) -> float:
     return 1 - (1 - 1 / numbers) ** turns
 
 
-def summary(run: Path) -> dict[str, float]:
+def evaluations(folder: Path) -> dict[str, dict[str, Any]]:
+    """MODEL.TASK -> what `winnow eval --json` wrote, of every file of this name in a folder, of one task each."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        (one,) = json.loads(path.read_text(encoding="utf-8"))["tasks"].values()
+        sizes = {name: one[name] for name in ("problems", "rollouts_per_prompt", "max_new_tokens")}
+        found[path.stem] = {**sizes, **one["metrics"], "intervals": one["intervals"]}
+    return found
+
+
+def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The first and the last evaluation of a run, and its cost."""
-    rows = read_metrics(run)
     evaluated, cost = [row for row in rows if WON in row], totals(rows)
     first, last = evaluated[0], evaluated[-1]
     return {
@@ -92,13 +102,11 @@ def main() -> None:
     parser.add_argument("--evaluations", type=Path, help="a folder")
     options = frame.parse(parser)
     found: dict[str, list[dict[str, float]]] = {}
-    for path in sorted((options.folder or Path("sweeps", options.sweep)).glob("*/seed-*/metrics.jsonl")):
-        found.setdefault(path.parts[-3], []).append(summary(path.parent))
+    for label, _, rows in frame.runs_of(options.folder or Path("sweeps", options.sweep)):
+        found.setdefault(label, []).append(summary(rows))
     report: dict[str, Any] = {"variants": {name: variant(runs) for name, runs in found.items()}}
-    for path in sorted(options.evaluations.glob("*.json")) if options.evaluations else ():
-        (one,) = json.loads(path.read_text())["tasks"].values()
-        sizes = {name: one[name] for name in ("problems", "rollouts_per_prompt", "max_new_tokens")}
-        report.setdefault("evaluations", {})[path.stem] = {**sizes, **one["metrics"], "intervals": one["intervals"]}
+    if options.evaluations:
+        report["evaluations"] = evaluations(options.evaluations)
     options.evaluations = options.folder = None  # paths of this machine
     if options.sweep == "guess_number":
         report["reference"] = {of.__name__: of(MOST, TURNS) for of in (any_number, consistent, bisection)}

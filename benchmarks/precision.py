@@ -2,18 +2,17 @@
 
     python benchmarks/precision.py --seeds 8             the first part
     python benchmarks/precision.py --parts expected --model FOLDER --write-as precision_expected
-    python benchmarks/precision.py --parts cost --model FOLDER --write-as precision_cost
     python benchmarks/precision.py --parts learning --seeds 8 --rates 2e-5 --folder runs/precision   continues
     python benchmarks/precision.py --parts sweep --folder sweeps/precision_published --write-as precision_published
 
 learning   the bundled policy, put on bfloat16's grid as a published checkpoint is, in five ways over seeds: sampled
-           held-out accuracy, and how far the weights have followed their masters. REGISTERED, below, says what decides.
+           held-out accuracy, and how far the weights have followed their masters. The rule was registered
+           before the runs, and is in their result (2026-11-28_precision.json).
 expected   for the weights of a model folder, put on bfloat16's grid: what a first step in which every master moves by
            the learning rate, up or down at random, does to the weights, without and with an offset. No run is needed.
 sweep      the same of a sweep, whose labels are WAY,learning_rate=RATE, or WAY if each has a rate of its own. The best
            rate of a way has the highest accuracy, averaged over the evaluations after step 0. --picture FILE draws how
            far the weights have followed, by step.
-cost       seconds of the offset, of an optimizer step, and of measuring how far the weights have followed.
 
 Writes benchmarks/results/<date>_precision.json. With --folder, runs are kept there, and finished ones are not repeated.
 """
@@ -24,7 +23,7 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,15 +34,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from winnow.algos.intervals import over_seeds
 from winnow.config_file import load
-from winnow.learner.learner import make_learner
 from winnow.models.load import load as load_policy
 from winnow.models.save import write_model_folder
 from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.load import load_model
 from winnow.training.resolve import resolve_members
 from winnow.view.drawing import BLUE, GREEN, ORANGE, new_figure, save_figure, scale_of_shares
 
@@ -56,28 +52,11 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "rounded": NO_MASTERS,
     "nearest": NO_MASTERS,  # with `nearest_rounding`: a trainer that keeps bfloat16 weights alone; winnow refuses it
 }
-PARTS = ("learning", "expected", "sweep", "cost")
+PARTS = ("learning", "expected", "sweep")
 
-REGISTERED = """
-Written before any run of the seeds 200 and above. Pilots (seed 100, 20 steps, 128 x 2 held-out rollouts) chose the
-rate. At 1e-5, masters had followed 4, 15, 26, 32 and 49% after 1, 5, 9, 13 and 17 steps, and accuracy rose from 34 to
-38% (float32: 41%). At 5e-5 they had followed 15, 55, 82, 95 and 98%, and it rose to 73% (float32: 72%). The published
-model had followed 2.3, 8.4 and 28% after 1, 5 and 20 steps at 1e-5. So the rate is 2e-5, with AdamW's eps at 1e-8, so
-that a step is about the rate.
-Runs: 30 steps of 16 prompts, 8 rollouts each, 4 trained on (PODS); all ways of a seed, then the next seed, from 200 on.
-They end at a fixed time, never by a result. A seed without all ways is dropped.
-Measure: sampled held-out accuracy, mean of the evaluations after 10, 20 and 30 steps; 128 problems x 2 rollouts.
-Contrasts, paired by seed, with 95% intervals (t): masters_offset - masters, masters_offset - float32, rounded -
-float32, nearest - masters.
-Rule: the offset becomes the default for checkpoints on the grid if the first interval is above 0 here and for the
-published model, and the second is above -3 points here and not below 0 there. With fewer than 6 seeds nothing changes.
-"""
 CONTRASTS = (
-    ("masters_offset", "masters"),
-    ("masters_offset", "float32"),
-    ("rounded", "float32"),
-    ("nearest", "masters"),
-)
+    ("masters_offset", "masters"), ("masters_offset", "float32"), ("rounded", "float32"), ("nearest", "masters")
+)  # fmt: skip
 TASK = (
     "steps=30", "seed=0", "task.size=1024", "rollout.prompts_per_step=16", "rollout.rollouts_per_prompt=8",
     "optimizer.eps=1e-8", "evaluate.every=10", "evaluate.problems=128", "evaluate.rollouts_per_prompt=2",
@@ -93,7 +72,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="winnow-precision-") as temporary:
             folder = Path(options.folder or temporary)
             runs = list(learning(folder, options))
-            report["registered"] = REGISTERED.strip().splitlines()
             report["learning"] = {f"{rate:g}": compared(runs, rate) for rate in options.rates}
             report["runs"] = runs
     if "sweep" in options.parts:
@@ -103,8 +81,6 @@ def main() -> None:
         options.folder = options.picture = None  # paths of this machine
     if "expected" in options.parts:
         report["expected"] = expected(Path(options.model))
-    if "cost" in options.parts:
-        report["cost"] = cost(options.model)
     shown = tuple(name for name in report if name in PARTS)
     frame.finish(options.write_as, report, options, show=shown)
 
@@ -112,7 +88,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, threads=1, seeds=(8, "runs of each way"))
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=("learning",))
-    parser.add_argument("--model", help="a folder with *.safetensors, for the parts expected and cost")
+    parser.add_argument("--model", help="a folder with *.safetensors, for the part expected")
     parser.add_argument("--write-as", default="precision", help="name of the result")
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-5], help="learning rates")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=tuple(WAYS))
@@ -143,7 +119,7 @@ def learning(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, An
                     with nearest_rounding(apply=way == "nearest"):
                         fit(resolve_members(load(CONFIG, [*TASK, *WAYS[way], *sets]), base=CONFIG.parent))
                     (output / "finished").touch()
-                yield {"way": way, "rate": rate, "seed": seed, **curves(output)}
+                yield {"way": way, "rate": rate, "seed": seed, **curves(read_metrics(output))}
 
 
 def on_the_grid(folder: Path) -> Path:
@@ -164,27 +140,19 @@ def nearest_rounding(*, apply: bool) -> Any:
     return patch("winnow.learner.adamw.stochastically_rounded", to_nearest) if apply else patch.dict({})
 
 
-def curves(run: Path) -> dict[str, Any]:
+def curves(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """What a run logged: accuracy by evaluation, and by step how far the weights have followed."""
-    rows = read_metrics(run)
     names = {"accuracy": "eval/accuracy_sampled", "followed": "policy/move_followed", "noise": "policy/move_noise"}
     found = {key: [round(row[name], 5) for row in rows if name in row] for key, name in names.items()}
     return {key: values for key, values in found.items() if values}
 
 
-def interval(values: list[float]) -> dict[str, float]:
-    """Mean over seeds, and its 95% interval."""
-    low, high = over_seeds(np.array(values))
-    return {"mean": round(float(np.mean(values)), 4), "low": round(low, 4), "high": round(high, 4)}
-
-
 def of_sweep(folder: Path) -> dict[str, Any]:
     """The finished runs of a sweep, compared at each rate, and the best rate of each way."""
     runs = list[dict[str, Any]]()
-    for path in sorted(folder.glob("*/seed-*/metrics.jsonl")):
-        way, _, rate = path.parts[-3].partition(",learning_rate=")
-        found = curves(path.parent)
-        runs.append({"way": way, "rate": float(rate or 0), "seed": int(path.parts[-2].removeprefix("seed-")), **found})
+    for label, seed, rows in frame.runs_of(folder):
+        way, _, rate = label.partition(",learning_rate=")
+        runs.append({"way": way, "rate": float(rate or 0), "seed": seed, **curves(rows)})
     whole = max(len(run["accuracy"]) for run in runs)
     runs = [run for run in runs if len(run["accuracy"]) == whole]
     rates = sorted({run["rate"] for run in runs})
@@ -228,8 +196,8 @@ def compared(runs: list[dict[str, Any]], rate: float) -> dict[str, Any]:
     }
     return {
         "seeds": seeds,
-        "accuracy": {way: interval([of[way][seed] for seed in seeds]) for way in WAYS if of[way] and seeds},
-        "differences": {name: interval(values) for name, values in pairs.items() if values},
+        "accuracy": {way: frame.interval([of[way][seed] for seed in seeds]) for way in WAYS if of[way] and seeds},
+        "differences": {name: frame.interval(values) for name, values in pairs.items() if values},
         "followed": {way: [round(step, 4) for step in steps] for way, steps in followed.items()},
     }
 
@@ -259,22 +227,6 @@ def expected(folder: Path) -> dict[str, Any]:
         }
     described = {"standard_deviation": weights.std(), "median": weights.abs().median(), "spacing_mean": spacing.mean()}
     return {"weights": len(weights), **{key: round(float(v), 5) for key, v in described.items()}, "first_step": steps}
-
-
-def cost(path: str, rounds: int = 5) -> dict[str, float]:
-    """Medians of seconds, with gradients of ones; the offset is made once."""
-    config = resolve_members(load(CONFIG, [*WAYS["masters"], f"model.path={json.dumps(path)}"]), CONFIG.parent).config
-    loaded = load_model(config, torch.device("cpu"), None, None, masters=True)
-    learner = make_learner(config, loaded, needs=(), resumed=False)
-    made = learner._optimizer
-    step, followed = list[float](), list[float]()
-    _, offset = frame.timed(lambda: made._adamw.offset_masters("cost"))
-    for _ in range(rounds):
-        for total, parameter in learner.sums():
-            total.grad = torch.ones(parameter.shape)
-        step.append(frame.timed(made.step)[1])
-        followed.append(frame.timed(made.moved)[1])
-    return {"offset": round(offset, 4), "step": frame.median(step), "move_followed": frame.median(followed)}
 
 
 if __name__ == "__main__":

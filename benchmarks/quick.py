@@ -66,6 +66,7 @@ RATE = '"optimizer.learning_rate" = 1e-3\n'
 PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.001"') + (
     '[grid]\n"optimizer.learning_rate" = [5e-4, 1e-3]\n'
 )
+PILOTS = PILOTS.replace("steps = 12", "steps = 12\nmax_hours = 1")  # for the training clock
 SAVED = SWEEP.replace("steps = 12", 'steps = 12\n"checkpoint.every" = 2\n"checkpoint.keep_last" = 9')
 COSTS = REPOSITORY / "configs" / "costs" / "two_cpu_cores.json"
 _kept: list[tempfile.TemporaryDirectory[str]] = []
@@ -84,18 +85,18 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
         "problems": 4,
     },
     "precision": {
-        "parts": ["learning", "expected", "cost"],
+        "parts": ["learning", "expected"],
         "seeds": 1,
         "steps": 1,
         "problems": 4,
         "ways": ["masters", "masters_offset"],
         "model": str(BUNDLED),
     },
-    "forecast": {"folder": lambda: [str(sweep())], "split": "2026-11-23"},
+    "forecast": {"split": "2026-11-23"},
     "identity": {"before": REPOSITORY, "after": REPOSITORY, "only": ["grpo"]},
     "memory_plan": {"model": "bundled", "steps": 1, "prompts": 2, "dtype": ["float32"]},
     "parity": {"prompts": 2, "rollouts": [1, 2]},
-    "pilots": {"sweep": "claim_02_pilots", "folder": lambda: str(sweep(PILOTS))},
+    "pilots": {"sweep": "claim_02_pilots", "folder": lambda: sweep(PILOTS), "seconds": 0.1},
     "planned_trl": {"folder": folder, "steps": 3, "rollouts": 4, "prompts": 4, "window": 3},
     "played": {"sweep": "guess_number", "folder": sweep},
     "published": {"named": "takes_the_place_of_the_template"},

@@ -68,10 +68,11 @@ def name(label: str) -> str:
     return str(comments()["names"][label])
 
 
-def page(claims: Sequence[Claim], found: Found) -> str:
+def page(claims: Sequence[Claim], found: Found, results: Path = words.RESULTS) -> str:
     """The whole page. A claim without a result is listed as not measured."""
     texts = comments()
-    parts = [texts["page"]["title"].strip(), "", *decided_table(claims, found), ""]
+    heading, _, text = texts["page"]["title"].strip().partition("\n\n")
+    parts = [heading, "", *equal_seconds(results), text, "", *decided_table(claims, found), ""]
     parts += [filled(texts["page"]["method"], claims, found).strip(), ""]
     for heading, of in sections(claims):
         parts += [f"## {heading}", ""]
@@ -79,6 +80,29 @@ def page(claims: Sequence[Claim], found: Found) -> str:
             parts += [*section(claim, found[claim["sweep"]], texts.get(claim["sweep"], {})), ""]
     parts += [filled(texts["page"]["budget"], claims, found).strip(), "", texts["page"]["end"].strip(), ""]
     return "\n".join(parts)
+
+
+def equal_seconds(results: Path) -> Iterator[str]:
+    """The contrasts on a published model in equal seconds of training, and the heading of what follows them. Nothing
+    if the folder has no result of their sweeps.
+    """
+    texts = comments()["equal_seconds"]
+    found = {sweep: max(of) for sweep in texts["tasks"] if (of := list(results.glob(f"20??-??-??_{sweep}.json")))}
+    for sweep, path in found.items():
+        if sweep == min(found):
+            yield from (*_lines(texts["before"].strip()), "")
+            yield "| task | this | instead of | mean accuracy, points | word | seconds to the level, ratio | seeds |"
+            yield "|---|---|---|---|---|---|---|"
+        result = json.loads(path.read_text(encoding="utf-8"))
+        for row in result["contrasts"]:
+            this, other = (texts["names"][row[side]] for side in ("group", "baseline"))
+            of = row.get("sooner")
+            sooner = f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip() if of else "-"
+            task = f"[{texts['tasks'][sweep]}](../benchmarks/results/{path.name})"
+            numbers = f"{_points(row)} | **{row['word']}** | {sooner} | {len(result['seeds'])}"
+            yield f"| {task} | {this} | {other} | {numbers} |"
+    if found:
+        yield f"\n{texts['after'].strip()}\n"
 
 
 def sections(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:

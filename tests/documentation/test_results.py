@@ -52,6 +52,28 @@ def test_the_page_and_the_readme_are_made_from_the_results():
     assert readme.count(results_page.MARKS[0]) == readme.count(results_page.MARKS[1]) == 1
 
 
+def test_the_page_leads_with_equal_seconds_if_they_were_measured(tmp_path):
+    """The newest result of each task, above the other table, which does not change. Nothing without a result."""
+    page = results_page.PAGE.read_text(encoding="utf-8")
+    assert results_page.page(CLAIMS, FOUND, tmp_path) == page
+    row = {"baseline": "grpo_8", "group": "pods_32_8", "word": "gain", "mean": 0.0312, "low": 0.01, "high": 0.0524}
+    sooner = {"ratio": 1.5, "low": 1.25, "high": 2.0, "bound": "at least"}
+    other = {"baseline": "grpo_8", "group": "grpo_32", "word": "undecided", "mean": 0.0, "low": -0.03, "high": 0.03}
+    for date, word in (("2026-11-29", "loss"), ("2026-11-30", "gain")):
+        result = {"seeds": ["200", "201", "202", "203"], "contrasts": [{**row, "word": word, "sooner": sooner}, other]}
+        (tmp_path / f"{date}_published_arithmetic.json").write_text(json.dumps(result))
+    found = results_page.page(CLAIMS, FOUND, tmp_path)
+    top, _, rest = found.partition("## Policies of at most 2.5 million parameters\n\n")
+    assert page == "# Results\n\n" + rest
+    task = "[arithmetic, 200 seconds](../benchmarks/results/2026-11-30_published_arithmetic.json)"
+    arms = "32 sampled, 8 trained | 8 sampled, 8 trained"
+    assert [line for line in top.splitlines() if line.startswith("| [")] == [
+        f"| {task} | {arms} | +3.1 (+1.0 to +5.2) | **gain** | at least 1.50 (1.25 to 2.00) | 4 |",
+        f"| {task} | 32 sampled, 32 trained | 8 sampled, 8 trained | +0.0 (-3.0 to +3.0) | **undecided** | - | 4 |",
+    ]
+    assert max(map(len, (line for line in top.splitlines() if not line.startswith("|")))) <= 120
+
+
 def test_no_word_of_effect_is_written_by_hand():
     """In the comments on claims, and in README's items, outside the places that the script fills."""
     comments = results_page.comments()

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field
@@ -47,6 +47,10 @@ class SweepFile(Section):
     """Seeds; each configuration is trained once with each."""
     at_once: Positive = 1
     """Concurrent runs on this machine; their seconds are compared only at 1."""
+    order: Literal["configurations", "seeds"] = "configurations"
+    """"configurations": all seeds of a configuration, then those of the next; "seeds": every configuration with a seed,
+    then with the next. Each seed begins with another configuration, so that none is always the first.
+    """
     baseline: str | None = None
     """The label with which `winnow compare` compares the others."""
     reuse: tuple[Annotated[str, Field(min_length=1)], ...] = ()

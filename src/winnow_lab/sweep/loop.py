@@ -15,7 +15,7 @@ from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
 from winnow.view.text import MARGIN, format_accuracies, format_duration, wrap
 from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
-from winnow_lab.sweep.plan import SweepPlan, read_plan, record, reuse
+from winnow_lab.sweep.plan import SweepPlan, in_order, read_plan, record, reuse
 from winnow_lab.sweep.process import (
     Command,
     Launched,
@@ -257,7 +257,7 @@ def train_sweep(
     with SweepFolder.open(plan.output, resume=resume) as folder, _launcher(plan, folder) as launcher:
         record(plan, folder)
         reused = reuse(plan, folder)
-        runs = read_sweep(folder.path)
+        runs = in_order(plan, read_sweep(folder.path))
         # After the launcher, because Ray installs signal handlers too
         with stop_signals(now=False) as stop, sweep_display() as display:
             for line in plan_lines(plan, runs, reused):

@@ -124,6 +124,22 @@ def record(plan: SweepPlan, folder: SweepFolder) -> None:
             replace_file(path, settings.text.encode())
 
 
+def in_order(plan: SweepPlan, runs: Sequence[SweepRun]) -> list[SweepRun]:
+    """The runs of a sweep, label by label, in the order in which the plan trains them (`SweepFile.order`).
+
+    With "seeds", the configurations a, b and c are trained as a, b, c with the first seed, as b, c, a with the second
+    one, and as c, a, b with the third one.
+    """
+    if plan.file.order == "configurations":
+        return list(runs)
+    ordered = list[SweepRun]()
+    for turn, seed in enumerate(plan.file.seeds):
+        of_seed = [run for run in runs if run.seed == seed]
+        first = turn % len(of_seed)
+        ordered += of_seed[first:] + of_seed[:first]
+    return ordered
+
+
 def _resolve(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
     """Resolve the configuration of a label. If its runs are trained `here`, installed packages are checked too."""
     resolved: dict[str, Any] = copy.deepcopy(dict(data))

@@ -14,9 +14,11 @@ from winnow.errors import ConfigError, RunFolderError
 from winnow.state.folder import has_finished_step
 from winnow.state.manifest import describe_run
 from winnow.training.resolve import resolve_members
-from winnow_lab.sweep.loop import plan_lines
+from winnow_lab.sweep import loop
+from winnow_lab.sweep.loop import NotLaunched, plan_lines, train_sweep
 from winnow_lab.sweep.plan import read_plan, record, reuse
-from winnow_lab.sweep_folder import LedgerLine, SweepFolder, read_contents, read_sweep
+from winnow_lab.sweep.process import OnThisMachine, ProcessEnd
+from winnow_lab.sweep_folder import LedgerLine, SweepFolder, read_contents, read_ledger, read_sweep
 
 BASE = """
 steps = 3
@@ -313,3 +315,30 @@ def test_an_interrupted_copy_is_repeated(sweep_file):
         assert reuse(plan, folder) == ["a/seed-0", "a/seed-1"]
     assert not half.exists()
     assert not (plan.output / "a" / "seed-0" / "half").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("", "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
+        ('order = "configurations"\n', "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
+        ('order = "seeds"\n', "a0 b0 c0 b1 c1 a1 c2 a2 b2"),
+    ],
+)
+def test_runs_begin_in_the_order_of_the_file_also_after_a_resume(files, monkeypatch, order, expected):
+    """Every run fails, so the resume begins all of them again."""
+    text = SWEEP.replace("[0, 1]", "[0, 1, 2]").replace('"all"\n[set]', '"a"\n' + order + "[set]")
+    text = text[: text.index("[variants")] + "".join(f"[variants.{label}]\nsteps = {ord(label)}\n" for label in "abc")
+    path = files(text.replace("[set]\nsteps = 2\n", ""))
+    monkeypatch.setattr(loop, "POLL_SECONDS", 0)
+    monkeypatch.setattr(OnThisMachine, "start", lambda self, run, arguments: NotLaunched(ProcessEnd(1)))
+    for resume in (False, True):
+        result = train_sweep(path, {}, resume=resume)
+    began = [f"{line.label}{line.seed}" for line in read_ledger(result.folder) if line.status == "began"]
+    assert began == expected.split() * 2
+
+
+def test_an_order_that_does_not_exist_is_refused(files):
+    path = files(SWEEP.replace("[set]", 'order = "arms"\n[set]'))
+    with refused(ConfigError, "sweep.toml, line 6", "'arms'", key="order", code="config.value"):
+        read_plan(path, {})
