@@ -268,7 +268,7 @@ def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[
     """The alarms with the run's limits, or with the default limits if those of the manifest cannot be read."""
     try:
         alarms = alarms_of_run(rows, config, evaluated_since=since)
-    except (ConfigError, TypeError, AttributeError):  # a manifest may contain anything
+    except ConfigError:  # a manifest may contain anything
         alarms = alarms_of_run(rows, evaluated_since=since)
     return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in alarms]
 
