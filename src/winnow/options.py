@@ -18,8 +18,9 @@ import pydantic
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
 
-from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
+from winnow.errors import ConfigError, DataError, accepted_value, combine_errors, near_miss, wrong_result
 from winnow.families import FAMILIES, Traits
+from winnow.records import Problem
 from winnow.registry import Entry
 from winnow.user_code import with_named_errors, without_partial
 
@@ -82,7 +83,33 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     family = entry.family.name
     if family not in ("reward", "environment"):  # an exception there becomes a failed verdict with the member's name
         function = with_named_errors(f"the {family} {entry.name!r}", entry.function, function)
+    if family == "task":
+        function = _with_problems(f"the task {entry.name!r}", key, function)
     return Bound(entry, values, function)
+
+
+def _with_problems(what: str, key: str, function: Callable[[str], Any]) -> Callable[[str], Sequence[Problem]]:
+    """A task that returns problems. Else it raises ConfigError, and DataError for a split without any."""
+
+    @functools.wraps(function, updated=())
+    def problems_of(split: str) -> Sequence[Problem]:
+        found = function(split)
+        if not isinstance(found, Sequence) or not all(isinstance(one, Problem) for one in found):
+            raise wrong_result(
+                f"{what} returned {type(found).__name__} for the split {split!r}, and not a list of problems",
+                remedy="let it return a list of winnow.Problem",
+                key=key,
+            )
+        if not found:
+            raise DataError(
+                f"{what} has no {split} problems",
+                remedy="let it return at least one problem",
+                key=key,
+                code="data.empty",
+            )
+        return found
+
+    return problems_of
 
 
 def options_table(entry: Entry[Any]) -> SchemaValidator:

@@ -19,6 +19,7 @@ import typer
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError, format_with_code
 from winnow.records import Message, Problem
+from winnow.view.text import encodable
 
 if TYPE_CHECKING:
     from winnow.models.load import Loaded
@@ -34,7 +35,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="The system message. Default: the run's, if there is one.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one reply.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0: the most probable token.")] = 0.7,
-    seed: Annotated[int, typer.Option(help="Of the whole conversation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the whole conversation.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Talk to a model. A checkpoint gets the prompts of its run: the same template and system message."""
@@ -68,7 +69,8 @@ def prompt_of(model: str, system: str | None) -> tuple[dict[str, Any], Path | No
 
     run = run_of(model)
     manifest = None if run is None else manifest_of(run)
-    prompt = {**CHAT, **((manifest.config.get("prompt") if manifest else None) or {})}
+    table = manifest.config.get("prompt") if manifest else None
+    prompt = {**CHAT, **(table if isinstance(table, Mapping) else {})}  # a manifest may contain anything
     if system is not None:
         prompt["system"] = system
     return prompt, manifest.base if manifest else None
@@ -81,8 +83,14 @@ def lines(*, prompted: bool) -> Iterator[str]:
             text = input("> " if prompted else "")
         except EOFError:
             return
+        except UnicodeDecodeError as error:
+            raise _not_utf8() from error
         if text.strip():
             yield text
+
+
+def _not_utf8() -> DataError:
+    return DataError("the message is no text in UTF-8", remedy="write it in UTF-8", code="data.malformed")
 
 
 @dataclass
@@ -99,7 +107,7 @@ class Conversation:
     def reply(self, text: str, write: Callable[[str], None]) -> str:
         """The model's reply to `text`, which is also written part by part.
 
-        Raises DataError for a text that cannot be rendered: it contains a special token, or is too long.
+        Raises DataError for a text that cannot be rendered: it contains a special token, is too long, or is not UTF-8.
         """
         import torch
         from transformers import TextStreamer
@@ -132,6 +140,8 @@ class Conversation:
         """The tokens of the prompt. The oldest exchanges are left out if the context is full."""
         from winnow.tasks.templates import render
 
+        if encodable(text) != text:  # half of a surrogate pair stands for a byte of another encoding
+            raise _not_utf8()
         context = self.loaded.model.config.get_text_config().max_position_embeddings
         keys = {**self.prompt, "max_prompt_tokens": max(1, context - self.max_new_tokens)}
         while True:
@@ -139,8 +149,15 @@ class Conversation:
             try:
                 (prompt,) = render([problem], self.loaded.tokenizer, base=self.base, **keys).prompts
             except DataError as error:
-                if error.code != "data.empty" or not self.turns:
+                if error.code != "data.empty":
                     raise
+                if not self.turns:
+                    raise DataError(
+                        f"the message does not fit beside {self.max_new_tokens} new tokens into the model's context of "
+                        f"{context} tokens",
+                        remedy="shorten it, or lower --max-new-tokens",
+                        code="data.empty",
+                    ) from error
                 self.turns = self.turns[2:]
             else:
                 return [int(token) for token in prompt.tokens]

@@ -14,6 +14,7 @@ from winnow.errors import DataError
 from winnow.models.folder import PUBLISHED_FILES, cached_folder
 from winnow.run_view.configuration import at, changes_in, evaluations, heading
 from winnow.run_view.summary import summary
+from winnow.state.disk import errors_as
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import Manifest, check_is_model, manifest_of, run_of
 from winnow.version import __version__
@@ -39,7 +40,15 @@ def push(
             code="data.missing",
         )
     own = model / CARD
-    card = own.read_text(encoding="utf-8") if own.is_file() else card_of(model, repo)
+    unread = errors_as(
+        DataError,
+        f"{own} is no text in UTF-8",
+        "save it as UTF-8, or remove it",
+        code="data.unreadable",
+        of=(UnicodeDecodeError,),
+    )
+    with unread:
+        card = own.read_text(encoding="utf-8") if own.is_file() else card_of(model, repo)
     if card_only:
         print_text(card)
         return
@@ -95,7 +104,9 @@ def step_of(checkpoint: Path) -> int:
 def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
     """What a run was in its first `done` steps, as paragraphs. Paths of this machine are not among it."""
     config, rows = manifest.config, rows_until(read_metrics(run), done)
-    named = {**config, "model": {**config.get("model", {}), "path": Path(str(at(config, "model", "path"))).name}}
+    table = config.get("model")  # a manifest may contain anything
+    settings = table if isinstance(table, Mapping) else {}
+    named = {**config, "model": {**settings, "path": Path(str(settings.get("path"))).name}}
     yield f"Trained with winnow {__version__} by reinforcement learning with verifiable rewards: {heading(named)}."
     keys = {
         "task": at(config, "task", "use"),

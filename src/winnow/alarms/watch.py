@@ -132,9 +132,11 @@ def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
     if isinstance(settings, AlarmsSection):
         return settings
     limits = settings.get("alarms")
-    known = {name: limits[name] for name in AlarmsSection.model_fields if name in limits} if limits else {}
+    known = {k: v for k, v in limits.items() if k in AlarmsSection.model_fields} if isinstance(limits, Mapping) else {}
+    if isinstance(known.get("off"), list):  # of JSON
+        known["off"] = tuple(known["off"])
     try:
-        return AlarmsSection.model_validate({**known, "off": tuple(known.get("off", ()))})
+        return AlarmsSection.model_validate(known)
     except ValidationError as error:
         raise combine_errors([_unusable(mistake) for mistake in error.errors()]) from error
 

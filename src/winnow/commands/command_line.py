@@ -96,7 +96,7 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return self._invoke(ctx)
         except KeyboardInterrupt as error:
             print_resume_command(error, ctx)
             raise typer.Exit(INTERRUPTED) from None
@@ -104,6 +104,19 @@ class CommandGroup(TyperGroup):
             print_text(format_with_code(error), err=True)
             print_resume_command(error, ctx)
             raise typer.Exit(code_of(error)) from None
+
+    def _invoke(self, ctx: Any) -> Any:
+        """A path that may not be used is refused here, once: even to ask whether it is a folder raises the error."""
+        try:
+            return super().invoke(ctx)
+        except PermissionError as error:
+            if error.filename is None:
+                raise
+            raise DataError(
+                f"cannot use {error.filename}: {error.strerror}",
+                remedy="allow it, or name another path",
+                code="data.unreadable",
+            ) from error
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
         words = list(args)  # a copy, as parsing empties `args`

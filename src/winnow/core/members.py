@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,4 +123,4 @@ class Members:
 
     @property
     def output(self) -> Path:
-        return Path(self.config.output).expanduser()
+        return Path(os.path.expanduser(self.config.output))

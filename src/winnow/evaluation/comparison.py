@@ -17,11 +17,8 @@ import numpy as np
 
 from winnow.algos.intervals import Interval, PairedTest, of_difference, paired_test
 from winnow.core.evaluation import Category, judged_row
-from winnow.evaluation.folder import (
-    Row,
-    differing_keys,
-    group_by_problem,
-)
+from winnow.evaluation.folder import Row, differing_keys, group_by_problem
+from winnow.view.text import common_prefix
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
 MODES = ("sampled", "greedy")
@@ -49,23 +46,15 @@ class Frame:
         different = list(dict.fromkeys(prompts))
         if len(different) < 2:
             return cls()
-        same = _alike(different)
+        same = common_prefix(different)
         before = max(same.rfind(end) for end in ENDS) + 1
-        same = _alike([prompt[before:][::-1] for prompt in different])[::-1]
+        same = common_prefix([prompt[before:][::-1] for prompt in different])[::-1]
         starts = [at for start in STARTS if (at := same.find(start)) >= 0]
         return cls(before, len(same) - min(starts) if starts else 0)
 
     def question(self, prompt: str) -> str:
         """The question of a prompt; the whole prompt if that is empty."""
         return prompt[self.before : len(prompt) - self.after].strip() or prompt
-
-
-def _alike(texts: Sequence[str]) -> str:
-    """The common prefix of all texts: it is that of the first and the last text in sorted order."""
-    first, last = min(texts), max(texts)
-    return first[
-        : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    ]
 
 
 class Models(NamedTuple):
@@ -173,10 +162,7 @@ class _Answered:
     frame: Frame
     scores: Mapping[str, tuple[float, float]]  # of the model, and of the other
 
-    def changed(self, ids: Sequence[str], *, better: bool) -> tuple[ChangedProblem, ...]:
-        return tuple(self._changed(id, better=better) for id in ids)
-
-    def _changed(self, id: str, *, better: bool) -> ChangedProblem:
+    def changed(self, id: str, *, better: bool) -> ChangedProblem:
         first, (model, other) = self.mine[id][0], self.scores[id]
         gold = first["answer"] if isinstance(first["answer"], str) else json.dumps(first["answer"], ensure_ascii=False)
         texts = _first(self.theirs[id], correct=not better), _first(self.mine[id], correct=better)
@@ -195,8 +181,8 @@ def _compared(answered: _Answered, seed: int) -> Comparison:
         interval=of_difference(model, other),
         test=paired_test(model, other, seed=seed),
         categories=_categories(*([rows[id] for id in answered.scores] for rows in (answered.mine, answered.theirs))),
-        won=answered.changed([id for id, (score, against) in ordered if score > against], better=True),
-        lost=answered.changed([id for id, (score, against) in reversed(ordered) if score < against], better=False),
+        won=tuple(answered.changed(id, better=True) for id, (score, against) in ordered if score > against),
+        lost=tuple(answered.changed(id, better=False) for id, (score, against) in reversed(ordered) if score < against),
         problems=len(answered.scores),
     )
 

@@ -47,7 +47,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"LoRA {rank}"
     loss, advantage = at(config, "loss", "use"), at(config, "advantage", "use")
     if loss and advantage:
-        yield f"{' + '.join([_name(loss), *_terms(config)])} on {_name(advantage)}"
+        terms = [_name(term.get("use")) for term in _tables(config.get("terms"))]
+        yield f"{' + '.join([_name(loss), *terms])} on {_name(advantage)}"
     if form := at(config, "critic", "form"):
         yield f"value model ({_name(form)})"
     rollouts, prompts = (at(config, "rollout", key) for key in ("rollouts_per_prompt", "prompts_per_step"))
@@ -57,10 +58,6 @@ def _parts(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"prompts by {_name(sample)}"
     if (allocate := at(config, "allocate", "use")) not in (None, "uniform"):
         yield f"{_name(allocate)} allocation"
-
-
-def _terms(config: Mapping[str, Any]) -> list[str]:
-    return [_name(term.get("use")) for term in _tables(config.get("terms"))]
 
 
 def _kept(config: Mapping[str, Any], rollouts: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,7 +134,7 @@ class OpenRun:
 
 def open_folder(path: Path) -> OpenRun:
     """The run in a folder. Raises RunFolderError if there is none; the message names a run that is probably meant."""
-    run = OpenRun(path.expanduser())
+    run = OpenRun(Path(os.path.expanduser(path)))
     if not (run.path / MANIFEST).exists():
         _check_place(run.path)
     run.manifest  # noqa: B018  (raises)

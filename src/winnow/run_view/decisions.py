@@ -38,6 +38,7 @@ def decisions(run: Path) -> list[dict[str, Any]]:
 def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
     before, after = (str(_setting(row[name])) for name in ("before", "chosen"))
     expected = row.get("expected", {})
+    steps, own = (_number(of.get("seconds")) for of in (row.get("spent") or {}, row))
     return {
         "step": int(row["step"]),
         "before": before,
@@ -47,17 +48,11 @@ def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
         "least_gain": _number(expected.get("least_gain")),
         "noise": _number((row.get("noise") or {}).get("factor")),
         "reason": row.get("reason"),
-        "planning": _planning(row),
+        "planning": own / steps if steps and own is not None else None,  # of the seconds of the steps it was made from
         "came": {
             name: [_number(expected.get(name)), _number((outcome.get(name) or [None, None])[1])] for name in MEASURED
         },
     }
-
-
-def _planning(row: Mapping[str, Any]) -> float | None:
-    """The seconds of the decision, as a share of those of the steps that it was made from."""
-    steps, own = (_number(of.get("seconds")) for of in (row.get("spent") or {}, row))
-    return own / steps if steps and own is not None else None
 
 
 def _setting(sizes: Mapping[str, Any]) -> Setting:

@@ -80,7 +80,9 @@ def _panel(axes: Any, panel: RunPanel) -> None:
         beside.yaxis.label.set_color(color)
         beside.tick_params(axis="y", colors=color)
     axes.set_xlabel(panel.x_label)
-    axes.set_xlim(*_around(*panel.x_range))
+    first, last = panel.x_range
+    room = 0.04 * (last - first) or 0.5  # for a marker
+    axes.set_xlim(first - room, last + room)
     if panel.x_label != STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -116,9 +118,3 @@ def _legend(axes: Any, beside: Any = None) -> None:
     axes.set_title(axes.get_title(), pad=22)
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.99), "ncols": len(handles)}
     axes.legend(handles=handles, fontsize=8, frameon=False, columnspacing=1.2, **place)
-
-
-def _around(first: float, last: float) -> tuple[float, float]:
-    """The ends of an axis from `first` to `last`, with room for a marker."""
-    room = 0.04 * (last - first) or 0.5
-    return first - room, last + room

@@ -159,16 +159,18 @@ def _forecast(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
 
 
 def _cost(rows: Sequence[Row]) -> Iterator[str]:
+    """What was spent. A number that another trainer does not log is omitted, and is not 0."""
     cost = costs(rows)
-    tokens = cost.get("budget/tokens_generated", 0.0)
-    trained = cost.get("budget/tokens_trained", 0.0)
+    tokens, trained = (cost.get(f"budget/tokens_{name}") for name in ("generated", "trained"))
+    spent = [f"{cost['steps']:.0f} steps"]
+    spent += [f"{cost['budget/updates']:.0f} updates"] if "budget/updates" in cost else []
+    spent += [f"{format_count(cost['budget/rollouts'])} rollouts"] if "budget/rollouts" in cost else []
+    spent += [] if tokens is None else [f"{format_count(tokens)} tokens"]
+    if tokens is not None and trained is not None:
+        share = f" ({format_percent(trained / tokens)})" if tokens else ""
+        spent.append(f"of which {format_count(trained)} trained on{share}")
+    yield f"{'budget':9} {', '.join(spent)}"
     seconds = cost.get("seconds/step", 0.0)
-    share = f" ({format_percent(trained / tokens)})" if tokens else ""
-    yield (
-        f"{'budget':9} {cost['steps']:.0f} steps, {cost.get('budget/updates', 0.0):.0f} updates, "
-        f"{format_count(cost.get('budget/rollouts', 0.0))} rollouts, {format_count(tokens)} tokens, "
-        f"of which {format_count(trained)} trained on{share}"
-    )
     if "budget/probe_tokens" in cost:
         probe = cost.get("seconds/probe", 0.0)
         share = f" ({format_percent(probe / (probe + seconds))} of the time)" if probe + seconds else ""
@@ -176,10 +178,12 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
             f"{'probe':9} {format_count(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
             f"{format_count(cost['budget/probe_tokens'])} tokens and {format_duration(probe)} on top{share}"
         )
-    evaluating = format_duration(cost.get("eval/seconds", 0.0))
     shares = phase_shares(cost)
-    of = f" ({shares})" if shares else ""  # another trainer may log no phases
-    yield f"{'time':9} {format_duration(seconds)} training{of}, {evaluating} evaluating"
+    of = f" ({shares})" if shares else ""
+    times = [f"{format_duration(seconds)} training{of}"] if "seconds/step" in cost else []
+    times += [f"{format_duration(cost['eval/seconds'])} evaluating"] if "eval/seconds" in cost else []
+    if times:
+        yield f"{'time':9} {', '.join(times)}"
 
 
 def phase_shares(cost: Row) -> str:

@@ -24,7 +24,7 @@ def written_by(path: Path) -> tuple[Written, str]:
     """A function from a token id to its text, and a note if no tokenizer is available: then all texts are empty."""
     tokenizer, unknown = tokenizer_of(path)
     if tokenizer is None:
-        return _nothing, unknown
+        return lambda token: "", unknown
     return lambda token: str(tokenizer.decode([token])) if 0 <= token < len(tokenizer) else "", ""
 
 
@@ -71,7 +71,3 @@ def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent:
         numbers = "".join(f"{format_decimal(float(of[place])):>11}" for of in named.values())
         foreign = "" if trainable is None or trainable[place] else "  (not the policy's)"
         yield f"{indent}{place:>7} {token:>7}{numbers}  | {one_line(written(token))}{foreign}"
-
-
-def _nothing(token: int) -> str:
-    return ""

@@ -92,13 +92,13 @@ def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
     elif key in ("model.path", "critic.path"):
         yield from _in_folder(_model_folder(value), MODEL_FILES)
     elif key == "plan.costs":
-        yield from _if_file(value, Path(value).expanduser())
+        yield from _if_file(value, Path(os.path.expanduser(value)))
     elif key == "critic.start":
-        yield from _if_file(TENSORS, Path(value).expanduser() / TENSORS)
+        yield from _if_file(TENSORS, Path(os.path.expanduser(value)) / TENSORS)
     elif key == "prompt.template":
         yield from _if_file(value, base / value)
     elif key == "evaluate.tasks" or (key.startswith("task.") and key != "task.use"):
-        path = Path(value).expanduser()
+        path = Path(os.path.expanduser(value))
         yield from _if_file(value, path)
         yield from _in_folder(path, (".jsonl",))
 

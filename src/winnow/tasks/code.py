@@ -6,6 +6,7 @@ The reward `code_tests` reads the gold, whose form rewards/programs.py describes
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -62,7 +63,7 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     Raises DataError with file and line for a record without question or tests, for an expected output above 1 MiB,
     which no program could print, and for private tests that are packed with pickle, which is never read.
     """
-    wanted, place = check_split(split), Path(path).expanduser()
+    wanted, place = check_split(split), Path(os.path.expanduser(path))
     problems = []
     files = [place / f"{wanted}{form}" for form in FORMS] if place.is_dir() else [place]
     for record in read_rows(next(filter(Path.is_file, files), files[0])):

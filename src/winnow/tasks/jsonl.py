@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def _read(
     file: str, key: str, fields: _Fields, keys: Sequence[str] | None
 ) -> Iterator[tuple[Record, tuple[Message, ...]]]:
     """The rows of a file with their messages. Raises DataError if question or answer is missing."""
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     for record in read_rows(path, key=key, keys=keys):
         for role, name in fields.roles.items():
             if name not in record.fields and record.find(name) is MISSING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def read_published(
     For a hub id, `subset` is read, or every subset in order for the data sets in `PARTS`. `key` is the configuration
     key of the path, for error messages.
     """
-    local = Path(path).expanduser()
+    local = Path(os.path.expanduser(path))
     if local.is_file():
         return read_rows(local, key=key)
     if local.is_dir():

@@ -79,7 +79,7 @@ def chosen_sizes(members: Members, problems: int) -> RunSizes | None:
     plan = members.config.plan
     if plan.use == "fixed":
         return None
-    costs = None if plan.costs is None else read_costs(Path(plan.costs).expanduser())
+    costs = None if plan.costs is None else read_costs(Path(os.path.expanduser(plan.costs)))
     return RunSizes(members, bounds_of(members.config, problems=problems, ranks=ranks.count()), costs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def check_start(config: Config) -> None:
     critic = config.critic
     if not isinstance(critic, SeparateCritic) or critic.start is None:
         return
-    if not (Path(critic.start).expanduser() / TENSORS).is_file():
+    if not (Path(os.path.expanduser(critic.start)) / TENSORS).is_file():
         raise ConfigError(
             f"critic.start = {critic.start!r} is not a checkpoint: there is no {TENSORS} in it",
             remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",

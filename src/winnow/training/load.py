@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def load_start(critic: Critic, config: Config) -> None:
     """Initialise a new run's value model from another run's checkpoint, if `critic.start` names one."""
     if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
         return
-    path = Path(config.critic.start).expanduser() / TENSORS
+    path = Path(os.path.expanduser(config.critic.start)) / TENSORS
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118

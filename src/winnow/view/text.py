@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 WIDTH = 80
@@ -33,6 +33,12 @@ def one_line(text: str) -> str:
 def encodable(text: str, encoding: str = "utf-8") -> str:
     """The text with characters that the encoding lacks, in UTF-8 lone surrogates, as visible escapes."""
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def common_prefix(texts: Sequence[str]) -> str:
+    """The longest beginning that all texts have: that of the first and the last one in sorted order."""
+    first, last = min(texts), max(texts)
+    return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def shorten(text: str, limit: int) -> str:

@@ -32,7 +32,8 @@ def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> I
         yield from _changed(run)
     if seconds_measured:
         yield from _unlike_machines(groups)
-    yield from merged(note for group in groups for note in _one_seed(group))
+    alone = "one seed, so the variation between seeds is not known"
+    yield from merged((group.label, alone) for group in groups if group.seeds == 1)
     for group in groups:
         yield from _lacking(group)
 
@@ -95,11 +96,6 @@ def _unlike_machines(groups: Sequence[SeedGroup]) -> Iterator[str]:
         values = [(run.path.name, run.manifest.get(what)) for run in timed]
         if len({repr(value) for _, value in values}) > 1:
             yield f"seconds were measured on different machines: {_values(what, values)}"
-
-
-def _one_seed(group: SeedGroup) -> Iterator[tuple[str, str]]:
-    if group.seeds == 1:
-        yield group.label, "one seed, so the variation between seeds is not known"
 
 
 def _lacking(group: SeedGroup) -> Iterator[str]:

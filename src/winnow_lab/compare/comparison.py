@@ -16,7 +16,7 @@ from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import files_in
 from winnow_lab.compare.cautions import cautions, time_cautions
 from winnow_lab.compare.curve import ACCURACY, AXES, MEASURES, Estimate, MeanCurve, estimate, mean_curve
-from winnow_lab.compare.groups import Reading, ReadRun, SeedGroup, seed_groups
+from winnow_lab.compare.groups import Reading, SeedGroup, seed_groups
 from winnow_lab.compare.inputs import named_inputs
 from winnow_lab.compare.speed_up import (
     Plateau,
@@ -48,7 +48,8 @@ def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCou
     The pass rate of a prompt is that of its rollouts in the same step, excluding failed verdicts. A prompt without a
     verdict is in no bin.
     """
-    if not any(_allocates(run) for group in groups for run in group.runs):
+    allocators = {at(run.config, "allocate", "use") for group in groups for run in group.runs}
+    if allocators <= {None, "uniform"}:
         return {}, []
     counts, notes = {}, list[str]()
     for group in groups:
@@ -58,16 +59,9 @@ def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCou
             notes.append(f"{group.label}: no rollouts by pass rate ({reason})")
             continue
         each = np.stack([_mean_counts(run.path) for run in group.runs])  # [S, bins]
-        counts[group.label] = PassRateCounts(tuple(_over_seeds(column) for column in each.T))
+        known = (None if np.isnan(column).any() else estimate(column) for column in each.T)
+        counts[group.label] = PassRateCounts(tuple(known))
     return counts, notes
-
-
-def _allocates(run: ReadRun) -> bool:
-    return at(run.config, "allocate", "use") not in (None, "uniform")
-
-
-def _over_seeds(values: FloatArray) -> Estimate | None:
-    return None if np.isnan(values).any() else estimate(values)
 
 
 def _mean_counts(run: Path) -> FloatArray:

@@ -19,6 +19,7 @@ from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_o
 from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
+from winnow.view.text import common_prefix
 from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, measurable
 from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
 
@@ -220,9 +221,7 @@ def _common_name(runs: Sequence[ReadRun]) -> str:
     names = [run.path.resolve().name for run in runs if run.named.label is None]
     if not names:
         return ""
-    first, last = min(names), max(names)
-    same = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first if len(names) == 1 else first[:same].rstrip("-_. ") or "runs"
+    return names[0] if len(names) == 1 else common_prefix(names).rstrip("-_. ") or "runs"
 
 
 def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tuple[str, Curve, None]]:

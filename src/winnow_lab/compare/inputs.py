@@ -83,7 +83,7 @@ def named_inputs(arguments: Sequence[str]) -> NamedInputs:
 
 def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
     label, text = _split(argument)
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if os.path.lexists(path):
         yield from _at(path, label)
         return

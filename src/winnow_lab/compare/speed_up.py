@@ -219,16 +219,11 @@ def _bounds(
     """
     if (one <= 0).any() or (two <= 0).any():
         return math.nan, math.nan
-    longer = {"baseline": _any(baseline, "never"), "group": _any(group, "never")}
-    shorter = {"baseline": _any(baseline, "at the first"), "group": _any(group, "at the first")}
-    above = longer["baseline"] or shorter["group"]
-    below = longer["group"] or shorter["baseline"]
+    of_baseline, of_group = ({seed.ending for seed in seeds} for seeds in (baseline, group))
+    above = "never" in of_baseline or "at the first" in of_group
+    below = "never" in of_group or "at the first" in of_baseline
     ratio = _mean(one) / _mean(two)
     return (math.nan if below else ratio), (math.nan if above else ratio)
-
-
-def _any(seeds: Sequence[SeedTime], ending: str) -> bool:
-    return any(seed.ending == ending for seed in seeds)
 
 
 def _mean(times: FloatArray) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,13 +133,11 @@ def table(comparison: GroupComparison) -> str:
 def _values(comparison: GroupComparison) -> list[str]:
     share = comparison.plateau.share
     unit = " in percent" * share
-    lines = [
-        *textwrap.wrap(
-            f"{one_line(heading(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
-            f"[95% interval of Student's t]",
-            WIDTH,
-        )
-    ]
+    lines = textwrap.wrap(
+        f"{one_line(heading(comparison.measure))}{unit}: mean ± 1.96 standard errors over seeds, "
+        f"[95% interval of Student's t]",
+        WIDTH,
+    )
     rows = [("seeds", "final", "[95%]", "best", "[95%]", "at")]
     for group in comparison.groups:
         axis = comparison.main_axis(group.label)
@@ -160,16 +157,11 @@ def _costs(comparison: GroupComparison) -> list[str]:
     for group in comparison.groups:
         cells = (per_step(group, axis) for axis in axes)
         rows.append(tuple("-" if cell is None else _number(cell) for cell in cells))
-    lines = textwrap.wrap(_what_is_counted(comparison), WIDTH)
-    return [*lines, *_group_table(comparison, rows, (26,) * len(axes))]
-
-
-def _what_is_counted(comparison: GroupComparison) -> str:
     what = "per step, up to the last evaluation"
-    if comparison.costs is None:
-        return what
-    source = textwrap.shorten(one_line(comparison.costs.source), LONGEST, placeholder=" ...")
-    return f"{what}; seconds are computed from the costs of {source}"
+    if comparison.costs is not None:
+        source = textwrap.shorten(one_line(comparison.costs.source), LONGEST, placeholder=" ...")
+        what += f"; seconds are computed from the costs of {source}"
+    return [*textwrap.wrap(what, WIDTH), *_group_table(comparison, rows, (26,) * len(axes))]
 
 
 def _notes(comparison: GroupComparison) -> list[str]:
@@ -189,13 +181,11 @@ def _group_table(comparison: GroupComparison, rows: Sequence[Sequence[str]], lea
     ]
     head, *others = ("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
     labels = (group.label for group in comparison.groups)
-    of_groups = (_labelled(label, cells) for label, cells in zip(labels, others, strict=True))
-    return [_row("group", head), *itertools.chain.from_iterable(of_groups)]
-
-
-def _labelled(label: str, cells: str) -> list[str]:
-    first, *others = textwrap.wrap(one_line(label), LABEL) or [""]
-    return [_row(first, cells), *(f"  {line}" for line in others)]
+    lines = [_row("group", head)]
+    for label, cells in zip(labels, others, strict=True):
+        first, *further = textwrap.wrap(one_line(label), LABEL) or [""]
+        lines += [_row(first, cells), *(f"  {line}" for line in further)]
+    return lines
 
 
 def _row(label: str, cells: str) -> str:
@@ -289,14 +279,8 @@ def _times(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
     for group in comparison.groups:
         for seed, curve in zip(comparison.times.get(group.label, ()), group.curves, strict=False):
             for axis, x in curve.x.items():
-                time = seed.x[axis] if seed.reached else None
-                yield _seed_time(group.label, axis, comparison, seed, time, float(x[-1]))
-
-
-def _seed_time(
-    label: str, axis: str, comparison: GroupComparison, seed: SeedTime, time: float | None, last: float
-) -> tuple[Any, ...]:
-    return label, seed.seed, axis, comparison.measure, comparison.plateau.level, seed.ending, time, last, seed.at_last
+                to = group.label, seed.seed, axis, comparison.measure, comparison.plateau.level, seed.ending
+                yield *to, seed.x[axis] if seed.reached else None, float(x[-1]), seed.at_last
 
 
 def _allocation(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:

@@ -139,7 +139,7 @@ class PrimeRlLog(ForeignLog):
         for path in sorted({*self.path.glob(METRICS_FILE), *self.path.glob(f"*/{METRICS_FILE}")}):
             for number, row in json_lines(path, may_be_cut=True):
                 step = row.pop("step", None)
-                if not isinstance(step, (int, float)) or step != int(step):
+                if not isinstance(step, (int, float)) or not float(step).is_integer():  # NaN and infinity neither
                     raise malformed(path, f"line {number}: has no step")
                 of_step = merged.setdefault(int(step), {})
                 if _ORCHESTRATOR not in row:

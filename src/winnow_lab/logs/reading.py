@@ -62,10 +62,10 @@ def malformed(path: Path, problem: str) -> DataError:
 def estimated_lengths(characters: Sequence[int], mean: float) -> FloatArray:
     """[N] whole numbers of tokens: the logged mean length, divided among N rollouts in proportion to their characters.
 
-    Their sum is N times the mean, rounded. NaN without a mean.
+    Their sum is N times the mean, rounded. NaN without a finite mean.
     """
     count = len(characters)
-    if math.isnan(mean):
+    if not math.isfinite(mean):
         return np.full(count, np.nan)
     total, sizes = round(mean * count), np.array(characters, dtype=np.float64)
     exact = sizes * total / sizes.sum() if sizes.any() else np.full(count, total / max(1, count))

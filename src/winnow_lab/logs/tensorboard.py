@@ -40,7 +40,7 @@ class MetricsLog(ForeignLog):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        return any(cls.count in tags_at_start(file) for file in _files(path)[:1])
+        return any(cls.count in tags_at_start(file) for file in _files(path))  # a launch may end before its first step
 
     @classmethod
     def folders_of(cls, path: Path) -> Iterable[Path]:

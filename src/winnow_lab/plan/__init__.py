@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -77,14 +78,15 @@ def plan(
         calibrate=not as_measured,
     )
     curves = None if costs is None else read_costs(costs)
-    if Path(target).expanduser().is_dir():
+    run = Path(os.path.expanduser(target))
+    if run.is_dir():
         if sets or unset:
             raise typer.BadParameter("--set and --unset change a configuration, and a run has its own already")
         from winnow_lab.plan.evidence import evidence_of
         from winnow_lab.plan.from_log import LogPlan
         from winnow_lab.plan.text import log_json, log_lines
 
-        evidence = evidence_of(Path(target).expanduser(), window=window, credit=advantage)
+        evidence = evidence_of(run, window=window, credit=advantage)
         if noise is None and between is None and evidence.noise is not None:
             measured = type(NOISE)(NOISE.rollout * evidence.noise, NOISE.between * evidence.noise)
             request = replace(request, noise=measured, measured=True)

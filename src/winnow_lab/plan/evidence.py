@@ -25,6 +25,7 @@ from winnow.metrics import is_step
 from winnow.records import NO_VERDICT, FloatArray, IntArray
 from winnow.run_view.configuration import Evaluations, changes_in, evaluations
 from winnow.state.decisions import read_decisions
+from winnow.state.foreign import open_log
 from winnow.state.logbook import log_notes, read_metrics, read_rows
 from winnow.state.rollout_files import files_in
 from winnow.state.saved_runs import manifest_of
@@ -72,6 +73,9 @@ def evidence_of(
         setting_of(config, str(run))
     logged = [step for step in files_in(run) if before is None or step < before]
     rows = _of_one_setting([row for row in every if row["step"] in logged and (is_step(row) or not own)][-window:])
+    log = open_log(run)
+    if not rows and log is not None:
+        raise log.no_rollouts(None)
     if not rows:
         raise DataError(
             f"{run} has no finished step whose rollouts are logged, so its prompts' pass rates are unknown",
@@ -86,6 +90,12 @@ def evidence_of(
     counts = levels.counts(rewards, sizes)
     prompts = {name: place for place, name in enumerate(dict.fromkeys(names))}
     columns = columns_of(rows)
+    if lacking := [name for name in (*COUNTS[:2], COUNTS[3]) if not np.isfinite(columns[name]).any()]:
+        raise DataError(
+            f"{run}: its metrics have no number of {', '.join(lacking)}, from which a step's work is computed",
+            remedy="put metrics.jsonl back as it was",
+            code="data.incomplete",
+        )
     return LogWindow(
         run=run,
         program=program,

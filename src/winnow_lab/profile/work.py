@@ -162,7 +162,8 @@ def update_work(
     depend on the tokens. For the way "selected" the configuration's selectors choose among them; otherwise all are
     kept.
     """
-    groups = chosen(members, random_groups(members.config, prompts, point.rollouts, _vocabulary(policy)), point)
+    vocabulary = int(policy.model.config.get_text_config().vocab_size)
+    groups = chosen(members, random_groups(members.config, prompts, point.rollouts, vocabulary), point)
     batches = scheduled(members, groups)
     trained = sum(len(batch.sequences) for batch in batches)
     if not trained:
@@ -242,10 +243,6 @@ def _in_one(config: Config, batches: Sequence[Batch]) -> Config:
     )
     update = config.update.model_copy(update={"tokens_per_micro_batch": tokens})
     return config.model_copy(update={"update": update})
-
-
-def _vocabulary(policy: Loaded) -> int:
-    return int(policy.model.config.get_text_config().vocab_size)
 
 
 def _random_rollout(index: int, tokens: int, vocabulary: int, rng: np.random.Generator) -> Rollout:

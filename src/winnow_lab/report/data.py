@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError
-from winnow.evaluation.comparison import CATEGORIES, ChangedProblem, Comparison
+from winnow.evaluation.comparison import CATEGORIES, Comparison
 from winnow.metrics import meaning
 from winnow.run_view.configuration import Change, changes_in, evaluations, heading, program
 from winnow.run_view.decisions import decisions
@@ -38,6 +38,11 @@ from winnow_lab.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, cut
 
 ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
 LONGEST = 20_000  # characters of a text
+FORMAT = 1
+MOST_PLACES = 10_000  # groups in the table of the allocation
+LONGEST_SERVED = 200_000  # characters of a text in a step that is served separately
+NAME = 200  # characters
+MOST_CHANGES = 500  # the newest changes that are shown
 
 
 def evaluation_data(name: str, compared: ComparedFolders) -> dict[str, Any]:
@@ -73,23 +78,13 @@ def _fitting(one: Comparison, room: int) -> Iterator[dict[str, Any]]:
         for better, change in zip((True, False), pair, strict=True):
             if change is None:
                 continue
-            data = {"better": better, **_changed_problem(change)}
+            texts = {name: cut(value, LONGEST) for name, value in change._asdict().items() if isinstance(value, str)}
+            data = {"better": better, **change._asdict(), **texts, "id": cut(change.id, NAME)}
             room -= len(encoded(data))
             if room < 0:
                 return
             yield data
 
-
-def _changed_problem(change: ChangedProblem) -> dict[str, Any]:
-    texts = {name: cut(value, LONGEST) for name, value in change._asdict().items() if isinstance(value, str)}
-    return {**change._asdict(), **texts, "id": cut(change.id, NAME)}
-
-
-FORMAT = 1
-MOST_PLACES = 10_000  # groups in the table of the allocation
-LONGEST_SERVED = 200_000  # characters of a text in a step that is served separately
-NAME = 200  # characters
-MOST_CHANGES = 500  # the newest changes that are shown
 
 Steps = Mapping[int, Sequence[GroupPlace]]
 
@@ -165,12 +160,9 @@ class ReportedRun:
         log = manifest.config.get("log")
         every = log.get("every") if isinstance(log, Mapping) else None
         notes = [*log_notes(self.path), *self.log.notes]
-        if not isinstance(every, int) or not 1 < every < 10**9:
-            return notes
-        return [
-            *notes,
-            f"rollouts are logged for one step in {every:,} (log.every)",
-        ]
+        if isinstance(every, int) and 1 < every < 10**9:
+            notes.append(f"rollouts are logged for one step in {every:,} (log.every)")
+        return notes
 
     def _fields(
         self,
@@ -268,7 +260,7 @@ def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[
     """The alarms with the run's limits, or with the default limits if those of the manifest cannot be read."""
     try:
         alarms = alarms_of_run(rows, config, evaluated_since=since)
-    except (ConfigError, TypeError, AttributeError):  # a manifest may contain anything
+    except ConfigError:  # a manifest may contain anything
         alarms = alarms_of_run(rows, evaluated_since=since)
     return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in alarms]
 

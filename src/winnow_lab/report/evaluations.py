@@ -52,15 +52,12 @@ def comparisons_below(folder: Path) -> list[Path]:
     (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
     """
     paths = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
-    return [path for path in paths if _has_another(path) and not _through_a_link(path, folder)]
-
-
-def _has_another(path: Path) -> bool:
-    return all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
-
-
-def _through_a_link(path: Path, above: Path) -> bool:
-    return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
+    return [
+        path
+        for path in paths
+        if all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
+        and not any(one.is_symlink() for one in (path, *path.parents) if folder in one.parents)
+    ]
 
 
 def _model_of(settings: dict[str, Any]) -> str:

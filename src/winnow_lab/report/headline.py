@@ -134,8 +134,12 @@ def _known(share: float) -> str:
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
-    """Lines about tokens. Shares are relative to all sampled tokens, including probes, which are never trained on."""
-    generated, trained = (total(rows, f"budget/tokens_{name}") or 0 for name in ("generated", "trained"))
+    """Lines about tokens; none for a log without them. Shares are relative to all sampled tokens, including probes,
+    which are never trained on.
+    """
+    generated, trained = (total(rows, f"budget/tokens_{name}") for name in ("generated", "trained"))
+    if generated is None or trained is None:
+        return
     probe, wasted = (total(rows, f"budget/{name}") for name in ("probe_tokens", "tokens_wasted"))
     sampled, steps, rollouts = generated + (probe or 0), len(training_rows(rows)), total(rows, "budget/rollouts") or 0
     besides = f", and {probe:,} of probes" if probe else ""
@@ -160,7 +164,9 @@ def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
 
 def _time(rows: Sequence[Row]) -> Iterator[Line]:
     cost = costs(rows)
-    seconds, probe = cost.get("seconds/step", 0.0), cost.get("seconds/probe", 0.0)
+    if "seconds/step" not in cost:
+        return
+    seconds, probe = cost["seconds/step"], cost.get("seconds/probe", 0.0)
     besides = [f"{format_duration(probe)} of probes on top"] * bool(probe)
     if evaluating := cost.get("eval/seconds", 0.0):
         besides.append(f"{format_duration(evaluating)} of evaluations on top")

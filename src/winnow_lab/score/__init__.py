@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from winnow.commands.command_line import FAILED, Sets, interruptible, print_text
+from winnow.errors import DataError
 from winnow.view.screen import console_on
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def score(
             stack.enter_context(interruptible(kept.has_a_row))
         verifiers = stack.enter_context(verifiers_for(config, Path.cwd()))
         total = count_rows(file)
+        if not total:
+            raise DataError(f"{file} contains no row", remedy="name a file of responses", code="data.empty")
         rows = [] if kept is None else list(kept.rows)
         for row in _with_progress_bar(scored(file, verifiers, done=len(rows)), total - len(rows)):
             rows.append(row)

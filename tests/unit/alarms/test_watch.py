@@ -127,3 +127,22 @@ def test_no_log_raises_an_error():
             check_metrics(row | {name: 0 for name, value in row.items() if value != value})
             rows.append(row)
         alarms_of_run(rows)
+
+
+@pytest.mark.parametrize(
+    ("alarms", "key"),
+    [
+        ({"off": None}, "alarms.off"),
+        ({"off": 3}, "alarms.off"),
+        ({"off": [1]}, "alarms.off.0"),
+        ({"steps": "many"}, "alarms.steps"),
+    ],
+)
+def test_limits_of_a_manifest_that_cannot_be_used_are_refused_by_key(alarms, key):
+    with refused(ConfigError, key=key, code="config.value"):
+        Alarms({"alarms": alarms})
+
+
+@pytest.mark.parametrize("alarms", [3, "x", [1], None])
+def test_a_table_of_limits_that_is_none_has_the_defaults(alarms):
+    assert alarms_of_run(cut(2), {"alarms": alarms}) == alarms_of_run(cut(2))

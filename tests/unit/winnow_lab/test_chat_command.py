@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from published_models import make
 from refusals import refused
+from winnow.commands import app
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.models.load import Loaded, load
 from winnow.state.manifest import FORMAT, MANIFEST
-from winnow_lab.chat import CHAT, Conversation, chat, prompt_of
+from winnow_lab.chat import CHAT, Conversation, chat, lines, prompt_of
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_the_oldest_exchange_is_left_out_if_the_context_is_full(qwen: Loaded) ->
             talk.reply(text, str)
         assert [turn.content for turn in talk.turns if turn.role == "user"][-1] == "three"
         assert len(talk.turns) < 6
-        with refused(DataError, "prompt.max_prompt_tokens", code="data.empty"):
+        with refused(DataError, "max-new-tokens", code="data.empty"):  # and no key of a configuration
             talk.reply("one " * 2 * size, str)
     finally:
         settings.max_position_embeddings = before
@@ -86,6 +88,28 @@ def test_a_checkpoint_gets_the_prompt_of_its_run(tmp_path: Path) -> None:
     assert (prompt["template"], prompt["system"], base) == ("chat", "One number.", tmp_path)
     assert prompt_of(str(checkpoint), "Two.")[0]["system"] == "Two."
     assert prompt_of("bundled", None) == (dict(CHAT), None)
+
+
+def test_a_prompt_of_a_manifest_that_is_no_table_is_not_used(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-000004"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / MANIFEST).write_text(json.dumps({"winnow_run": FORMAT, "config": {"prompt": "chat"}}))
+    assert prompt_of(str(checkpoint), None)[0] == dict(CHAT)
+
+
+def test_a_message_of_another_encoding_is_refused(qwen: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(DataError, "UTF-8", code="data.malformed"):
+        conversation(qwen).reply("caf\udce9", str)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    with refused(DataError, "UTF-8", code="data.malformed"):
+        list(lines(prompted=False))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_beyond_the_generators_is_refused(seed: int) -> None:
+    result = CliRunner().invoke(app, ["chat", "bundled", "-m", "x", "--seed", str(seed)])
+    assert result.exit_code == 2
+    assert "--seed" in result.output
 
 
 def test_lines_of_standard_input_are_the_turns(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

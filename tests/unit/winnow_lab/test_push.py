@@ -158,3 +158,18 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, hub: Hub, monkeypat
 def test_the_card_names_the_adapter_s_rank(tmp_path: Path) -> None:
     card = card_of(checkpoint(tmp_path / "run", model={"path": "bundled", "lora": {"rank": 8}}), "me/adder")
     assert "LoRA 8" in card
+
+
+def test_a_card_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "run")
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    with refused(DataError, "README.md", code="data.unreadable"):
+        push(folder, "owner/name", card_only=True)
+
+
+def test_a_manifest_whose_model_is_no_table_has_a_card(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "run")
+    path = tmp_path / "run" / MANIFEST
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "config": {**manifest["config"], "model": "m"}}))
+    assert "# name" in card_of(folder, "owner/name")

@@ -121,7 +121,7 @@ def of_disks() -> dict[str, Any]:
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or home
     places = {"working_directory": ".", "huggingface_cache": cache, "temporary": os.environ.get("TMPDIR") or "/tmp"}
-    return {name: free_space(Path(path).expanduser()) for name, path in places.items()}
+    return {name: free_space(Path(os.path.expanduser(path))) for name, path in places.items()}
 
 
 def free_space(path: Path) -> dict[str, Any]:

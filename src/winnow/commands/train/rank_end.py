@@ -120,7 +120,8 @@ def first_cause(
     if by in signals:  # a second signal ends a rank at once
         return Cause(f"stopped at once by {_signal(by)}: progress since the last checkpoint is lost", 128 + by)
     if code < 0:
-        return Cause(f"{where} was killed by {_signal(-code)}{_hint(-code)}; resume the run to continue", FAILED)
+        hint = ", which the system does when memory runs out" if -code == signal.SIGKILL else ""
+        return Cause(f"{where} was killed by {_signal(-code)}{hint}; resume the run to continue", FAILED)
     if own:
         first = own[0]
         plain = first.rank == 0 and not first.trace  # printed as in a run of one process
@@ -145,7 +146,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _hint(number: int) -> str:
-    return ", which the system does when memory runs out" if number == signal.SIGKILL else ""

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from golden_files import assert_golden
-from refusals import refused
+from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError
 from winnow.families import REWARD, RewardTraits
@@ -288,3 +288,23 @@ def test_following_the_remedy_of_an_audit_leads_to_a_clean_one(tmp_path: Path, r
     (setting,) = re.findall(r"set (task\.\w+=[\w.]+)", remedy)
     done = CliRunner().invoke(app, [*command, "--set", setting])
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+TASKS = """
+def empty(split):
+    return []
+
+def nothing(split):
+    return None
+
+def rows(split):
+    return [{"question": "1 + 1", "answer": "2"}]
+"""
+
+
+@pytest.mark.parametrize("name", ["empty", "nothing", "rows"])
+def test_a_task_without_problems_is_refused_by_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.py").write_text(TASKS)
+    result = CliRunner().invoke(app, ["audit", f"tasks.py:{name}"])
+    check_printed_error(result, name, code="data.missing")

@@ -117,3 +117,10 @@ def test_damaged_episodes_are_refused_by_name(run, damage):
     (run / SECOND).write_text("".join([DAMAGES[damage](lines[0]), *lines[1:]]))
     with refused(DataError, "traces.jsonl", "line 1", code="data.malformed"):
         list(read_rows(run))
+
+
+@pytest.mark.parametrize("step", ["NaN", "Infinity", "1.5", '"1"'])
+def test_a_row_whose_step_is_no_whole_number_is_refused_by_name(run, step):
+    (run / "metrics.jsonl").write_text(f'{{"step": {step}, "loss/mean": 1}}\n')
+    with refused(DataError, "metrics.jsonl", "line 1", code="data.malformed"):
+        read_metrics(run)

@@ -71,6 +71,13 @@ def test_a_record_that_is_being_written_is_ignored(run):
     assert len(read_metrics(run)) >= 3
 
 
+def test_a_launch_that_was_killed_before_its_first_step_is_passed_over(run):
+    whole = read_metrics(run)
+    (run / EVENTS).rename(run / "events.out.tfevents.1")
+    (run / EVENTS).write_bytes(b"")
+    assert read_metrics(run) == whole
+
+
 def test_a_damaged_record_is_refused_by_name(run):
     data = (run / EVENTS).read_bytes()
     (run / EVENTS).write_bytes(data + (4).to_bytes(8, "little") + bytes(4) + b"\x2f\xff\xff\xff" + bytes(4))

@@ -5,6 +5,7 @@ tests/with_verl/make_log.py, and is damaged here in ways that are each refused b
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from refusals import check_printed_error, refused
 from winnow.alarms.watch import alarms_of_run
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError
+from winnow.run_view.summary import summary
 from winnow.state.logbook import log_notes, read_metrics, read_rows
+from winnow_lab.logs.reading import estimated_lengths
 from winnow_lab.replay.replaying import replay
+from winnow_lab.report.headline import headline
 
 REAL = Path(__file__).parents[3] / "fixtures" / "verl_run"
 THIRD, LOG = "rollouts/3.jsonl", "log.jsonl"
@@ -389,3 +393,21 @@ def test_the_budget_of_winnow_verl_is_read(run):
     notes = log_notes(run)
     assert any("winnow_verl" in note for note in notes)
     assert not any("budget/" in note for note in notes)
+
+
+@pytest.mark.parametrize("mean", [math.nan, math.inf, -math.inf])
+def test_lengths_without_a_finite_mean_are_unknown(mean):
+    assert np.isnan(estimated_lengths([3, 5], mean)).tolist() == [True, True]
+
+
+def test_what_the_log_lacks_is_omitted_and_not_0(run):
+    """verl logs no number of updates, and without its file logger neither tokens nor seconds."""
+    known = summary(read_metrics(run))
+    assert "updates" not in known
+    assert "tokens" in known
+    assert "training" in known
+    (run / LOG).unlink()
+    lacking, lines = summary(read_metrics(run)), headline(read_metrics(run))
+    assert "160 rollouts" in lacking
+    assert not [word for word in ("updates", "tokens", "training", "evaluating", "0:00") if word in lacking]
+    assert [line["label"] for line in lines if "tokens" in line["label"] or "time" in line["label"]] == []

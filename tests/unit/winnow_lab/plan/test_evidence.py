@@ -151,3 +151,19 @@ def test_a_log_of_prime_rl_has_what_was_trained_on():
     assert (found.program, found.setting.rollouts) == ("prime-rl", 4)
     assert 2 <= found.setting.kept < 4
     assert not found.has_phases
+
+
+@pytest.mark.parametrize("name", ["openrlhf_run", "skyrl_run"])
+def test_a_log_without_rollouts_is_refused_with_its_own_reason(name):
+    """The remedy names no key of winnow's configuration, which another trainer's run does not have."""
+    with refused(DataError, name, code="data.missing") as caught:
+        evidence_of(FIXTURES / name)
+    assert "log.rollouts" not in str(caught.value)
+
+
+def test_counts_that_no_row_has_are_refused_by_name(tmp_path):
+    run = write_planned_run(tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps({**row, "group/count": None}) + "\n" for row in rows))
+    with refused(DataError, "group/count", code="data.incomplete"):
+        evidence_of(run)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import winnow
-from refusals import refused
+from refusals import check_printed_error, refused
+from winnow.commands import app
 from winnow.errors import DataError
 from winnow.state.logbook import read_rows
 from winnow.verify.verifiers import Verifiers
@@ -173,3 +175,11 @@ def test_rollouts_of_a_run_get_their_rewards_again(smallest: Any) -> None:
     count = str(len(rows))
     assert numbers_of(found) == [["0", count], ["0", count, f"{mean:.3f}", f"{mean:.3f}"]]
     assert any(s.outcome.kind != s.was for s in scored(result.folder, use="length"))
+
+
+def test_a_file_without_a_row_is_refused(tmp_path: Path) -> None:
+    empty, output = tmp_path / "saved.jsonl", tmp_path / "scored.jsonl"
+    empty.write_text("\n")
+    result = CliRunner().invoke(app, ["score", str(empty), "--reward", "boxed", "-o", str(output)])
+    check_printed_error(result, "saved.jsonl", code="data.empty")
+    assert list(tmp_path.iterdir()) == [empty]
