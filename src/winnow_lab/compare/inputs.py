@@ -121,7 +121,7 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
     elif _is_run(path):
         yield _run(path, label)
     else:
-        runs = sorted((inner for inner in path.iterdir() if _is_run(inner)), key=_by_number)
+        runs = sorted((inner for inner in path.iterdir() if inner.is_dir() and _is_run(inner)), key=_by_number)
         if not runs:
             raise no_run(path)
         yield from (_run(inner, label) for inner in runs)

@@ -249,7 +249,7 @@ def test_a_sweep_has_labels_a_baseline_and_runs_that_ran_alone(tmp_path):
     assert ("PODS", "seconds", "accuracy") in result.curves
 
 
-@pytest.mark.parametrize("inside", ["", "PODS/seed-0"])
+@pytest.mark.parametrize("inside", ["", "PODS", "PODS/seed-0"])
 def test_seconds_of_a_run_that_shared_its_machine_are_omitted(tmp_path, inside):
     result = compare(write_sweep(tmp_path / "sweep", CURVE, pods=PODS, grpo=GRPO, alone=False) / inside)
     assert ("PODS", "seconds", "accuracy") not in result.curves

@@ -59,6 +59,8 @@ def write_sweep(folder, accuracies, *, alone, pods, grpo, step=None):
         written.describe(Contents({"PODS": {}, "GRPO": {}}, seeds=(0, 1), baseline="GRPO", inputs={}))
         for label, own in (("GRPO", True), ("PODS", alone)):
             write_run(folder / label / "seed-0", accuracies, step=step, **(grpo if label == "GRPO" else pods))
+            (folder / label / "config.toml").write_text("steps = 1\n")
+            (folder / label / "seed-0.log").write_text("1/1\n")
             written.note(LedgerLine(label, 0, "began", own))
             written.note(LedgerLine(label, 0, "finished", own, 0))
     return folder
