@@ -151,7 +151,7 @@ class RunFolder(LockedFolder):
     @classmethod
     def _open(cls, path: Path | str, *, resume: bool) -> RunFolder:
         path = Path(path)
-        with _refusals(path):
+        with _refusals(path), contextlib.ExitStack() as on_failure:
             if not path.is_dir() or _read_manifest(path) is None:
                 refuse_foreign(path, "run", MANIFEST)
             if resume and _read_manifest(path) is None:
@@ -160,7 +160,6 @@ class RunFolder(LockedFolder):
                 )
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
-        with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             before = _read_manifest(path) or {}
             if before and not resume:

@@ -158,9 +158,9 @@ class History:
         if self._remember:
             self._table = self._table.drawn(drawn)
 
-    def has_draw(self, step: int, count: int) -> bool:
-        """Whether `count` prompts are drawn for a step."""
-        return step in self._drawn and len(self._drawn[step][0]) == count
+    def has_draw(self, step: int, count: int | None = None) -> bool:
+        """Whether prompts are drawn for a step; with `count`, whether so many are."""
+        return step in self._drawn and count in (None, len(self._drawn[step][0]))
 
     def drawn(self, step: int, *, extra: int = 0) -> IntArray:
         """[G] rows of the prompts of a step; with `extra` = n those of its n-th round of dynamic sampling, which may be

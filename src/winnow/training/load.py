@@ -42,6 +42,13 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
     run.learner.restore(tensors, state["optimizer"])
     progress.history.load_state_dict(state["history"])
+    if progress.ahead.pending is not None and not progress.history.has_draw(saved.step):
+        raise RunFolderError(
+            f"{saved.path} has rollouts of step {saved.step}, drawn from other prompts than the task has now",
+            remedy="restore the task's data, or start a new run in another output folder",
+            key="task",
+            code="run_folder.changed",
+        )
     run.verifiers.load_state_dict(state["verifiers"])
     progress.clock.load_state_dict(state.get("clock", {}))
     if progress.sizes is not None and "sizes" in state:

@@ -80,33 +80,39 @@ def check_ranks(config: Config, count: int) -> None:
     """Raise ConfigError for settings that cannot be sharded over `count` ranks. One rank shards nothing."""
     if count == 1 or config.ranks.learner != "sharded":
         return
-    sections = optimizers(config).values()
+    sections = optimizers(config).items()
     for key, value, configured, why, remedy in (
         (
             "model.quantization",
-            " = 'nf4'",
+            "'nf4'",
             config.model.quantization is not None,
             "blocks of 4 bits cannot be divided by rows",
             "remove it",
         ),
-        (
-            "optimizer.moments",
-            " = '8bit'",
-            any(optimizer.moments == "8bit" for optimizer in sections),
-            "blocks of 8-bit moments would cross the ends of the shares",
-            "remove it, as a rank keeps only a share of the moments",
+        *(
+            (
+                f"{table}.moments",
+                "'8bit'",
+                optimizer.moments == "8bit",
+                "blocks of 8-bit moments would cross the ends of the shares",
+                "remove it, as a rank keeps only a share of the moments",
+            )
+            for table, optimizer in sections
         ),
-        (
-            "optimizer.stochastic_rounding",
-            "",
-            any(optimizer.stochastic_rounding for optimizer in sections),
-            "the shares are float32, so that nothing is rounded",
-            "remove it and optimizer.master_weights",
+        *(
+            (
+                f"{table}.stochastic_rounding",
+                "true",
+                optimizer.stochastic_rounding,
+                "the shares are float32, so that nothing is rounded",
+                f"remove it and {table}.master_weights",
+            )
+            for table, optimizer in sections
         ),
     ):
         if configured:
             raise conflict(
-                f"{key}{value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
+                f"{key} = {value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
                 remedy=f"{remedy}, or set ranks.learner = 'replicated'",
                 key=key,
             )
