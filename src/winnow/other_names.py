@@ -18,10 +18,7 @@ Ours = Callable[[str], Value]  # the value of a key of winnow in the configurati
 METHODS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
     "PODS": ("pods down_sampling max_variance_down_sampling", {"select": "max_variance"}),
     "GRPO": ("grpo", {"select": "all", "advantage": "grpo", "weighting": "sequence", "loss": "clip"}),
-    "Dr. GRPO": (
-        "dr_grpo drgrpo",
-        {"select": "all", "advantage": "dr_grpo", "weighting": "constant", "loss": "clip"},
-    ),
+    "Dr. GRPO": ("dr_grpo drgrpo", {"select": "all", "advantage": "dr_grpo", "weighting": "constant", "loss": "clip"}),
     "DAPO": (
         "dapo clip_higher",
         {"select": "all", "advantage": "grpo", "weighting": "token", "loss": {"use": "clip", "clip_high": 0.28}},

@@ -267,10 +267,7 @@ def read_settings(folder: Path) -> ReadingSettings:
     for key in table:
         if key not in KEYS:
             raise ConfigError(
-                f"{path}: there is no key {key!r}",
-                remedy=near_miss(key, KEYS),
-                key=key,
-                code="config.unknown_key",
+                f"{path}: there is no key {key!r}", remedy=near_miss(key, KEYS), key=key, code="config.unknown_key"
             )
     weights, group, verdicts = map(table.get, KEYS)
     if weights is not None and not (isinstance(weights, dict) and weights and all(map(_is_number, weights.values()))):

@@ -223,13 +223,12 @@ def synced_mark(path: Path, end: int | None = None) -> Mark:
     """Sync a log, and return the mark of its byte `end`, or of its present end. Raises OSError."""
     with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-        end = os.fstat(descriptor).st_size if end is None else end
-        return Mark(end, _tail(descriptor, end))
+        return mark_of(descriptor, end)
 
 
-def mark_of(descriptor: int) -> Mark:
-    """The mark of an open file's present end. Raises OSError."""
-    end = os.fstat(descriptor).st_size
+def mark_of(descriptor: int, end: int | None = None) -> Mark:
+    """The mark of an open file's byte `end`, or of its present end. Raises OSError."""
+    end = os.fstat(descriptor).st_size if end is None else end
     return Mark(end, _tail(descriptor, end))
 
 

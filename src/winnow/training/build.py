@@ -42,14 +42,7 @@ from winnow.training.advice import before_training
 from winnow.training.budget import plan_devices
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
-from winnow.training.load import (
-    divides_policy,
-    engine_context,
-    load_model,
-    load_start,
-    make_separate_critic,
-    restore,
-)
+from winnow.training.load import divides_policy, engine_context, load_model, load_start, make_separate_critic, restore
 from winnow.training.prompts import omitted_tools, run_prompts, with_call_form
 from winnow.training.resolve import check_installed
 from winnow.training.turns import with_environment
@@ -182,13 +175,7 @@ def _build(
             gauge=Gauge,
             files=loaded.files,
         )
-        progress = Progress(
-            history=history,
-            clock=clock,
-            alarms=Alarms(dump(config)),
-            sizes=sizes,
-            saved=saved,
-        )
+        progress = Progress(history=history, clock=clock, alarms=Alarms(dump(config)), sizes=sizes, saved=saved)
         if saved is not None:
             restore(run, progress, saved)
         omitted = omitted_tools(members, tokenizer, sample[0]) if sample else ()

@@ -28,6 +28,7 @@ from winnow.models.load import Loaded, load
 from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.disk import errors_as
 from winnow.state.folder import TENSORS
 from winnow.state.pending import PENDING, PendingGroups
 
@@ -140,16 +141,12 @@ def load_start(critic: Critic, config: Config) -> None:
     if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
         return
     path = Path(config.critic.start).expanduser() / TENSORS
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"critic.start: {path} cannot be read: {error}",
-            remedy="name another checkpoint",
-            key="critic.start",
-            code="config.value",
-        ) from error
+    problem, wrong = f"critic.start: {path} cannot be read", (OSError, SafetensorError)
+    refusal = errors_as(
+        ConfigError, problem, "name another checkpoint", key="critic.start", code="config.value", of=wrong
+    )
+    with refusal, safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     try:
         critic.start(tensors)
     except RunFolderError as error:
