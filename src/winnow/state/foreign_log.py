@@ -187,11 +187,11 @@ def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:
             "cause": "malformed" if failed else None, "detail": "no reward was computed" if failed else "",
             "seconds": math.nan, "late": False, "keep": bool(group.kept[index]),
             "reason": "failed: malformed" if failed else "trained" if group.kept[index] else "not selected",
-            "advantage": None if group.advantages is None else _known(group.advantages[index]),
+            "advantage": None if group.advantages is None else _none_for_nan(group.advantages[index]),
         }  # fmt: skip
 
 
-def _known(number: float) -> float | None:
+def _none_for_nan(number: float) -> float | None:
     return None if math.isnan(number) else float(number)
 
 

@@ -145,9 +145,8 @@ def _build(
         ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
         resumed = saved is not None
         learner = make_learner(config, loaded, needs=members.needs, resumed=resumed, reference=members.reference)
-        exact = all(
-            ranks.gather_from_all(plan.exact_evaluation)
-        )  # the same on every rank, though machines may differ in memory
+        # The same on every rank, though machines may differ in memory
+        exact = all(ranks.gather_from_all(plan.exact_evaluation))
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
