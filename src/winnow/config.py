@@ -6,9 +6,11 @@ function; options.py checks them against that function, also before any model is
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -651,6 +653,10 @@ class Config(Section):
                 remedy=f"remove it; evaluations have evaluate.{cut}",
                 key=f"rollout.{cut}",
             )
+        for path, value in leaves(self.model_dump()):  # of members' options, too: a manifest is strict JSON
+            if isinstance(value, (date, time)) or (isinstance(value, float) and not math.isfinite(value)):
+                remedy = "set it to a finite number" if isinstance(value, float) else "write it in quotes, as text"
+                raise RefusedValue(f"{value} has no form in JSON", remedy=remedy, key=key_of(path), code="config.value")
         self._check_environment()
         if not self.select:
             raise RefusedValue(

@@ -6,6 +6,7 @@ config = load(Path("mine.toml"), sets=["optimizer.learning_rate=1e-4"])
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import os
@@ -101,7 +102,7 @@ def _nearby(path: Path) -> str:
 def _correction(text: str, error: str) -> str:
     """The remedy for invalid TOML: precise for a text without quotes, and for a truth value in capitals."""
     at = re.search(r"at line (\d+)", error)
-    line = text.splitlines()[int(at[1]) - 1] if at else ""
+    line = text.split("\n")[int(at[1]) - 1] if at else ""
     written = re.match(r"\s*([\w.\-]+)\s*=\s*([A-Za-z_.~/][^\s,#\"'\[\]{}]*)\s*(?:#.*)?$", line)
     if written is None:
         return "correct that line"
@@ -162,7 +163,8 @@ def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str], dat
     own = own_name(error.key) if error.code == "config.unknown_key" else None
     if own is not None:
         table, _, option = own.rpartition(".")
-        if table != ".".join(keys[:-1]) or option in error.remedy:  # the remedy names options that the member has
+        place = ".".join(part for part in keys[:-1] if not part.isdigit())
+        if table != place or option in error.remedy:  # the remedy names options that the member has
             remedy = remedy_for_key(error.key, _value_at(data, error.key), functools.partial(_setting, data))
             error = ConfigError(error.problem, remedy=remedy or "", key=error.key, code=error.code)
     return error.within(_place(keys, keys[:-1], str(path), text, sets))
@@ -430,16 +432,24 @@ def _sections_at(path: Sequence[str]) -> list[type[pydantic.BaseModel]]:
 
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:
-    """The line of a key in TOML text, by its table headers; None when the text does not contain it."""
-    table: list[str] = []
-    keys = [p for p in path if not p.isdigit()]
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([\w.\-]+)\s*\]+", line):
-            table = header[1].split(".")
-            if table == keys:
-                return number
-        elif assignment := re.match(r"\s*([\w.\-]+)\s*=", line):
-            written = [*table, *assignment[1].split(".")]
-            if written == keys or (len(written) < len(keys) and written == keys[: len(written)] and "{" in line):
-                return number
+    """The line at which a key of valid TOML begins; None when the text does not contain it."""
+    lines, begin = text.split("\n"), 0  # as tomllib counts lines; `splitlines` also ends one at a Unicode separator
+    for end in range(1, len(lines) + 1):
+        with contextlib.suppress(tomllib.TOMLDecodeError):  # the end of a line within a value
+            if _contains(tomllib.loads("\n".join(lines[:end])), path):
+                return begin + 1
+            begin = end
     return None
+
+
+def _contains(data: Any, path: Sequence[str]) -> bool:
+    """Whether nested data has a key. A table that may be in a list is also found without its place, and vice versa."""
+    if not path:
+        return True
+    if isinstance(data, list) and not path[0].isdigit():
+        return any(_contains(item, path) for item in data)
+    if isinstance(data, list):
+        return int(path[0]) < len(data) and _contains(data[int(path[0])], path[1:])
+    if isinstance(data, Mapping) and path[0] in data:
+        return _contains(data[path[0]], path[1:])
+    return path[0].isdigit() and _contains(data, path[1:])

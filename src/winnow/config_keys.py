@@ -95,17 +95,14 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
     if origin is dict:
         return f"table of {_type(arguments[1])}"
     if arguments:  # a union. None means that the key is absent, and TOML has no functions
-        own = (_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
+        function = typing.get_origin(Callable[..., Any])
+        own = (_type(a, bounds) for a in arguments if a is not type(None) and typing.get_origin(a) is not function)
         return " or ".join(dict.fromkeys(own))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "member" if issubclass(annotation, (Member, RewardSection)) else "table"
     ends = ((sign, getattr(bound, name, None)) for bound in bounds for name, sign in _BOUNDS.items())
     within = ", ".join(f"{sign} {end}" for sign, end in ends if end is not None)
     return f"{_WORDS.get(annotation, annotation.__name__)} {within}".strip()
-
-
-def _is_function(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is typing.get_origin(Callable[..., Any])
 
 
 def _lines(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -27,8 +27,11 @@ Required = Callable[[], Sequence[str]]
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; this does not import it."""
-    return importlib.util.find_spec(package) is not None
+    """Whether a package can be imported; this imports none but the packages around it ("google" of "google.cloud")."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
 
 
 def version_of(distribution: str) -> str | None:

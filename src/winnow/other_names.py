@@ -18,10 +18,7 @@ Ours = Callable[[str], Value]  # the value of a key of winnow in the configurati
 METHODS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
     "PODS": ("pods down_sampling max_variance_down_sampling", {"select": "max_variance"}),
     "GRPO": ("grpo", {"select": "all", "advantage": "grpo", "weighting": "sequence", "loss": "clip"}),
-    "Dr. GRPO": (
-        "dr_grpo drgrpo",
-        {"select": "all", "advantage": "dr_grpo", "weighting": "constant", "loss": "clip"},
-    ),
+    "Dr. GRPO": ("dr_grpo drgrpo", {"select": "all", "advantage": "dr_grpo", "weighting": "constant", "loss": "clip"}),
     "DAPO": (
         "dapo clip_higher",
         {"select": "all", "advantage": "grpo", "weighting": "token", "loss": {"use": "clip", "clip_high": 0.28}},
@@ -216,12 +213,30 @@ def _member(key: str, **others: str) -> Form:
 
 
 def _listed(key: str) -> Form:
-    return lambda value, ours: {key: value if isinstance(value, list) else [value]}
+    return lambda value, ours: {key: list(value) if isinstance(value, (list, tuple)) else [value]}
 
 
-def _warmup(value: Value, ours: Ours) -> Mapping[str, Value]:
-    share = value if isinstance(value, (int, float)) else 0.0
-    return {"optimizer.warmup_steps": round(share * ours("steps"))}
+def _warmup(value: Value, ours: Ours) -> Mapping[str, Value] | None:
+    steps = ours("steps")
+    shares = isinstance(value, (int, float)) and 0 <= value <= 1 and isinstance(steps, int)
+    return {"optimizer.warmup_steps": round(value * steps)} if shares else None
+
+
+def _beta(place: int) -> Form:
+    def form(value: Value, ours: Ours) -> Mapping[str, Value] | None:
+        betas = ours("optimizer.betas")
+        if not (isinstance(betas, (list, tuple)) and len(betas) == 2 and isinstance(value, (int, float))):
+            return None
+        return {"optimizer.betas": [*betas[:place], value, *betas[place + 1 :]]}
+
+    return form
+
+
+def _logger(value: Value, ours: Ours) -> Mapping[str, Value] | None:
+    """verl's list of loggers, or one of them. A name without a counterpart here is not translated."""
+    names = [name for name in (value if isinstance(value, (list, tuple)) else [value]) if name != "console"]
+    found = [member_called("track", str(name)) for name in names]
+    return {"track": found} if found and all(found) else None if found else {}
 
 
 _FORMS: Mapping[str, Form] = {
@@ -253,13 +268,13 @@ _FORMS: Mapping[str, Form] = {
     "actor_rollout_ref.model.enable_gradient_checkpointing": _switch("model.gradient_checkpointing", "full"),
     "actor_rollout_ref.model.use_remove_padding": _switch("update.layout", "packed"),
     "packing_samples": _switch("update.layout", "packed"),
-    "adam_beta1": lambda value, ours: {"optimizer.betas": [value, ours("optimizer.betas")[1]]},
-    "adam_beta2": lambda value, ours: {"optimizer.betas": [ours("optimizer.betas")[0], value]},
+    "adam_beta1": _beta(0),
+    "adam_beta2": _beta(1),
     "warmup_ratio": _warmup,
     "lr_warmup_ratio": _warmup,
     "stop_strings": _listed("rollout.stop"),
     "report_to": _member("track"),
-    "trainer.logger": lambda value, ours: {"track": [name for name in value if name != "console"]},
+    "trainer.logger": _logger,
     "use_wandb": _switch("track", "wandb"),
     "use_tensorboard": _switch("track", "tensorboard"),
     "wandb": _switch("track", "wandb"),
@@ -291,7 +306,7 @@ def remedy_for_key(written: str, value: Value, ours: Ours) -> str | None:
     if name not in _UNITS:
         return f"use {own!r}"
     n = ours("rollout.rollouts_per_prompt")
-    product = value * n if isinstance(value, int) else "as many"
+    product = value * n if isinstance(value, int) and isinstance(n, int) else "as many"
     return f"use {own!r}, {_UNITS[name].format(value=value, n=n, all=product)}"
 
 

@@ -36,6 +36,12 @@ T = TypeVar("T")
 _ANNOUNCED = "_announced"  # an attribute of an error that was announced to the other ranks
 A_SAVE = timedelta(days=1)  # for the slowest disk; a writer that exits is noticed at once
 ALL_FAIL_WITHIN = timedelta(seconds=20)  # time for the other ranks to raise as well
+# Remedies for ranks that differ
+SAME_FILES = "give every rank the same files, and the same versions of winnow and the packages that it needs"
+SAME_RESULTS = (
+    "make your functions return the same on every rank: draw random numbers only from their argument `rng`, and avoid "
+    "everything that depends on the process, such as the order of a set"
+)
 
 
 @dataclass
@@ -281,13 +287,6 @@ def from_writer(make: Callable[[], T], *, doing: str) -> T:
     with announced(doing):
         made = make() if is_writer() else None
     return gather_from_all(made)[0]  # type: ignore[return-value]
-
-
-SAME_FILES = "give every rank the same files, and the same versions of winnow and the packages that it needs"
-SAME_RESULTS = (
-    "make your functions return the same on every rank: draw random numbers only from their argument `rng`, and avoid "
-    "everything that depends on the process, such as the order of a set"
-)
 
 
 def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -> None:

@@ -141,9 +141,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
     if use not in known:
         broken = f" (an installed package that may have it could not be imported: {failures})" if failures else ""
         raise ConfigError(
-            f"no {family.name} is called {use!r}{broken}",
-            remedy=_instead(family, use),
-            code="config.unknown_member",
+            f"no {family.name} is called {use!r}{broken}", remedy=_instead(family, use), code="config.unknown_member"
         )
     return known[use]
 

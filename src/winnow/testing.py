@@ -130,7 +130,11 @@ def check_member(entry: Entry[Any], options: Mapping[str, Any] | None = None) ->
     check, given, traits = entry.family.check(), dict(options or {}), vars(entry.traits)
     parameters = list(inspect.signature(check).parameters)
     declared = {name: value for name, value in traits.items() if name in parameters[1:]}
-    supplied = {*given, *traits.get("example_options", ()), *(("keep_per_prompt",) if _is_sized(entry) else ())}
+    supplied = {
+        *given,
+        *traits.get("example_options", ()),
+        *(("keep_per_prompt",) if traits.get("size") == "exact" else ()),
+    }
     missing = [name for name in entry.options if name not in entry.defaults and name not in supplied]
     what = f"the {entry.family.name} {entry.name!r}"
     values = ", ".join(f"{name!r}: ..." for name in missing)
@@ -142,10 +146,6 @@ def check_member(entry: Entry[Any], options: Mapping[str, Any] | None = None) ->
         raise
     except Exception as error:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}{_cure(entry)}") from error
-
-
-def _is_sized(entry: Entry[Any]) -> bool:
-    return bool(vars(entry.traits).get("size") == "exact")
 
 
 def _cure(entry: Entry[Any]) -> str:
@@ -358,7 +358,7 @@ def check_term(term: Callable[..., Any]) -> None:
     hole = torch.tensor([False, True, False, False])
     broken = logprobs.detach().masked_fill(hole, float("nan")).requires_grad_()
     out, masked = PolicyOutput(logprobs=broken, entropy=-broken), micro_batch([1.0] * 4, ref_logprobs=broken.detach())
-    objective = Objective(_no_loss, (Term("term", 1.0, term),))
+    objective = Objective(lambda out, mb: (torch.zeros_like(out.logprobs), {}), (Term("term", 1.0, term),))
     value = objective(out, dataclasses.replace(masked, trained=torch.tensor([0, 2, 3])))
     (slope,) = torch.autograd.grad(value.total, broken, allow_unused=True)
     assert torch.isfinite(value.total), "a masked NaN reached the term"
@@ -476,10 +476,6 @@ def check_sampler(sampler: Callable[..., Any], *, wait: int = 64, probability: s
 
 def _contract_stream(name: str, number: int) -> np.random.Generator:
     return generator("contract draws", name, number)
-
-
-def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
-    return torch.zeros_like(out.logprobs), {}
 
 
 def check_engine(engine: Callable[..., Any], **options: Any) -> None:

@@ -162,6 +162,50 @@ def test_broken_toml_names_the_place(tmp_path):
         load(write(tmp_path, "steps = = 3\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        (
+            '[[terms]]\nuse = "kl"\ncoefficient = 1.0\n[[terms]]\nuse = "kl"\ncoefficient = "x"',
+            6,
+            "terms.1.coefficient",
+        ),
+        (
+            '[[terms]]\nuse = "kl"\ncoefficient = 1.0\n[[terms]]\nuse = "kl"\ncoefficient = 1.0\nestimator = 3',
+            7,
+            "terms.1.estimator",
+        ),
+        ('select = [\n  "all",\n  { use = "all", chunk = "x" },\n]', 1, "select.1.chunk"),
+        ("# a\u2028b\x85c\nsteps = -1", 2, "steps"),
+        (
+            '[prompt]\nsystem = """\nmax_prompt_tokens = 3\n[a]\n"""\nmax_prompt_tokens = -1',
+            6,
+            "prompt.max_prompt_tokens",
+        ),
+        ("[optimizer]\n'eps' = -1.0", 2, "optimizer.eps"),
+        ('[[select]]\nuse = "all"\n[optimizer]\neps = -1.0', 4, "optimizer.eps"),
+        ("optimizer = { betas = [\n0.9, 0.95], eps = -1.0 }", 1, "optimizer.eps"),
+    ],
+)
+def test_the_line_of_a_key_is_that_of_any_form_of_toml(tmp_path, text, line, key):
+    config = write(tmp_path, text)
+    with refused(ConfigError, f"{config}, line {line}", key=key):
+        resolve_file(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "remedy"),
+    [
+        ('[loss]\nuse = "clip"\nclip_high = inf', "loss.clip_high", "number"),
+        ('[[select]]\nuse = "mine.py:f"\nsince = 2026-01-01', "select", "quotes"),
+    ],
+)
+def test_a_value_that_no_manifest_can_have_is_refused_before_a_run(tmp_path, text, key, remedy):
+    with refused(ConfigError, key, key=key, code="config.value") as caught:
+        load(write(tmp_path, text))
+    assert remedy in caught.value.remedy
+
+
 def test_a_missing_file_is_called_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused(ConfigError, f"no file {tmp_path / 'nowhere.toml'}", code="config.unreadable"):

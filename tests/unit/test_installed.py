@@ -13,7 +13,7 @@ from winnow.commands.doctor.examine import build_report
 from winnow.commands.doctor.machine import of_packages
 from winnow.config_file import validate
 from winnow.errors import ConfigError
-from winnow.installed import unsuitable_version
+from winnow.installed import is_installed, unsuitable_version
 from winnow.recipes import recipe_paths
 from winnow.training import resolve
 
@@ -35,6 +35,12 @@ CONFIG = recipe_paths()["arithmetic"]
 )
 def test_a_version_is_compared_with_the_requirement_of_the_extra(package, here, versions):
     assert unsuitable_version(package, here.get, lambda: REQUIRED) == versions
+
+
+def test_a_package_inside_a_missing_one_is_not_installed():
+    assert [is_installed(name) for name in ("winnow.state", "winnow.nothing", "no_such_package.part")] == [
+        True, False, False,
+    ]  # fmt: skip
 
 
 def test_doctor_lists_an_extra_of_another_version_as_missing():

@@ -167,8 +167,10 @@ def test_a_name_of_one_member_leads_to_it(key):
         ("adam_beta1 = 0.8", "optimizer.betas", [0.8, 0.95]),
         ("warmup_ratio = 0.1", "optimizer.warmup_steps", 20),  # of 200 steps
         ('stop_strings = "</answer>"', "rollout.stop", ["</answer>"]),
+        ('stop_strings = ["</answer>", "User:"]', "rollout.stop", ["</answer>", "User:"]),
         ('report_to = "wandb"', "track", "wandb"),
         ('trainer.logger = ["console", "wandb"]', "track", ["wandb"]),
+        ('trainer.logger = "wandb"', "track", ["wandb"]),
         ("use_wandb = true", "track", "wandb"),
     ],
 )
@@ -179,13 +181,26 @@ def test_a_value_of_another_program_is_translated_and_the_translation_works(plai
     load(plain, [toml])
 
 
+@pytest.mark.parametrize("betas", ["0.9", "[0.9]"])
+def test_a_value_of_ours_that_is_wrong_itself_is_the_mistake_beside_it(plain, betas):
+    error = refusal(plain, f"optimizer.betas = {betas}", "adam_beta1 = 0.8")
+    assert "optimizer.betas" in str(error)
+    assert "adam_beta1" in str(error)
+
+
 @pytest.mark.parametrize("written", ["beta = 0.0", "use_vllm = false", "use_wandb = false", "entropy_coef = 0"])
 def test_a_value_that_is_the_default_here_is_to_be_removed(plain, written):
     assert ": write" not in refusal(plain, written).remedy
     assert refusal(plain, written).remedy.startswith("remove")
 
 
-@pytest.mark.parametrize("written", ['loss_type = "bnpo"', 'scale_rewards = "batch"', 'report_to = "swanlab"'])
+@pytest.mark.parametrize(
+    "written",
+    [
+        'loss_type = "bnpo"', 'scale_rewards = "batch"', 'report_to = "swanlab"', "trainer.logger = true",
+        'trainer.logger = ["wandb", "swanlab"]', 'adam_beta1 = "0.9"', 'warmup_ratio = "0.1"', "warmup_ratio = inf",
+    ],
+)  # fmt: skip
 def test_a_value_without_a_counterpart_names_the_key_alone(plain, written):
     assert refusal(plain, written).remedy == f"use {own_name(written.partition(' ')[0])!r}"
 

@@ -33,6 +33,7 @@ from winnow.models.meta import number_of
 from winnow.seeds import SeedName
 
 Moments = Literal["float32", "8bit"]
+State = dict[str, dict[str, Tensor]]  # parameter name -> moment name -> tensor
 
 FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # torch's state of a parameter
 EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # bitsandbytes'; absmax: scales of blocks
@@ -85,9 +86,6 @@ def saved_shape(moments: Moments, key: str, shape: torch.Size) -> torch.Size | N
 def _codes(device: torch.device, *, signed: bool) -> Tensor:
     codes: Tensor = bitsandbytes().functional.create_dynamic_map(signed=signed)
     return codes.to(device)
-
-
-State = dict[str, dict[str, Tensor]]  # parameter name -> moment name -> tensor
 
 
 class Summed:

@@ -141,11 +141,7 @@ class Learner(Trained[Policy]):
         """
         reference = {} if self.reference is None else self.reference.state()
         head = {f"{VALUE_MODEL}{name}": p.detach() for name, p in self.model.value_head.items()}
-        return {
-            **self._optimizer.state(),
-            **{f"{REFERENCE}{name}": value for name, value in reference.items()},
-            **head,
-        }
+        return {**self._optimizer.state(), **{f"{REFERENCE}{name}": value for name, value in reference.items()}, **head}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Continue from `state` and `counts`. Raises RunFolderError if they belong to other parameters."""

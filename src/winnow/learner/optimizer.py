@@ -39,6 +39,7 @@ from winnow.models.saved_weights import SavedWeights
 from winnow.records import Batch, MicroBatch, UpdateResult
 from winnow.seeds import SeedName
 
+Model = TypeVar("Model", bound=SequenceModel)
 Schedule = Literal["constant", "linear", "cosine"]
 VALUE_MODEL = "critic/"  # prefix of a value model's tensor names in a checkpoint
 
@@ -253,9 +254,6 @@ def rate_factor(schedule: Schedule, updates: int, *, warmup: int, total: int) ->
             return 1.0 - progress
         case "cosine":
             return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-Model = TypeVar("Model", bound=SequenceModel)
 
 
 class Trained(Generic[Model]):

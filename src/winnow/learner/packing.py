@@ -152,11 +152,7 @@ def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packin
     """Hidden states [S, H] of a row of tokens [S], from a backbone that `attend_packed` has prepared."""
     no_mask = torch.empty((1, 1, 0, 0), device=tokens.device)  # transformers passes a 4-d mask on and makes none
     out = backbone(
-        input_ids=tokens[None],
-        position_ids=positions[None],
-        attention_mask=no_mask,
-        packing=packing,
-        use_cache=False,
+        input_ids=tokens[None], position_ids=positions[None], attention_mask=no_mask, packing=packing, use_cache=False
     )
     hidden: Tensor = out.last_hidden_state[0]
     return hidden

@@ -58,10 +58,7 @@ class Policy(SequenceModel):
     ) -> None:
         super().__init__(
             PolicyModule(
-                model,
-                gradient_checkpointing=gradient_checkpointing,
-                packed=packed,
-                value_head=value_head is not None,
+                model, gradient_checkpointing=gradient_checkpointing, packed=packed, value_head=value_head is not None
             ),
             pad_token=pad_token,
             tokens_per_micro_batch=tokens_per_micro_batch,

@@ -59,10 +59,7 @@ def load_in_nf4(dtype: torch.dtype, device: str) -> dict[str, Any]:
 
     bitsandbytes()
     settings = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
     return {"quantization_config": settings, "device_map": {"": device}}
 

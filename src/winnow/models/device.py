@@ -35,9 +35,7 @@ def resolve_device(name: str) -> torch.device:
     if not present.get(name, False):
         usable = ", ".join(repr(kind) for kind, exists in present.items() if exists)
         raise unsupported(
-            f"device: {name!r} is not available on this machine",
-            remedy=f"use 'auto' or one of {usable}",
-            key="device",
+            f"device: {name!r} is not available on this machine", remedy=f"use 'auto' or one of {usable}", key="device"
         )
     return torch.device(name)
 

@@ -218,7 +218,7 @@ def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 def _content(file: Path, folder: Path) -> bytes:
     place, home = file.resolve(), folder.resolve()
-    if not (place.is_relative_to(home) or place.is_relative_to(home.parents[1] / "blobs")):
+    if not (place.is_relative_to(home) or place.is_relative_to(home.parent.parent / "blobs")):
         raise refused(
             f"model.path: {file} is a link to {place}, outside of the model's folder",
             "copy the file into that folder",

@@ -18,6 +18,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+FORMAT = {"format": "pt"}  # metadata that transformers requires in a file of weights
+PIECE_BYTES = 2**26  # copied to the host, hashed and written at a time
+# In the order of the file: the widest first, so that every tensor begins at a multiple of its own width.
+DTYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_RANK = {dtype: rank for rank, dtype in enumerate(DTYPES)}
+
 
 class WeightsOnRead(Mapping[str, Tensor]):
     """Weights by name, each of which is read when it is looked up. Iterating reads none, and neither does `in`, for
@@ -37,24 +54,6 @@ class WeightsOnRead(Mapping[str, Tensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
-
-
-FORMAT = {"format": "pt"}  # metadata that transformers requires in a file of weights
-PIECE_BYTES = 2**26  # copied to the host, hashed and written at a time
-# In the order of the file: the widest first, so that every tensor begins at a multiple of its own width.
-DTYPES = {
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_RANK = {dtype: rank for rank, dtype in enumerate(DTYPES)}
 
 
 def write_tensors(

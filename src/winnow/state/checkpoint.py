@@ -309,7 +309,7 @@ def write_manifest(
 
 def marks_in(path: Path) -> dict[str, Mark]:
     """The ends of the logs when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
-    return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
+    return {name: Mark(**mark) for name, mark in _manifest_of(path).get("logs", {}).items()}
 
 
 def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
@@ -320,7 +320,7 @@ def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
         check_kind(path, "a folder", follow=True)
         check_kind(path / MANIFEST, "a file", follow=True)
         marks_in(path)
-        for name, expected in _read(path)["files"].items():
+        for name, expected in _manifest_of(path)["files"].items():
             file = path / name
             if not file.is_file():
                 yield f"{name} is missing"
@@ -336,7 +336,7 @@ def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
         yield error.strerror or str(error)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _manifest_of(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / MANIFEST).read_bytes()))
 
 

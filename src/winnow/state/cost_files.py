@@ -68,7 +68,7 @@ def read_costs(path: Path) -> StepCosts:
         f"{path} contains no costs of a step",
         "name the .json file that `winnow profile` wrote, or one as docs/commands.md describes it",
         code="data.malformed",
-        of=(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        of=(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
     )
     with unread, wrong:
         check_kind(path, "a file", follow=True)

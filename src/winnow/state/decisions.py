@@ -86,11 +86,7 @@ def read_decisions(run: Path) -> dict[int, Decision]:
     found = {}
     for line, row in rows(path):
         sizes = row.get("chosen")
-        if (
-            not isinstance(sizes, dict)
-            or sizes.keys() != SIZES
-            or any(type(size) is not int for size in sizes.values())
-        ):
+        if not isinstance(sizes, dict) or sizes.keys() != SIZES or {*map(type, sizes.values())} != {int}:
             raise DataError(
                 f"{path}, line {line}: {sizes!r} are no sizes of a step",
                 remedy="put the file back as it was, or remove the row, so that a resumed run decides anew",

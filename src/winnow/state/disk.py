@@ -54,7 +54,8 @@ def errors_as(
     except of as reason:
         why = f"{type(reason).__name__}: {reason}"
         if isinstance(reason, OSError) and reason.strerror:
-            named = reason.filename is None or Path(reason.filename).name in problem
+            # `filename` is a number for a file that was opened by its descriptor
+            named = not isinstance(reason.filename, str) or Path(reason.filename).name in problem
             why = reason.strerror if named else f"{reason.filename}: {reason.strerror}"
         remedy = f"move it away, or {remedy}" if isinstance(reason, InTheWay) else remedy
         raise error(f"{problem}: {why}", remedy=remedy, key=key, code=code) from reason

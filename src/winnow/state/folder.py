@@ -151,7 +151,7 @@ class RunFolder(LockedFolder):
     @classmethod
     def _open(cls, path: Path | str, *, resume: bool) -> RunFolder:
         path = Path(path)
-        with _refusals(path):
+        with _refusals(path), contextlib.ExitStack() as on_failure:
             if not path.is_dir() or _read_manifest(path) is None:
                 refuse_foreign(path, "run", MANIFEST)
             if resume and _read_manifest(path) is None:
@@ -160,7 +160,6 @@ class RunFolder(LockedFolder):
                 )
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
-        with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             before = _read_manifest(path) or {}
             if before and not resume:
@@ -181,14 +180,16 @@ class RunFolder(LockedFolder):
 def check_free(path: Path) -> None:
     """Raise RunFolderError where a new run would overwrite the steps of another."""
     if has_finished_step(path):
-        raise resumable(
-            RunFolderError(
-                f"{path} already contains a run ({_contents(path)})",
-                remedy="resume it, or choose another folder with the key output",
-                key="output",
-                code="run_folder.taken",
-            )
+        checkpoints = paths(path)
+        files = sorted(entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+        newest = f"newest checkpoint {checkpoints[-1].name}" if checkpoints else "no checkpoint"
+        error = RunFolderError(
+            f"{path} already contains a run ({', '.join(files)}; {newest})",
+            remedy="resume it, or choose another folder with the key output",
+            key="output",
+            code="run_folder.taken",
         )
+        raise resumable(error)
 
 
 def refuse_foreign(path: Path, what: str, manifest: str) -> None:
@@ -230,14 +231,6 @@ def has_finished_step(path: Path) -> bool:
         return False
     with metrics.open("rb") as lines:
         return any(_DONE in line and line.endswith(b"\n") for line in lines)
-
-
-def _contents(path: Path) -> str:
-    """The contents of a used folder, in a few words."""
-    checkpoints = paths(path)
-    files = sorted(entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    newest = f"newest checkpoint {checkpoints[-1].name}" if checkpoints else "no checkpoint"
-    return f"{', '.join(files)}; {newest}"
 
 
 def _refusals(path: Path) -> contextlib.AbstractContextManager[None]:

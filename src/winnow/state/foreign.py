@@ -67,7 +67,7 @@ def readers() -> tuple[tuple[type[ForeignLog], ...], tuple[str, ...]]:
     found, lost = [], []
     for point in entry_points(LOGS):
         try:
-            found.append(_checked(point.load()))
+            found.append(_complete(point.load()))
         except INTERRUPTIONS:
             raise
         except BaseException as error:
@@ -78,7 +78,7 @@ def readers() -> tuple[tuple[type[ForeignLog], ...], tuple[str, ...]]:
     return tuple(found), tuple(lost)
 
 
-def _checked(kind: object) -> type[ForeignLog]:
+def _complete(kind: object) -> type[ForeignLog]:
     """A reader that has everything that an abstract method or an attribute without a value of `ForeignLog` requires."""
     if not (isinstance(kind, type) and issubclass(kind, ForeignLog)):
         raise TypeError("it is no subclass of winnow.state.foreign.ForeignLog")

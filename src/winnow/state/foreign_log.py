@@ -187,11 +187,11 @@ def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:
             "cause": "malformed" if failed else None, "detail": "no reward was computed" if failed else "",
             "seconds": math.nan, "late": False, "keep": bool(group.kept[index]),
             "reason": "failed: malformed" if failed else "trained" if group.kept[index] else "not selected",
-            "advantage": None if group.advantages is None else _known(group.advantages[index]),
+            "advantage": None if group.advantages is None else _none_for_nan(group.advantages[index]),
         }  # fmt: skip
 
 
-def _known(number: float) -> float | None:
+def _none_for_nan(number: float) -> float | None:
     return None if math.isnan(number) else float(number)
 
 
@@ -267,10 +267,7 @@ def read_settings(folder: Path) -> ReadingSettings:
     for key in table:
         if key not in KEYS:
             raise ConfigError(
-                f"{path}: there is no key {key!r}",
-                remedy=near_miss(key, KEYS),
-                key=key,
-                code="config.unknown_key",
+                f"{path}: there is no key {key!r}", remedy=near_miss(key, KEYS), key=key, code="config.unknown_key"
             )
     weights, group, verdicts = map(table.get, KEYS)
     if weights is not None and not (isinstance(weights, dict) and weights and all(map(_is_number, weights.values()))):

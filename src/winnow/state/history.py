@@ -61,12 +61,7 @@ class History:
     """
 
     def __init__(
-        self,
-        ids: Sequence[str],
-        *,
-        decay: float = 1.0,
-        remember: bool = True,
-        difficulty: FloatArray | None = None,
+        self, ids: Sequence[str], *, decay: float = 1.0, remember: bool = True, difficulty: FloatArray | None = None
     ) -> None:
         self._ids = tuple(ids)
         self._rows = {name: row for row, name in enumerate(self._ids)}
@@ -99,11 +94,8 @@ class History:
     def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of the last probe for G prompts."""
         known = [self._probed.get(prompt.id, Probed()) for prompt in prompts]
-        norms = [math.nan if p.gradient_norm is None else p.gradient_norm for p in known]
-        trials, correct, norm = (
-            np.array(column, dtype=np.float64)
-            for column in ([p.verified for p in known], [p.correct for p in known], norms)
-        )
+        # NaN in the place of None
+        trials, correct, norm = np.array(known, dtype=np.float64).reshape(-1, len(Probed._fields)).T.copy()
         return _stats(prompts, trials, correct, norm)
 
     def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
@@ -128,7 +120,7 @@ class History:
         """Replace the results of the last probe."""
         norms = np.full(len(groups), np.nan) if gradient_norms is None else np.asarray(gradient_norms)
         self._probed = {
-            group.prompt.id: _probed_of(group, norm)
+            group.prompt.id: _probed(group, norm)
             for group, norm in zip(groups, norms.tolist(), strict=True)
             if group.rollouts
         }
@@ -158,9 +150,9 @@ class History:
         if self._remember:
             self._table = self._table.drawn(drawn)
 
-    def has_draw(self, step: int, count: int) -> bool:
-        """Whether `count` prompts are drawn for a step."""
-        return step in self._drawn and len(self._drawn[step][0]) == count
+    def has_draw(self, step: int, count: int | None = None) -> bool:
+        """Whether prompts are drawn for a step; with `count`, whether so many are."""
+        return step in self._drawn and count in (None, len(self._drawn[step][0]))
 
     def drawn(self, step: int, *, extra: int = 0) -> IntArray:
         """[G] rows of the prompts of a step; with `extra` = n those of its n-th round of dynamic sampling, which may be
@@ -314,10 +306,10 @@ def _as_rows(rows: Sequence[int]) -> IntArray:
     return np.array(rows, dtype=np.int64)
 
 
-def _probed_of(group: Group, gradient_norm: float) -> Probed:
-    correct = int(group.correct.sum())
+def _probed(group: Group, gradient_norm: float) -> Probed:
+    correct = float(group.correct.sum())
     measured = correct > 0 and not math.isnan(gradient_norm)
-    return Probed(float(group.valid.sum()), float(correct), float(gradient_norm) if measured else None)
+    return Probed(float(group.valid.sum()), correct, gradient_norm if measured else None)
 
 
 def _stats(prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, norm: FloatArray) -> PromptStats:
@@ -343,7 +335,14 @@ def unpacked(text: str, dtype: str) -> Any:
 
 def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """A mapping of texts to JSON values and arrays [n] of integers or floats, as JSON."""
-    return {name: _packed_value(value) for name, value in values.items()}
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            dtype = "<i8" if np.issubdtype(value.dtype, np.integer) else "<f8"
+            plain[name] = {"dtype": dtype, BYTES: packed(value, dtype)}
+        else:
+            plain[name] = value.item() if isinstance(value, np.generic) else value
+    return plain
 
 
 def unpacked_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,10 +351,3 @@ def unpacked_values(values: Mapping[str, Any]) -> dict[str, Any]:
         name: unpacked(value[BYTES], value["dtype"]) if isinstance(value, Mapping) and BYTES in value else value
         for name, value in values.items()
     }
-
-
-def _packed_value(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        dtype = "<i8" if np.issubdtype(value.dtype, np.integer) else "<f8"
-        return {"dtype": dtype, BYTES: packed(value, dtype)}
-    return value.item() if isinstance(value, np.generic) else value

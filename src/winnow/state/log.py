@@ -223,13 +223,12 @@ def synced_mark(path: Path, end: int | None = None) -> Mark:
     """Sync a log, and return the mark of its byte `end`, or of its present end. Raises OSError."""
     with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-        end = os.fstat(descriptor).st_size if end is None else end
-        return Mark(end, _tail(descriptor, end))
+        return mark_of(descriptor, end)
 
 
-def mark_of(descriptor: int) -> Mark:
-    """The mark of an open file's present end. Raises OSError."""
-    end = os.fstat(descriptor).st_size
+def mark_of(descriptor: int, end: int | None = None) -> Mark:
+    """The mark of an open file's byte `end`, or of its present end. Raises OSError."""
+    end = os.fstat(descriptor).st_size if end is None else end
     return Mark(end, _tail(descriptor, end))
 
 
@@ -296,12 +295,12 @@ def rollout_of(row: Mapping[str, Any]) -> Rollout:
 def encode(data: Any) -> bytes:
     """JSON in UTF-8, or in ASCII with escapes where a text has a lone surrogate, which UTF-8 cannot encode."""
     try:
-        return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(data, default=_array_as_list, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:
         return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).encode()
 
 
-def _other(value: Any) -> Any:
+def _array_as_list(value: Any) -> Any:
     """A value that orjson cannot encode, such as a user's array that is not contiguous, as plain data."""
     if isinstance(value, np.ndarray):
         return value.tolist()
@@ -324,4 +323,4 @@ def plain(value: Any, text: Callable[[str], str] = str) -> Any:
         return [plain(v, text) for v in value]
     if value is None or isinstance(value, int):
         return value
-    return _other(value)
+    return _array_as_list(value)

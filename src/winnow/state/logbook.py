@@ -25,17 +25,7 @@ from winnow.state.decisions import DECISIONS, Decision, DecisionLog
 from winnow.state.disk import sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
-from winnow.state.log import (
-    METRICS,
-    LineLog,
-    Mark,
-    check_metrics,
-    extent,
-    metrics_line,
-    named,
-    refusals,
-    rows,
-)
+from winnow.state.log import METRICS, LineLog, Mark, check_metrics, extent, metrics_line, named, refusals, rows
 from winnow.state.manifest import MANIFEST
 from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog
 

@@ -4,17 +4,17 @@ configuration differ.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from winnow.config import Config, dump
 from winnow.errors import RunFolderError
+from winnow.installed import version_of
+from winnow.state.disk import opened
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -43,7 +43,10 @@ def describe_run(
         "config": dump(config),
         **({"base": str(base.resolve())} if recipe is None else {"recipe": recipe}),
         "inputs": dict(inputs),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *packages)}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version_of(name) for name in (*PACKAGES, *packages)},
+        },
         "device": device,
         "threads": threads,
         "ranks": ranks,
@@ -56,12 +59,8 @@ def read(path: Path) -> tuple[int, bytes]:
     """(uid of the owner, bytes) of a regular file. Raises OSError for a link and for any other kind of file; opening a
     pipe does not wait for its writer.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError("not a regular file")
-        return about.st_uid, file.read()
+    with opened(path, os.O_RDONLY) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        return os.fstat(descriptor).st_uid, file.read()
 
 
 def parse(text: bytes, path: Path) -> dict[str, Any] | None:
@@ -82,10 +81,3 @@ def parse(text: bytes, path: Path) -> dict[str, Any] | None:
             code="run_folder.unreadable",
         )
     return data
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -20,15 +20,8 @@ from winnow.errors import RunFolderError
 from winnow.records import Group, Outcome, Prompt, Rollout
 
 PENDING = "pending/"  # prefix of the tensors' names
-_PLAIN = (
-    "index",
-    "text",
-    "finish",
-    "version",
-    "rank",
-    "round",
-    "beyond",
-)  # fields of a rollout that JSON has as they are
+# Fields of a rollout that JSON has as they are
+_PLAIN = ("index", "text", "finish", "version", "rank", "round", "beyond")
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,18 @@ class PendingGroups:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but `tensors`, as JSON."""
-        return {"step": self.step, "groups": [_group_state(group) for group in self.groups]}
+        groups = [
+            {
+                "prompt": group.prompt.id,
+                "rollouts": [_rollout_state(rollout) for rollout in group.rollouts],
+                "outcomes": [
+                    {**dataclasses.asdict(outcome), "reward": None if math.isnan(outcome.reward) else outcome.reward}
+                    for outcome in group.outcomes or ()
+                ],
+            }
+            for group in self.groups
+        ]
+        return {"step": self.step, "groups": groups}
 
     @classmethod
     def restored(
@@ -81,17 +85,6 @@ class PendingGroups:
             )
             groups.append(Group(prompt=by_id[saved["prompt"]], rollouts=rollouts, outcomes=outcomes))
         return cls(state["step"], tuple(groups))
-
-
-def _group_state(group: Group) -> dict[str, Any]:
-    return {
-        "prompt": group.prompt.id,
-        "rollouts": [_rollout_state(rollout) for rollout in group.rollouts],
-        "outcomes": [
-            {**dataclasses.asdict(outcome), "reward": None if math.isnan(outcome.reward) else outcome.reward}
-            for outcome in group.outcomes or ()
-        ],
-    }
 
 
 def _rollout_state(rollout: Rollout) -> dict[str, Any]:

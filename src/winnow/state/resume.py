@@ -66,7 +66,7 @@ def digests(config: Config, base: Path, *, below: str = "", but: str | None = No
     for key, value in texts:
         if not key.startswith(below) or (but is not None and key.startswith(but)):
             continue
-        for name, path in _files(key, value, base):
+        for name, path in _files_named_by(key, value, base):
             digests_by_key.setdefault(key, {})[name] = digest(path)
     return digests_by_key
 
@@ -84,7 +84,7 @@ def digest(path: Path) -> str:
     return f"sampled-sha256:{sampled.hexdigest()}"
 
 
-def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
+def _files_named_by(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
     """(name, path) of the files that a key's text names."""
     if ".py:" in value:
         name = value.rpartition(":")[0]
@@ -170,14 +170,9 @@ def compare(
             code="run_folder.changed",
         )
         raise resumable(error, allow_change=keys)
+    bits = "the last bits of the results may differ from an uninterrupted run"
     around = [
-        Change(
-            step,
-            key,
-            was,
-            now,
-            f"{_sentence(key, was, now)}; the last bits of the results may differ from an uninterrupted run",
-        )
+        Change(step, key, was, now, f"{_sentence(key, was, now)}; {bits}")
         for key, was, now in _differences(_surroundings(before), _surroundings(after))
     ]
     return (*(c for c in changes if c.key != "output"), *around)

@@ -137,10 +137,14 @@ def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def files_in(run: Path) -> dict[int, Path]:
     """The files of rollouts of a run, in step order: those of winnow's folder, or of the log of another trainer.
 
-    Raises DataError if such a log is damaged.
+    Raises DataError if the folder cannot be read, or such a log is damaged.
     """
     log = open_log(run)
-    return files_by_step(run / ROLLOUTS) if log is None else log.files()
+    if log is not None:
+        return log.files()
+    remedy = "make the folder readable, or name another run"
+    with errors_as(DataError, f"cannot read {run / ROLLOUTS}", remedy, code="data.unreadable"):
+        return files_by_step(run / ROLLOUTS)
 
 
 def files_of(path: Path, step: int | None = None) -> list[Path]:

@@ -68,11 +68,9 @@ def describe(run: Path) -> Manifest:
     configuration, and the name of its `program`. Raises RunFolderError if there is neither.
     """
     log = open_log(run)
-    return (
-        read_manifest(run, own=False)
-        if log is None
-        else Manifest(run, {}, run, {}, {"program": log.program, "config": {}})
-    )
+    if log is None:
+        return read_manifest(run, own=False)
+    return Manifest(run, {}, run, {}, {"program": log.program, "config": {}})
 
 
 def manifest_of(run: Path) -> Manifest:
@@ -156,11 +154,13 @@ def check_trusted(config: Config, manifest: Manifest, given: Mapping[str, Any]) 
     """
     named = {(key.removesuffix(".use"), text) for key, text in _texts(given)}
     items_made = config.task.use == "reasoning_gym" or "task" in given
-    code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text, items_made=items_made))
+    code = ((key, text) for key, text in _texts(config.model_dump()) if _executes(key, text, items_made=items_made))
     untrusted = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in named]
     if not untrusted:
         return
-    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in untrusted)
+    shown = "; ".join(
+        f"{key.removesuffix('.use')} = {_with_real_path(key, text, manifest.base)!r}" for key, text in untrusted
+    )
     raise ConfigError(
         f"{manifest.path} names code that would run here: {shown}",
         remedy=f"read it first; then {TRUST}, or give other values for these keys",
@@ -169,7 +169,7 @@ def check_trusted(config: Config, manifest: Manifest, given: Mapping[str, Any]) 
     )
 
 
-def _runs(key: str, text: str, *, items_made: bool) -> bool:
+def _executes(key: str, text: str, *, items_made: bool) -> bool:
     """Whether a text of the configuration makes the run execute code.
 
     A function of a file is imported. A reward without a sandbox runs what the model writes. Scorers of reasoning-gym
@@ -181,7 +181,7 @@ def _runs(key: str, text: str, *, items_made: bool) -> bool:
     return ".py:" in text or unsafe or (scorer and not items_made)
 
 
-def _shown(key: str, text: str, base: Path) -> str:
+def _with_real_path(key: str, text: str, base: Path) -> str:
     """The text, with the real path of a file that it imports. A relative path starts from `base` under a key `use`, and
     from the working directory under other keys.
     """

@@ -143,9 +143,10 @@ def _is_required(mark: str, first: FirstPrompt) -> bool:
 def _about_selection(members: Members, b: Budget) -> Iterator[str]:
     count = members.config.rollout.rollouts_per_prompt
     if b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
+        lower = f"lower keep_per_prompt to {max(2, count // 4)}, " if count > 2 else ""
         yield (
-            f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
-            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or set select = 'all'"
+            f"select keeps all {count} rollouts of a prompt: nothing is dropped; {lower}raise "
+            f"rollout.rollouts_per_prompt, or set select = 'all'"
         )
     over_kept = members.advantage.options.get("statistics", "kept") == "kept"
     chunk = min(members.config.advantage.chunk or count, count)

@@ -73,7 +73,7 @@ class RequestRecord:
         self._known: dict[Key, dict[int, Recorded]] = {}  # by turn
         self._new: list[bytes] = []
         self._strict = set[Key]()  # rollouts of an ended request, which may have been trained on
-        self._unmarked = True  # whether there are answers since the last mark of an end
+        self._unmarked = True  # whether this rank's file has answers since its last mark of an end, or no line
         with refusals(self._path):
             check_kind(self._path, "a file")
             files = sorted(folder.glob(f"{name}.rank-*.jsonl"))
@@ -135,12 +135,14 @@ class RequestRecord:
         for number, line in enumerate(whole.splitlines(), start=1):
             with named(file, number, "answer"):
                 row = json.loads(line)
-                self._unmarked = "finished" not in row
-                if self._unmarked:
+                finished = "finished" in row
+                if own:
+                    self._unmarked = not finished
+                if finished:
+                    self._strict |= known.keys()
+                else:
                     key, turn, recorded = _recorded(row, f"{file.name}:{number}")
                     known[key] = {**(known.get(key, {}) if turn else {}), turn: recorded}
-                else:
-                    self._strict |= known.keys()
         self._known |= {
             key: turns
             for key, turns in known.items()

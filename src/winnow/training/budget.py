@@ -114,8 +114,7 @@ def plan_devices(
 ) -> MemoryPlan:
     """The plan of a run with its policy on `device`: `plan_demand` of its `demand_of`."""
     return plan_demand(
-        members,
-        demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=planned_ranks),
+        members, demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=planned_ranks)
     )
 
 

@@ -42,14 +42,7 @@ from winnow.training.advice import before_training
 from winnow.training.budget import plan_devices
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
-from winnow.training.load import (
-    divides_policy,
-    engine_context,
-    load_model,
-    load_start,
-    make_separate_critic,
-    restore,
-)
+from winnow.training.load import divides_policy, engine_context, load_model, load_start, make_separate_critic, restore
 from winnow.training.prompts import omitted_tools, run_prompts, with_call_form
 from winnow.training.resolve import check_installed
 from winnow.training.turns import with_environment
@@ -152,9 +145,8 @@ def _build(
         ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
         resumed = saved is not None
         learner = make_learner(config, loaded, needs=members.needs, resumed=resumed, reference=members.reference)
-        exact = all(
-            ranks.gather_from_all(plan.exact_evaluation)
-        )  # the same on every rank, though machines may differ in memory
+        # The same on every rank, though machines may differ in memory
+        exact = all(ranks.gather_from_all(plan.exact_evaluation))
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
@@ -182,13 +174,7 @@ def _build(
             gauge=Gauge,
             files=loaded.files,
         )
-        progress = Progress(
-            history=history,
-            clock=clock,
-            alarms=Alarms(dump(config)),
-            sizes=sizes,
-            saved=saved,
-        )
+        progress = Progress(history=history, clock=clock, alarms=Alarms(dump(config)), sizes=sizes, saved=saved)
         if saved is not None:
             restore(run, progress, saved)
         omitted = omitted_tools(members, tokenizer, sample[0]) if sample else ()

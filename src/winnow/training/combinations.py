@@ -331,15 +331,16 @@ def _check_limits(members: Members) -> None:
     """An answer that exceeds the time limit of its reward is wrong; one that exceeds the worker's limit is a failure,
     which has no reward. So the worker's limit must be the longer one.
     """
-    limit = members.config.verify.timeout_seconds
-    for reward in members.rewards:
+    limit, parts = members.config.verify.timeout_seconds, "parts" in members.reward
+    for place, reward in enumerate(members.rewards):
         name = reward.traits.own_limit
         own = None if name is None else reward.options[name]
         if own is not None and own >= limit:
+            key = f"reward.parts.{place}.{name}" if parts else f"reward.{name}"
             raise conflict(
                 f"verify.timeout_seconds = {limit} would stop the reward {reward.name!r} before its limit, "
-                f"reward.{name} = {own}, makes an answer wrong",
-                remedy=f"raise verify.timeout_seconds above {own}, or lower reward.{name}",
+                f"{key} = {own}, makes an answer wrong",
+                remedy=f"raise verify.timeout_seconds above {own}, or lower {key}",
                 key="verify.timeout_seconds",
             )
 

@@ -39,10 +39,7 @@ class FirstPlan:
         Without cost curves, a step samples about as many rollouts as in the configuration.
         """
         found = candidates(
-            self.model.current,
-            prompts=self.costs is not None,
-            divisor=self.model.updates,
-            most=self.fits.problems,
+            self.model.current, prompts=self.costs is not None, divisor=self.model.updates, most=self.fits.problems
         )
         return sorted({*self.fits.fitting(list(found)), self.model.current})
 

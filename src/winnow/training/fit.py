@@ -79,11 +79,6 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
         run, progress = built.run, built.progress
         progress.phases = Phases(watch, done)
         try:
-            with ranks.announced("writing the manifest"):
-                if ranks.is_writer():
-                    # For a new run only now: `build` has downloaded a model of the hub, whose files are hashed too
-                    inputs = inputs or digests(config, members.base)
-                    folder.record(_manifest(members, device, inputs), recorded(changes))
             notices = (*(c.notice for c in changes), *start_notices(folder, resume, saved), *built.notices)
             for text in ranks.gather(notices):
                 watch(Notice(text))
@@ -92,6 +87,12 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same, decisions=anew), doing="cutting the logs"
             )
+            # After the logs, as what stays in them depends on the changes, which the next resume does not see again
+            with ranks.announced("writing the manifest"):
+                if ranks.is_writer():
+                    # For a new run only now: `build` has downloaded a model of the hub, whose files are hashed too
+                    inputs = inputs or digests(config, members.base)
+                    folder.record(_manifest(members, device, inputs), recorded(changes))
             since = evaluated_since([*folder.before.get("changes", []), *recorded(changes)])
             rows = ranks.from_writer(run.logbook.metrics, doing="reading the log")
             progress.alarms.remember(rows, evaluated_since=since)

@@ -29,6 +29,7 @@ from winnow.models.load import Loaded, load
 from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.disk import errors_as
 from winnow.state.folder import TENSORS
 from winnow.state.pending import PENDING, PendingGroups
 
@@ -43,6 +44,13 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
     run.learner.restore(tensors, state["optimizer"])
     progress.history.load_state_dict(state["history"])
+    if progress.ahead.pending is not None and not progress.history.has_draw(saved.step):
+        raise RunFolderError(
+            f"{saved.path} has rollouts of step {saved.step}, drawn from other prompts than the task has now",
+            remedy="restore the task's data, or start a new run in another output folder",
+            key="task",
+            code="run_folder.changed",
+        )
     run.verifiers.load_state_dict(state["verifiers"])
     progress.clock.load_state_dict(state.get("clock", {}))
     if progress.sizes is not None and "sizes" in state:
@@ -134,16 +142,12 @@ def load_start(critic: Critic, config: Config) -> None:
     if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
         return
     path = Path(os.path.expanduser(config.critic.start)) / TENSORS
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"critic.start: {path} cannot be read: {error}",
-            remedy="name another checkpoint",
-            key="critic.start",
-            code="config.value",
-        ) from error
+    problem, wrong = f"critic.start: {path} cannot be read", (OSError, SafetensorError)
+    refusal = errors_as(
+        ConfigError, problem, "name another checkpoint", key="critic.start", code="config.value", of=wrong
+    )
+    with refusal, safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     try:
         critic.start(tensors)
     except RunFolderError as error:

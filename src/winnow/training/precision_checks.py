@@ -6,6 +6,8 @@ stochastic rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from winnow.config import Config, OptimizerSection, TrainedCritic, optimizers
 from winnow.core.members import Members
 from winnow.errors import conflict, no_effect
@@ -80,33 +82,22 @@ def check_ranks(config: Config, count: int) -> None:
     """Raise ConfigError for settings that cannot be sharded over `count` ranks. One rank shards nothing."""
     if count == 1 or config.ranks.learner != "sharded":
         return
-    sections = optimizers(config).values()
-    for key, value, configured, why, remedy in (
-        (
-            "model.quantization",
-            " = 'nf4'",
-            config.model.quantization is not None,
-            "blocks of 4 bits cannot be divided by rows",
-            "remove it",
-        ),
-        (
-            "optimizer.moments",
-            " = '8bit'",
-            any(optimizer.moments == "8bit" for optimizer in sections),
-            "blocks of 8-bit moments would cross the ends of the shares",
-            "remove it, as a rank keeps only a share of the moments",
-        ),
-        (
-            "optimizer.stochastic_rounding",
-            "",
-            any(optimizer.stochastic_rounding for optimizer in sections),
-            "the shares are float32, so that nothing is rounded",
-            "remove it and optimizer.master_weights",
-        ),
-    ):
-        if configured:
-            raise conflict(
-                f"{key}{value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
-                remedy=f"{remedy}, or set ranks.learner = 'replicated'",
-                key=key,
-            )
+    for key, value, why, remedy in _undividable(config):
+        raise conflict(
+            f"{key} = {value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
+            remedy=f"{remedy}, or set ranks.learner = 'replicated'",
+            key=key,
+        )
+
+
+def _undividable(config: Config) -> Iterator[tuple[str, str, str, str]]:
+    """(key, value, reason, remedy) of each setting whose numbers cannot be divided among ranks."""
+    if config.model.quantization is not None:
+        yield "model.quantization", "'nf4'", "blocks of 4 bits cannot be divided by rows", "remove it"
+    for table, optimizer in optimizers(config).items():
+        if optimizer.moments == "8bit":
+            why, remedy = "blocks of 8-bit moments would cross the ends of the shares", "remove it"
+            yield f"{table}.moments", "'8bit'", why, f"{remedy}, as a rank keeps only a share of the moments"
+        if optimizer.stochastic_rounding:
+            why, remedy = "the shares are float32, so that nothing is rounded", f"remove it and {table}.master_weights"
+            yield f"{table}.stochastic_rounding", "true", why, remedy

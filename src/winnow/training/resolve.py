@@ -91,18 +91,18 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
     config = with_engine(with_dtype(config))
     attempt, reward = _Attempts(), reward_spec(config)
     task = attempt(_bound, TASK, config.task, base)
-    further = tuple(attempt(_bound, TASK, each, base, "evaluate.tasks") for each in config.evaluate.tasks)
+    further = _all_bound(attempt, TASK, config.evaluate.tasks, base, "evaluate.tasks")
     rewards = attempt(_rewards, config, reward, base)
     environment = None if config.environment is None else attempt(_bound, ENVIRONMENT, config.environment, base)
     sample, rounds = attempt(_bound, SAMPLER, config.sample, base), attempt(_bound, ROUND, config.rounds, base)
-    selectors = tuple(attempt(_bound, SELECTOR, each, base) for each in config.select)
+    selectors = _all_bound(attempt, SELECTOR, config.select, base)
     advantage = attempt(_bound, ADVANTAGE, config.advantage, base)
     allocate = attempt(_allocator, config, base, advantage)
     cut, weighting = attempt(_bound, CUT, config.cut, base), attempt(_bound, WEIGHTING, config.weighting, base)
-    loss, terms = attempt(_bound, LOSS, config.loss, base), tuple(attempt(_bound, TERM, m, base) for m in config.terms)
+    loss, terms = attempt(_bound, LOSS, config.loss, base), _all_bound(attempt, TERM, config.terms, base)
     correction = attempt(_bound, CORRECTION, config.correction, base)
     engine = attempt(_bound, ENGINE, config.rollout.engine, base)
-    trackers = tuple(attempt(_bound, TRACKER, each, base) for each in config.track)
+    trackers = _all_bound(attempt, TRACKER, config.track, base)
     attempt.check()
     selectors = tuple(
         _in_chunks(bound, select_in_chunks, each.chunk) for bound, each in zip(selectors, config.select, strict=True)
@@ -279,6 +279,15 @@ class _Attempts:
 def _bound(family: Family[T], member: Member, base: Path, key: str | None = None) -> Bound[T]:
     key = key or family.key
     return bind(resolve_at(key, family, member.use, base=base), member.options, key=key)
+
+
+def _all_bound(
+    attempt: _Attempts, family: Family[T], members: Sequence[Member], base: Path, key: str | None = None
+) -> tuple[Bound[T], ...]:
+    """The members of a list. An error about one of several names its place in the list."""
+    key = key or family.key
+    keys = [f"{key}.{place}" for place in range(len(members))] if len(members) > 1 else [key]
+    return tuple(attempt(_bound, family, each, base, own) for each, own in zip(members, keys, strict=False))
 
 
 def _rewards(config: Config, reward: Mapping[str, Any], base: Path) -> tuple[Bound[RewardTraits], ...]:

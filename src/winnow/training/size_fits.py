@@ -14,7 +14,7 @@ from winnow.config import Config
 from winnow.core.members import Members
 from winnow.core.sizes import resized, rule_of, setting_of
 from winnow.errors import ConfigError
-from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, free_on_device
+from winnow.memory.plan import MemoryPlan, assume_free, free_on_device
 from winnow.memory.trained_model import policy_shapes
 from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
@@ -107,9 +107,12 @@ class Fits:
 
     def _find_fit(self, setting: Setting) -> MemoryFit | None:
         """Halve the configuration's micro-batch until the setting fits; None below FEWEST_TOKENS."""
-        tokens = self.config.update.tokens_per_micro_batch
+        sized, tokens = resized(self.members, setting), self.config.update.tokens_per_micro_batch
+        free_on = free_on_device if self.memory is None else assume_free(self.memory, self.device.type)
         while True:
-            plan, free_on = self._planned(setting, tokens)
+            update = sized.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
+            members = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
+            plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=self.memory)
             try:
                 plan.check(free_on)
             except ConfigError as error:
@@ -120,13 +123,6 @@ class Fits:
                 continue
             device = next((d for d in plan.devices if d.partition(":")[0] == self.device.type), plan.devices[0])
             return MemoryFit(tokens, _at_once(plan, self.config.rollout.max_rollouts_at_once), plan.need_here(device))
-
-    def _planned(self, setting: Setting, tokens: int) -> tuple[MemoryPlan, FreeBytes]:
-        sized = resized(self.members, setting)
-        update = sized.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
-        members = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
-        plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=self.memory)
-        return plan, free_on_device if self.memory is None else assume_free(self.memory, self.device.type)
 
 
 def _at_once(plan: MemoryPlan, most: int) -> int:

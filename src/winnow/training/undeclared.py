@@ -34,9 +34,9 @@ def check_needs(members: Members) -> None:
     """
     filled = members.needs | ({"old_logprobs"} if members.config.correction.old == "engine" else set[str]())
     for member in (members.loss, *members.terms):
-        _check(member, _OF_LOSS, filled, lambda needs: (_output(needs), _micro_batch(needs)))
+        _check_member(member, _OF_LOSS, filled, lambda needs: (_output(needs), _micro_batch(needs)))
     values = {"values"} if members.reads_values else set[str]()
-    _check(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
+    _check_member(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
 
 
 def ignores_ratio(loss: Bound[LossTraits]) -> bool:
@@ -54,7 +54,7 @@ def ignores_ratio(loss: Bound[LossTraits]) -> bool:
         return False
 
 
-def _check(
+def _check_member(
     member: Bound[Any],
     fields: Mapping[str, str],
     filled: Collection[str],

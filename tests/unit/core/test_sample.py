@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from contextlib import nullcontext
@@ -129,6 +130,17 @@ def test_a_finished_run_cannot_get_more_steps(smallest):
     train(config, resume=True)  # nothing is left to do
     with refused(RunFolderError, 2, key="rollout.ahead", code="run_folder.changed"):
         train({**config, "steps": 3}, resume=True)
+
+
+def test_rollouts_for_a_draw_from_other_prompts_are_refused(smallest, tmp_path):
+    """The prompts that were sampled exist still, and the draw that they are of does not."""
+    config = settings(smallest, steps=4, checkpoint={"every": 1, "keep_last": 3})
+    train(config)
+    for step in (3, 4):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:06d}", ignore_errors=True)
+    config["task"]["train_size"] = 20
+    with refused(RunFolderError, 2, key="task", code="run_folder.changed"):
+        train(config, resume=True, allow_change=["task.train_size"])
 
 
 def test_an_engine_that_fails_ahead_ends_the_run_and_a_resume_repeats_the_step(smallest, tmp_path):

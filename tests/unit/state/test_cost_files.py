@@ -69,6 +69,10 @@ def test_what_is_written_is_read_again(tmp_path):
         {**COSTS, "update": {**CURVE, "mixed_lengths": "yes"}},
         {**COSTS, "seconds_per_step": -1},
         {"winnow_profile": 1, "points": []},
+        {
+            "winnow_profile": 1,
+            "points": [point("sampling", 0, 1.0, tokens=0), point("update, accumulation", 8, 1.0, trained=8)],
+        },
     ],
 )
 def test_a_file_without_costs_is_refused_by_its_name(tmp_path, data):

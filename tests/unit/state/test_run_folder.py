@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from refusals import refused
-from winnow.errors import RunFolderError
+from winnow.errors import DataError, RunFolderError
 from winnow.state.folder import RunFolder
+from winnow.state.rollout_files import files_in
+from winnow.state.saved_runs import read_manifest
 
 
 def start(path, *, resume=False, **changes):
@@ -95,6 +97,22 @@ def test_a_pipe_in_place_of_a_log_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with refused(RunFolderError, tmp_path, code="run_folder.taken"):
         start(tmp_path)
+
+
+def test_a_log_that_cannot_be_listed_is_named(tmp_path):
+    start(tmp_path / "run").close()
+    (tmp_path / "run" / "rollouts").symlink_to("rollouts")
+    with refused(RunFolderError, "rollouts", code="run_folder.unwritable"):
+        RunFolder.open(tmp_path / "run", resume=False)
+    with refused(DataError, "rollouts", code="data.unreadable"):
+        files_in(tmp_path / "run")
+
+
+def test_a_folder_in_place_of_the_manifest_is_named(tmp_path):
+    (tmp_path / "run" / "manifest.json").mkdir(parents=True)
+    with refused(RunFolderError, "manifest.json", code="run_folder.unreadable"):
+        read_manifest(tmp_path / "run")
+    assert list(files_in(tmp_path / "run")) == []
 
 
 def test_a_refused_launch_leaves_the_folder_unlocked(tmp_path):

@@ -128,6 +128,17 @@ def test_the_answers_of_every_rank_are_read(tmp_path):
     assert opened(tmp_path).find(PROMPT, rollout("0")) == PAID
 
 
+def test_a_request_that_another_rank_has_ended_is_not_ended_for_this_one(tmp_path):
+    """This rank was killed after its last answer, and before it marked the end."""
+    played(tmp_path, PAID)
+    folder = tmp_path / "answers"
+    (folder / NAME).rename(folder / NAME.replace("rank-0", "rank-1"))
+    played(tmp_path, PAID, index=1, end=False)
+    opened(tmp_path).end()
+    with refused(DataError, f"{NAME}:1", key="environment.recorded"):
+        opened(tmp_path).find(PROMPT, rollout("other", index=1))
+
+
 @pytest.mark.parametrize("line", ["{", "[]", '{"task": "t"}', '{"asked": 1}'])
 def test_a_line_that_is_no_answer_is_named(line, tmp_path):
     played(tmp_path, PAID)

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from refusals import refused
 from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
 from winnow.config_keys import format_toml
+from winnow.errors import ConfigError
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.products import Products
 from winnow.tasks.templates import Rendered
@@ -125,6 +127,19 @@ def test_a_value_model_is_described_before_the_updates_of_the_policy(critic, cou
 def test_dynamic_sampling_multiplies_the_most_tokens():
     lines = described(members(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4}))
     assert numbers(lines["rollouts"]) == [32, 16, 512, 4, 256]
+
+
+@pytest.mark.parametrize(("rollouts", "lower"), [(2, False), (3, True)])
+def test_fewer_rollouts_are_kept_only_where_this_drops_some(rollouts, lower):
+    (text,) = (t for t in advised(rollout={"rollouts_per_prompt": rollouts}, select={"use": "max_variance",
+               "keep_per_prompt": rollouts}) if "nothing is dropped" in t)  # fmt: skip
+    assert ("lower keep_per_prompt" in text) is lower
+
+
+def test_the_limit_of_one_of_several_rewards_is_named_by_its_place():
+    parts = [{"use": "format"}, {"use": "code_tests", "total_seconds": 4.5}]
+    with refused(ConfigError, "reward.parts.1.total_seconds", 4.5, key="verify.timeout_seconds"):
+        members(reward={"parts": parts}, verify={"timeout_seconds": 3.0})
 
 
 def test_a_sound_configuration_gets_no_advice():
