@@ -43,7 +43,7 @@ class Scripted:
         self.version = 0
         self._context = context
         self._script = script
-        vocabulary = max(len(context.tokenizer), *(token + 1 for token in context.stop_tokens))
+        vocabulary = max((len(context.tokenizer), *(token + 1 for token in context.stop_tokens)))
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, vocabulary)
 
     def generate(

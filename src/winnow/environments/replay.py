@@ -18,7 +18,6 @@ which each generator has its own.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import random
@@ -202,9 +201,13 @@ class _Game:
                 self._generator.close()
 
     def give_up(self) -> None:
-        """Close the generator of a rollout that needs no verdict any more."""
-        with contextlib.suppress(Exception):
+        """Close the generator of a rollout that needs no verdict any more, whatever it raises then."""
+        try:
             self.close()
+        except INTERRUPTIONS:
+            raise
+        except BaseException:  # CancelledError, GeneratorExit and SystemExit are no Exception
+            pass
 
 
 class GlobalRandom:

@@ -137,12 +137,8 @@ def play(
             line.answer((yield text))
     finally:
         with own:
-            episode.cancel()
-            _complete(loop, asyncio.wait({episode}))
-            _complete(loop, loop.shutdown_asyncgens())
+            _complete(loop, _end(episode))
             loop.close()
-        if not episode.cancelled():
-            episode.exception()  # asyncio logs an exception that nothing has read
 
 
 def _warm(options: Mapping[str, Any]) -> None:
@@ -213,6 +209,15 @@ async def _episode(environment: Any, task: Any, line: _Line) -> Any:
     if not trace.rewards:
         line.refuse("it has no reward")
     return trace
+
+
+async def _end(episode: asyncio.Task[Any]) -> None:
+    """Cancel an episode and the tasks that it has started, and read their exceptions, which asyncio would log."""
+    tasks = {episode, *asyncio.all_tasks()} - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, T]) -> T:

@@ -109,6 +109,7 @@ def wait(sockets: Iterable[LineSocket], seconds: float) -> None:
     """Sleep until one of them can be read (or written, if lines are queued), or until the time is up."""
     poll = select.poll()
     for line_socket in sockets:
-        if line_socket.fileno() >= 0:
-            poll.register(line_socket.fileno(), line_socket.events)
+        number = line_socket.fileno()
+        if number >= 0:  # else another thread has closed it
+            poll.register(number, line_socket.events)
     poll.poll(max(0.0, seconds) * 1000)

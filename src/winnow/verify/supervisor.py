@@ -1,6 +1,6 @@
 """The process between trainer and workers: it imports the reward once, forks workers, and kills those over a limit.
 
-    python -m winnow.verify.supervisor <socket> <settings>
+    python -m winnow.verify.supervisor <socket>  <settings
 
 It is a new interpreter, never a fork of the trainer. So a worker has no CUDA context, no threads and no torch, and a
 fork takes about a millisecond, the reward's imports included. Only this process enforces the time limit, so a busy
@@ -44,7 +44,7 @@ from winnow.verify.dispatch import (
 )
 from winnow.verify.failures import is_retried, timed_out, worker_ended
 from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
-from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, serve
+from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, mapped_memory, serve
 
 HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 
@@ -76,6 +76,7 @@ class Supervisor:
         self._killed: list[int] = []  # pids that are not reaped yet
         self._slowest_first: float | None = None  # seconds of the slowest first verdict of a worker
         self._warm_up = WARM_UP_LIMITS * settings.timeout_seconds
+        _, self._imports = mapped_memory()
 
     def run(self) -> None:
         """Work until the trainer has closed its socket or exited; then kill every worker."""
@@ -180,8 +181,12 @@ class Supervisor:
         """Queue again the tasks of a worker that has exited, except a task that is not judged once more."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # macOS: bytes, others: KiB
         outcome = worker_ended(
-            status, peak_mb=usage.ru_maxrss / 1024, memory_mb=self._settings.memory_mb, valid_lines=valid_lines
+            status,
+            peak_mb=(peak - self._imports) / 2**20,
+            memory_mb=self._settings.memory_mb,
+            valid_lines=valid_lines,
         )
         if worker.tasks:
             task = worker.tasks[0]
@@ -256,7 +261,7 @@ class Supervisor:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
-    settings = WorkerSettings.from_json(arguments[1])
+    settings = WorkerSettings.from_json(sys.stdin.read())
     try:
         reward = make_judge(settings.reward, base=Path(settings.base))
         warm(settings.reward, base=Path(settings.base))

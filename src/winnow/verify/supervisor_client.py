@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -179,14 +180,17 @@ class _SupervisorProcess:
 
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        # As a file, because a command line has at most 128 KiB per word, and an option may be a list of words
+        with theirs, tempfile.TemporaryFile() as written:
+            written.write(settings.encode("ascii"))
+            written.seek(0)
             # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).
             one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             process = subprocess.Popen(
-                [sys.executable, *_MODULE, str(theirs.fileno()), settings],
+                [sys.executable, *_MODULE, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
+                stdin=written,
                 env={**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
                 start_new_session=True,  # Ctrl-C reaches the trainer alone
             )

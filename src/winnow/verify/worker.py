@@ -86,20 +86,20 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
 
 def _limit_memory(megabytes: int) -> None:
     """Limit the address space to `megabytes` in addition to what the reward's imports already take."""
-    limit = _address_space() + megabytes * 2**20
+    limit = mapped_memory()[0] + megabytes * 2**20
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _address_space() -> int:
-    """Bytes that this process has mapped; 0 without /proc."""
+def mapped_memory() -> tuple[int, int]:
+    """Bytes of this process's address space, and those of them that are in memory; 0 without /proc."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        size, resident = Path("/proc/self/statm").read_text().split()[:2]
     except OSError:
-        return 0
-    return pages * resource.getpagesize()
+        return 0, 0
+    return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,12 @@ def _in_own_process(
     with TemporaryDirectory(prefix="winnow-native-") as folder:  # read at the start only
         server = SecondProcess(
             "winnow.engines.native.own_process:NativeServer",
-            {"served": describe(context, Path(folder)), "options": options, "threads": threads},
+            {
+                "served": describe(context, Path(folder)),
+                "options": options,
+                "threads": threads,
+                "cache_bytes": context.cache_bytes,
+            },
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
             environment={"OMP_NUM_THREADS": str(threads)},

@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 class NativeServer:
     """A `Server`: before the first load its version is -1, and its weights are random."""
 
-    def __init__(self, served: Served, options: Mapping[str, Any], threads: int) -> None:
-        """`options` are `Native`'s. `threads` are the threads of the process, which multiplies on nothing else."""
+    def __init__(
+        self, served: Served, options: Mapping[str, Any], threads: int, cache_bytes: int | None = None
+    ) -> None:
+        """`options` are `Native`'s, and `cache_bytes` is `EngineContext.cache_bytes`. `threads` are the threads of the
+        process, which multiplies on nothing else.
+        """
         torch.set_num_threads(threads)
         self.version = -1
         self._names = served.names
@@ -38,6 +42,7 @@ class NativeServer:
             stop_tokens=served.stop_tokens,
             max_rollouts_at_once=served.max_rollouts_at_once,
             context_tokens=served.context_tokens,
+            cache_bytes=cache_bytes,
         )
         self._options = dict(options)
         self._native: Native | None = None  # made with the first weights, on which it checks the attention

@@ -71,7 +71,7 @@ class SentWeights(WeightsOnRead):
     def finish(self) -> None:
         """Receive the rest if this process has started to read: the trainer must not wait for a failed reader."""
         reader = _readers.get(self._rendezvous.file)
-        if reader is not None and reader.number == self._number:
+        if reader is not None and reader.number == self._number and reader.group is not None:
             for _ in reader.rest(self._names):
                 pass
 

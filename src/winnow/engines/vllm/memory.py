@@ -22,7 +22,8 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized
     for device in _devices(options["device"] or demand.device, options["tensor_parallel"]):
         yield from _on_device(demand, device, weights)
-    if demand.config.model.lora is not None and not serves_adapter(options["lora"], demand.config.model.dtype):
+    lora, dtype = demand.config.model.lora, demand.config.model.dtype
+    if lora is not None and not serves_adapter(options["lora"], dtype, sharded=demand.sharded):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
     if packed:  # all dequantized weights exist at once while they are sent
         yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
