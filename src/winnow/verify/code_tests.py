@@ -12,8 +12,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Interval
+
+from winnow.bounds import AtLeastOne, Positive
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
@@ -40,19 +43,7 @@ class _Verdict:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Check the options and choose the sandbox, so that a run without a working one is refused before it starts."""
-    for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
-        if not options[name] > 0:
-            raise ConfigError(
-                f"{name} is {options[name]!r}", remedy="set a number above 0", key=name, code="config.value"
-            )
-    if not 0 <= options["tolerance"] < 1:
-        raise ConfigError(
-            f"tolerance is {options['tolerance']!r}",
-            remedy="set a number from 0 to below 1",
-            key="tolerance",
-            code="config.value",
-        )
+    """Choose the sandbox, so that a run without a working one is refused before it starts."""
     try:
         _announce(choose(options["sandbox"]))
     except SandboxError as error:
@@ -72,11 +63,11 @@ def code_tests(
     rollout: Rollout,
     *,
     credit: Literal["all", "share"] = "all",
-    seconds: int = 2,
-    total_seconds: float = 4.5,
-    memory_mb: int = 512,
-    tolerance: float = 1e-6,
-    cases_at_once: int = 2,
+    seconds: AtLeastOne = 2,
+    total_seconds: Positive = 4.5,
+    memory_mb: AtLeastOne = 512,
+    tolerance: Annotated[float, Interval(ge=0, lt=1)] = 1e-6,
+    cases_at_once: AtLeastOne = 2,
     program: Literal["fence", "text"] = "fence",
     sandbox: Preference = "auto",
 ) -> Outcome:

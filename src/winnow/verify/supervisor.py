@@ -63,7 +63,7 @@ class Supervisor:
     limit: the first verdict may take `_warm_up` seconds more, and a task that took longer than the limit is judged
     again by the same worker. Until some worker has given its first verdict, `_warm_up` is ten times the limit, halved
     after each first verdict that timed out. It is halved because either that answer or the reward itself may hang.
-    Afterwards it is twice the time of the slowest first verdict.
+    Afterwards it is twice the time of the slowest first verdict, and at most what it was at the start.
     """
 
     def __init__(self, trainer: LineSocket, reward: Judge, settings: WorkerSettings) -> None:
@@ -174,7 +174,7 @@ class Supervisor:
         """Record the time of a worker's first verdict, and return whether it was longer than the limit of a verdict."""
         worker.warm = True
         self._slowest_first = max(seconds, self._slowest_first or 0.0)
-        self._warm_up = 2 * self._slowest_first
+        self._warm_up = min(2 * self._slowest_first, WARM_UP_LIMITS * self._settings.timeout_seconds)
         return seconds > self._limit_of_verdict(worker)
 
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:

@@ -52,7 +52,8 @@ class SupervisorClient:
         self._reads = functools.cache(lambda: reads(settings.reward, base=Path(settings.base)))
         self._encode_prompt = EncodedPrompts(PROMPT_BYTES)
         turns = settings.reward.get("max_turns", 1)  # of a replay
-        self._longest_silence = (turns + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
+        # A worker's first verdict, which is judged again if it took longer than the limit
+        self._longest_silence = (2 * turns + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()

@@ -442,6 +442,9 @@ def test_a_channel_stops_waiting_at_its_limit_or_when_it_is_closed(
         channel.receive(1.0)
     with pytest.raises(ChannelClosed):
         channel.send(Done(version=1))
+    for use in (lambda: other.receive(1.0), lambda: other.send(Done(version=1))):  # its own end
+        with pytest.raises(ChannelClosed):
+            use()
 
 
 def test_a_reader_that_cannot_join_the_trainer_reports_just_that(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Literal
 
 from winnow import ranks
+from winnow.bounds import AtLeastOne, Natural, Positive
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.errors import conflict
@@ -116,13 +115,13 @@ def native(
     context: EngineContext,
     *,
     process: Literal["inside", "own"] = "inside",
-    threads: Annotated[int, Field(gt=0)] = 1,
+    threads: AtLeastOne = 1,
     dtype: Literal["policy", "bfloat16", "float16"] = "policy",
-    key_value_mb: Annotated[int, Field(ge=0)] = 0,
+    key_value_mb: Natural = 0,
     graphs: bool = True,
     packed: bool = True,
-    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0,
-    start_seconds: Annotated[float, Field(gt=0)] = 600.0,
+    timeout_seconds: Positive = 600.0,
+    start_seconds: Positive = 600.0,
 ) -> Engine:
     """Fast decoding on the policy's module: a prompt is read once for all its rollouts, and free rows are refilled.
 

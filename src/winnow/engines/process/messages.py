@@ -123,8 +123,8 @@ class Channel:
     def send(self, message: Message, seconds: float | None = None) -> None:
         """Send a message. Raises TimeoutError after `seconds` (None: no limit), and ChannelClosed."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        self._end.settimeout(seconds)
         try:
+            self._end.settimeout(seconds)
             self._end.sendall(_LENGTH.pack(len(body)))
             self._end.sendall(body)
         except TimeoutError:
@@ -146,8 +146,8 @@ class Channel:
         self._end.close()
 
     def _piece(self, seconds: float | None) -> bytes:
-        self._end.settimeout(seconds)
         try:
+            self._end.settimeout(seconds)
             piece = self._end.recv(_PIECE)
         except TimeoutError:
             return b""
