@@ -90,11 +90,18 @@ def code_tests(
         return Outcome(reward=0.0, correct=False, kind="unparsable", detail="no program")
     function, tests = _tests(prompt)
     limits = Limits(cpu_seconds=seconds, wall_seconds=2 * seconds + 0.5, memory_mb=memory_mb)
-    run = functools.partial(
-        _judge, choose(sandbox), limits=limits, tolerance=tolerance, at_once=cases_at_once, total_seconds=total_seconds
-    )
     try:
-        verdicts = run(code, function, tests, to_the_end=credit == "share")
+        verdicts = _judge(
+            choose(sandbox),
+            code,
+            function,
+            tests,
+            limits=limits,
+            tolerance=tolerance,
+            at_once=cases_at_once,
+            total_seconds=total_seconds,
+            to_the_end=credit == "share",
+        )
     except SandboxError as error:
         return failure("sandbox", str(error))
     return _outcome(code, verdicts, credit)
@@ -116,10 +123,13 @@ def _judge(
     source = code.encode("utf-8", "surrogatepass")
     if len(source) > LONGEST_PROGRAM:
         return [_Verdict("compile_error", f"a program of {len(source)} bytes")] * len(tests)
-    programs = [_as_program(source, function, test) for test in tests]
+    programs = list[Program]()
+    for test in tests:
+        call = {} if test.arguments is None else {"function": function, "arguments": json.dumps(test.arguments)}
+        programs.append(Program(code=source, stdin=test.stdin.encode("utf-8", "surrogatepass"), **call))
     verdicts: dict[int, _Verdict] = {}
-    runs = sandbox.run_all(programs, limits, at_once=at_once, until=time.monotonic() + total_seconds)
-    for place, run in runs:
+    until = time.monotonic() + total_seconds
+    for place, run in sandbox.run_all(programs, limits, at_once=at_once, until=until):
         verdicts[place] = _verdict(run, tests[place], tolerance)
         if not to_the_end and _first_failure(verdicts) is not None:
             break
@@ -139,13 +149,6 @@ def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:
         if verdicts[place].kind != "pass":
             return place
     return None
-
-
-def _as_program(source: bytes, function: str, test: Test) -> Program:
-    stdin = test.stdin.encode("utf-8", "surrogatepass")
-    if test.arguments is None:
-        return Program(code=source, stdin=stdin)
-    return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
 
 
 def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
@@ -169,20 +172,18 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
     for verdict in verdicts:
         if verdict.kind == "sandbox_error":
             return failure("sandbox", verdict.detail)
-    passed = sum(verdict.kind == "pass" for verdict in verdicts)
-    correct = passed == len(verdicts)
-    first = next((place for place, verdict in enumerate(verdicts) if verdict.kind != "pass"), None)
+    failed = [(place, verdict) for place, verdict in enumerate(verdicts) if verdict.kind != "pass"]
+    detail = ""
+    if failed:
+        place, first = failed[0]
+        detail = f"test {place + 1}: {first.kind}" + (f": {first.detail}" if first.detail else "")
     return judged(
-        correct,
-        passed / len(verdicts) if credit == "share" else None,
+        not failed,
+        (len(verdicts) - len(failed)) / len(verdicts) if credit == "share" else None,
         answer=code,
-        detail="" if first is None else _complaint(first, verdicts[first]),
+        detail=detail,
         late=any(verdict.late for verdict in verdicts),
     )
-
-
-def _complaint(place: int, verdict: _Verdict) -> str:
-    return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
 
 
 def last_fence(text: str) -> str | None:

@@ -126,21 +126,15 @@ def _check(
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):
-        raise _refusal(name, f"every verdict of this {what}", what, failed, [])
-    if failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
+        where, causes = f"every verdict of this {what}", [outcome.cause for outcome in failed if outcome.cause]
+    elif failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
         where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
-        raise _refusal(name, where, what, failed, causes)
-
-
-def _refusal(
-    name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]
-) -> VerifierError:
-    counts = Counter(causes or (outcome.cause for outcome in failed))
-    shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
-    first = failed[0].detail.strip()
-    return VerifierError(
-        f"the reward {name!r} failed on {where}: {shown}. The first failure of this {what}: {first}\n"
-        f"A failure is not a wrong answer, so the run stops",
+    else:
+        return
+    counts = ", ".join(f"{count} {cause}" for cause, count in Counter(causes).most_common())
+    raise VerifierError(
+        f"the reward {name!r} failed on {where}: {counts}. The first failure of this {what}: "
+        f"{failed[0].detail.strip()}\nA failure is not a wrong answer, so the run stops",
         remedy="repair the reward; for time and memory see verify.timeout_seconds and verify.memory_mb, for the limit "
         "itself verify.max_failure_share",
         key="verify.max_failure_share",

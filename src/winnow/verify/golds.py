@@ -257,7 +257,9 @@ def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mappin
 
 def _refusal(problem: Problem, gold: Any, outcome: Outcome) -> Finding:
     late, marked = is_late(outcome), marked_answer(gold)
-    why = failing(outcome) if late else f"{failing(outcome)}{_type_of(problem.answer)}"
+    why = failing(outcome)
+    if not late and not isinstance(problem.answer, str):  # a reward that compares it with a text pays nothing
+        why += f" (prompt.answer is of the type {type(problem.answer).__name__}, not text)"
     if marked is not None and not outcome.failed:
         why = f"the reward compares all of it, and refuses {marked!r}, the answer after '####'"
     return Finding(
@@ -282,11 +284,6 @@ def failing(outcome: Outcome) -> str:
     if outcome.answer is not None:
         return f"read as {outcome.answer!r}: wrong"
     return f"wrong: {reason(outcome)}" if outcome.detail else "wrong"
-
-
-def _type_of(answer: Any) -> str:
-    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
-    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
 
 
 def task_of(problem: Problem, text: str) -> tuple[Prompt, Rollout]:

@@ -239,7 +239,11 @@ class Supervisor:
         claims, server = Claims(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._close_inherited(ours)
+            os.setpgid(0, 0)
+            ours.close()  # as all inherited sockets: an open copy would hide that the other side has closed
+            self._trainer.close()
+            for worker in self._workers:
+                worker.close()
             claims.keep_reading_end()
             serve(theirs, claims, self._reward, memory_mb=self._settings.memory_mb, parent=server)
         theirs.close()
@@ -248,14 +252,6 @@ class Supervisor:
         worker = Worker(pid, LineSocket(ours, longest=LONGEST_VERDICT), claims)
         self._workers.append(worker)
         return worker
-
-    def _close_inherited(self, ours: socket.socket) -> None:
-        """In the worker: close the inherited sockets; an open copy would hide that the other side has closed."""
-        os.setpgid(0, 0)
-        ours.close()
-        self._trainer.close()
-        for worker in self._workers:
-            worker.close()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

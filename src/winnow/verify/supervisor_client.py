@@ -36,12 +36,7 @@ SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the superv
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
-_MODULE = (
-    "-P",
-    "-u",
-    "-m",
-    "winnow.verify.supervisor",
-)  # -P: only the trainer's import path; -u: unbuffered output
+_MODULE = ("-P", "-u", "-m", "winnow.verify.supervisor")  # -P: only the trainer's import path; -u: unbuffered output
 
 
 class SupervisorClient:
@@ -122,21 +117,18 @@ class SupervisorClient:
         connection = self._running().socket
         connection.flush()
         while self._waiting and self._bytes_sent < UNANSWERED_BYTES and not connection.unsent:
-            connection.send(self._encode(self._waiting.popleft()))
+            ticket = self._waiting.popleft()  # encoded only now, so that few tasks exist twice in memory
+            prompt, rollout, episode = self._tasks[ticket]
+            task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
+            self._sent[ticket] = len(task)
+            self._bytes_sent += len(task)
+            turns = len(rollout.turns or ()) // 2 + 1
+            connection.send(b"%d %b %d " % (ticket, NONE if episode is None else b"%d" % episode, turns), task)
             connection.flush()
         lines = connection.exchange()
         for line in lines:
             self._store(line)
         return len(lines)
-
-    def _encode(self, ticket: int) -> bytes:
-        """The line of a task. It is encoded just before it is sent, so that few tasks exist twice in memory."""
-        prompt, rollout, episode = self._tasks[ticket]
-        task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
-        self._sent[ticket] = len(task)
-        self._bytes_sent += len(task)
-        turns = len(rollout.turns or ()) // 2 + 1
-        return b"%d %b %d %b" % (ticket, NONE if episode is None else b"%d" % episode, turns, task)
 
     def _store(self, line: bytes) -> None:
         head, _, body = line.partition(b" ")

@@ -170,7 +170,7 @@ def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -
             out = model(input_ids=piece, position_ids=positions, past_key_values=kept, use_cache=True, logits_to_keep=1)
             kept = out.past_key_values
     else:
-        tokens, real = left_pad(texts, pad=0, device=device)
+        tokens, real = left_pad([text.tokens for text in texts], pad=0, device=device)
         positions = (real.cumsum(dim=-1) - 1).clamp_(min=0)
         out = model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=True, logits_to_keep=1)
         kept = out.past_key_values

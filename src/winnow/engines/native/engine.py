@@ -5,10 +5,10 @@ With `process = "own"` it decodes in another process on the CPU, on a copy of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from winnow import ranks
 from winnow.bounds import AtLeastOne, Natural, Positive
@@ -130,27 +130,10 @@ def native(
     `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU. With `process = "own"` it
     decodes in a separate process with `threads` threads, on a copy that it receives after each update.
     """
-    if process == "own":
-        return _in_own_process(
-            context,
-            {"key_value_mb": key_value_mb, "packed": packed},
-            threads=threads,
-            timeout_seconds=timeout_seconds,
-            start_seconds=start_seconds,
-        )
-    from winnow.engines.native.sampler import Native
+    if process == "inside":
+        from winnow.engines.native.sampler import Native
 
-    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)
-
-
-def _in_own_process(
-    context: EngineContext,
-    options: Mapping[str, Any],
-    *,
-    threads: int,
-    timeout_seconds: float,
-    start_seconds: float,
-) -> Engine:
+        return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)
     from winnow.engines.process.engine import SecondProcess
     from winnow.engines.served import ServerEngine, describe
 
@@ -159,7 +142,7 @@ def _in_own_process(
             "winnow.engines.native.own_process:NativeServer",
             {
                 "served": describe(context, Path(folder)),
-                "options": options,
+                "options": {"key_value_mb": key_value_mb, "packed": packed},
                 "threads": threads,
                 "cache_bytes": context.cache_bytes,
             },

@@ -14,7 +14,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from winnow.engines.base import OnRollout
 from winnow.engines.process.broadcast import Backend, GroupBroken, Rendezvous, WeightSender
@@ -71,7 +71,15 @@ class SecondProcess:
         cannot be pickled, and the error of `make` if that is a WinnowError.
         """
         request = MakeEngine(make, options)
-        _check_pickles(request)
+        try:
+            pickle.dumps(request)
+        except Exception as error:
+            raise ConfigError(
+                f"the options of {make!r} cannot be sent to a second process: {error}",
+                remedy="pass names, numbers and paths, and make other objects inside the engine's function",
+                key="rollout.engine",
+                code="config.value",
+            ) from error
         self._process = EngineProcess(environment=environment)
         file = f"{self._process.folder}/weights"
         rendezvous = Rendezvous(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend)
@@ -147,11 +155,6 @@ class SecondProcess:
         self._failure = self._failure or _Failure("the engine's process was closed")
         self._process.stop()
 
-    def kill(self) -> None:
-        """Kill the process at once, for example if it waits for data that will not arrive."""
-        self._failure = self._failure or _Failure("the engine's process was killed")
-        self._process.kill()
-
     def _request(
         self,
         request: Request,
@@ -191,10 +194,6 @@ class SecondProcess:
         while not self._replied:
             self._next_reply(self._timeout_seconds)
 
-    @overload
-    def _next_reply(self, seconds: float) -> Ready | Sampled | Done | Refused: ...
-    @overload
-    def _next_reply(self, seconds: float, unless: Callable[[], bool]) -> Ready | Sampled | Done | Refused | None: ...
     def _next_reply(
         self, seconds: float, unless: Callable[[], bool] | None = None
     ) -> Ready | Sampled | Done | Refused | None:
@@ -230,7 +229,8 @@ class SecondProcess:
             self._process.kill()
             self._fail(f"read no more weights: {reply.error if isinstance(reply, Refused) else error}")
         except BaseException:
-            self.kill()
+            self._failure = _Failure("the engine's process was killed")
+            self._process.kill()
             raise
 
     def _fail_by_timeout(self, seconds: float) -> NoReturn:
@@ -276,15 +276,3 @@ def _group(prompt: Prompt, count: int, received: Mapping[int, Rollout]) -> Group
             code="engine.contract",
         )
     return Group(prompt=prompt, rollouts=tuple(received[index] for index in range(count)))
-
-
-def _check_pickles(request: MakeEngine) -> None:
-    try:
-        pickle.dumps(request)
-    except Exception as error:
-        raise ConfigError(
-            f"the options of {request.make!r} cannot be sent to a second process: {error}",
-            remedy="pass names, numbers and paths, and make other objects inside the engine's function",
-            key="rollout.engine",
-            code="config.value",
-        ) from error

@@ -125,7 +125,12 @@ class _Process:
             return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
         self._write_input()
         for pipe in _readable(self._open):
-            self._receive(pipe)
+            piece = os.read(pipe, _READ_BYTES)
+            self._received[pipe] += piece
+            if not piece:
+                self._open.discard(pipe)
+            elif len(self._received[pipe]) > self._limits.output_bytes:
+                self._stop(self._process, "output_limit")
         if self._killed is None and time.monotonic() >= self._deadline:
             self._stop(self._process, "time_limit")
         if self._open:
@@ -159,14 +164,6 @@ class _Process:
         if pipe in self._held:
             self._held.remove(pipe)
             os.close(pipe)
-
-    def _receive(self, pipe: int) -> None:
-        piece = os.read(pipe, _READ_BYTES)
-        self._received[pipe] += piece
-        if not piece:
-            self._open.discard(pipe)
-        elif len(self._received[pipe]) > self._limits.output_bytes and self._process is not None:
-            self._stop(self._process, "output_limit")
 
     def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
         """Kill it and stop reading: under "unsafe" it may have started a process that keeps its pipes open, for which
@@ -273,11 +270,10 @@ def _shim() -> str:
 
 
 def _message(layers: Layers, program: Program, limits: Limits, report: int, nonce: bytes) -> bytes:
-    rules = landlock.ruleset(layers.landlock)
     allowed = "\n".join(f"{landlock.rights(path)} {path}" for path in layers.interpreter.readable)
     numbers = (
         *(report, os.getpid(), limits.memory_mb << 20, limits.cpu_seconds, _threads(layers, limits), limits.open_files),
-        *(rules.files, rules.network, rules.scope),
+        *landlock.ruleset(layers.landlock),
     )
     frames = (
         *(" ".join(map(str, numbers)).encode(), allowed.encode(), _filter() if layers.seccomp else b"", nonce),
