@@ -77,7 +77,7 @@ class ServerEngine:
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Send the current policy to the server; every trained parameter must be among `weights`."""
-        check_policy_weights(self._model, weights)
+        check_names(weights, known=self._model.state_dict(), trained=list(trained_parameters(self._model)))
         if self._adapter:
             changed = MadeOnRead({name: partial(weights.__getitem__, key) for name, key in self._adapter.items()})
         else:
@@ -125,11 +125,6 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
         context_tokens=min(limit, context.context_tokens or limit),
         max_rollouts_at_once=context.max_rollouts_at_once,
     )
-
-
-def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Raise EngineError unless all names are the policy's, and every trained parameter is among them."""
-    check_names(weights, known=model.state_dict(), trained=list(trained_parameters(model)))
 
 
 class MadeOnRead(WeightsOnRead):

@@ -345,7 +345,7 @@ class _Conversation:
         except Unsupported as error:
             self._line.refuse(str(error))
         new = list[Any]()
-        while (reply := await self._reply(shown)) is not None:
+        while not await self._is_stopped() and (reply := await self._line.ask(shown)) is not None:
             self._add(messages)
             calls = read_calls(reply, self._line.call_form) if self._tools else []
             if not calls:
@@ -359,9 +359,6 @@ class _Conversation:
         self.trace.stop("max_total_tokens")  # where no other condition has stopped it
         self._over = True
         return vf.Segment(messages=new, terminated=True)
-
-    async def _reply(self, shown: Shown) -> str | None:
-        return None if await self._is_stopped() else await self._line.ask(shown)
 
     def _add(self, messages: Sequence[Any], *, sampled: bool = False) -> None:
         import verifiers.v1 as vf

@@ -11,8 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Interval
 
@@ -35,8 +34,7 @@ _PYTHON = re.compile(r"(py|python)(3(\.\d+)?)?|.*\.py")  # or the name of a file
 _SHOWN = 200  # characters of the last line of a program's stderr
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(NamedTuple):
     kind: str  # pass, wrong, or the ending of a run
     detail: str
     late: bool = False  # stopped by a wall-clock limit
@@ -157,14 +155,14 @@ def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
     if test.arguments is None:
         (gold,) = test.expected
         same = same_output(run.stdout, gold.encode("utf-8", "surrogatepass"), tolerance=tolerance)
-        return _Verdict("pass" if same else "wrong", "")
-    if run.value is None:
+    elif run.value is None:
         return _Verdict("wrong", "it exited without returning a value")
-    try:
-        value = json.loads(run.value)
-    except (ValueError, RecursionError):
-        return _Verdict("wrong", "its return value is not JSON")
-    same = any(same_value(value, gold, tolerance=tolerance) for gold in test.expected)
+    else:
+        try:
+            value = json.loads(run.value)
+        except (ValueError, RecursionError):
+            return _Verdict("wrong", "its return value is not JSON")
+        same = any(same_value(value, gold, tolerance=tolerance) for gold in test.expected)
     return _Verdict("pass" if same else "wrong", "")
 
 

@@ -54,7 +54,11 @@ class LineSocket:
         """Write as much as the socket accepts now."""
         try:
             while self._outgoing:
-                self._drop_sent(self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS)))
+                sent = self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS))
+                while self._outgoing and sent >= len(self._outgoing[0]):
+                    sent -= len(self._outgoing.popleft())
+                if sent:
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
         except OSError:  # the other side has closed; its last lines can still be read
@@ -70,12 +74,6 @@ class LineSocket:
 
     def close(self) -> None:
         self._end.close()
-
-    def _drop_sent(self, count: int) -> None:
-        while self._outgoing and count >= len(self._outgoing[0]):
-            count -= len(self._outgoing.popleft())
-        if count:
-            self._outgoing[0] = self._outgoing[0][count:]
 
     def _read(self) -> list[bytes]:
         try:

@@ -161,21 +161,18 @@ class Supervisor:
             return False
         began, worker.started = worker.started, time.monotonic()
         seconds = worker.started - began
-        if not worker.warm and self._was_warming_up(worker, seconds):
-            worker.send(worker.tasks[0])
-            return True
+        if not worker.warm:
+            worker.warm = True
+            self._slowest_first = max(seconds, self._slowest_first or 0.0)
+            self._warm_up = min(2 * self._slowest_first, WARM_UP_LIMITS * self._settings.timeout_seconds)
+            if seconds > self._limit_of_verdict(worker):
+                worker.send(worker.tasks[0])
+                return True
         if not worker.settle(line.partition(b" ")[2]).closes:
             self._trainer.send(line)
         worker.answered += 1
         worker.record_verdict(seconds)
         return True
-
-    def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
-        """Record the time of a worker's first verdict, and return whether it was longer than the limit of a verdict."""
-        worker.warm = True
-        self._slowest_first = max(seconds, self._slowest_first or 0.0)
-        self._warm_up = min(2 * self._slowest_first, WARM_UP_LIMITS * self._settings.timeout_seconds)
-        return seconds > self._limit_of_verdict(worker)
 
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
         """Queue again the tasks of a worker that has exited, except a task that is not judged once more."""

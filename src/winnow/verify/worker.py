@@ -52,7 +52,10 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        _limit_memory(memory_mb)
+        space = mapped_memory()[0] + memory_mb * 2**20  # the limit is in addition to what the imports take
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        space = space if hard == resource.RLIM_INFINITY else min(space, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
         # Allow as many open files as the system does: generators that are kept may have some each.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
@@ -82,15 +85,6 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
         if isinstance(verdict, Outcome) and verdict.cause == "memory":
             raise MemoryError  # the memory may never be freed, so the next task gets a new worker
         end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
-
-
-def _limit_memory(megabytes: int) -> None:
-    """Limit the address space to `megabytes` in addition to what the reward's imports already take."""
-    limit = mapped_memory()[0] + megabytes * 2**20
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def mapped_memory() -> tuple[int, int]:

@@ -21,7 +21,7 @@ from winnow.engines.native import memory
 from winnow.engines.native.cache import BlockSection, KVCache
 from winnow.engines.native.cuda import CudaGraphs, Shape, Uploads, exact_shape, rounded_shape
 from winnow.engines.native.plain import PlainWeights, decode, is_plain, plain_weights
-from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler
+from winnow.engines.native.scheduler import BlockPool, Scheduler
 from winnow.engines.policy_copy import KVCacheSpec
 from winnow.models.backbone import register
 from winnow.records import IntArray
@@ -194,20 +194,14 @@ def _destinations(
     prompts = [(i, text, number) for i, text in enumerate(texts) for number in text.prompts]
     rows = [(i, text, text.row) for i, text in enumerate(texts) if text.row is not None]
     for section, table, kept in ((cache.prompts, pool.prompts, prompts), (cache.own, pool.own, rows)):
-        if kept:
-            parts = [_destination(table, i, text, number, width) for i, text, number in kept]
-            text, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            yield section, (text, column, section.at(block), place)
-
-
-def _destination(
-    table: BlockTable, i: int, text: Text, number: int, width: int
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """The four arrays of `_destinations` for text `i`, and the prompt or row `number`."""
-    length = len(text.tokens) - text.first
-    token = np.arange(length)
-    block = table.table[number, token // table.width]
-    return np.full(length, i), width - length + token, block, token % table.width
+        parts = []
+        for i, text, number in kept:
+            token = np.arange(len(text.tokens) - text.first)
+            block = table.table[number, token // table.width]
+            parts.append((np.full(len(token), i), width - len(token) + token, block, token % table.width))
+        if parts:
+            of, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            yield section, (of, column, section.at(block), place)
 
 
 class Decoder:

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from winnow.engines.base import EngineContext
-from winnow.engines.freshness import check_names, check_newer
+from winnow.engines.freshness import check_newer
 from winnow.engines.native.sampler import Native
-from winnow.engines.policy_copy import TOLERANCES
+from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.served import Served
 
 if TYPE_CHECKING:
@@ -29,13 +29,11 @@ class NativeServer(Native):
         """
         torch.set_num_threads(threads)
         self.version = -1
-        self._names = served.names
         dtype = getattr(torch, served.dtype)
         config = AutoConfig.from_pretrained(served.folder, trust_remote_code=False)
-        self._model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
-        self._model.requires_grad_(False)
+        self._received = PolicyCopy(AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa"))
         self._context = EngineContext(
-            model=self._model,
+            model=self._received.model,
             tokenizer=served.tokenizer,
             stop_tokens=served.stop_tokens,
             max_rollouts_at_once=served.max_rollouts_at_once,
@@ -48,11 +46,7 @@ class NativeServer(Native):
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy the plain model's weights, in place, each read once."""
         check_newer(version, than=self.version)
-        check_names(list(weights), known=self._names, trained=list(self._names))
-        state = self._model.state_dict()
-        with torch.no_grad():
-            for name in weights:
-                state[name].copy_(weights[name])
+        self._received.load(weights)
         if self.version < 0:  # only now, because it checks the attention on these weights
             super().__init__(self._context, **self._options)
         self.version = version

@@ -139,23 +139,20 @@ class Channel:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            self._incoming += self._piece(left)
+            try:
+                self._end.settimeout(left)
+                piece = self._end.recv(_PIECE)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise ChannelClosed from error
+            if not piece:
+                raise ChannelClosed
+            self._incoming += piece
         return message
 
     def close(self) -> None:
         self._end.close()
-
-    def _piece(self, seconds: float | None) -> bytes:
-        try:
-            self._end.settimeout(seconds)
-            piece = self._end.recv(_PIECE)
-        except TimeoutError:
-            return b""
-        except OSError as error:
-            raise ChannelClosed from error
-        if not piece:
-            raise ChannelClosed
-        return piece
 
     def _pop_message(self) -> Any:
         """Remove and return the first message if it is complete, else None."""

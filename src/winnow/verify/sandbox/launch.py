@@ -124,7 +124,10 @@ class _Process:
             self.end()
             return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
         self._write_input()
-        for pipe in _readable(self._open):
+        poll = select.poll()
+        for pipe in self._open:
+            poll.register(pipe, select.POLLIN)
+        for pipe, _ in poll.poll(0):
             piece = os.read(pipe, _READ_BYTES)
             self._received[pipe] += piece
             if not piece:
@@ -232,13 +235,6 @@ def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> 
     if code == 128 + signal.SIGKILL or last_line == b"memory_limit":
         return "memory_limit"
     return "compile_error" if last_line == b"compile_error" else "runtime_error"
-
-
-def _readable(pipes: Iterable[int]) -> list[int]:
-    poll = select.poll()
-    for pipe in pipes:
-        poll.register(pipe, select.POLLIN)
-    return [pipe for pipe, _ in poll.poll(0)]
 
 
 def _start(layers: Layers, pipes: _Pipes) -> tuple[subprocess.Popen[bytes] | None, str]:
