@@ -174,14 +174,9 @@ class ServedAdapter:
         with TemporaryDirectory(prefix="winnow-adapter-") as folder:
             llm.collective_rpc("write_adapter", args=(weights, names, f"{folder}/adapter_model.safetensors"))
             Path(folder, "adapter_config.json").write_text(json.dumps(self._config), encoding="utf-8")
-            self.request = LoRARequest(f"version-{version}", _number(version), folder)
+            self.request = LoRARequest(f"version-{version}", version + 1, folder)  # vLLM's ids start at 1
             llm.llm_engine.add_lora(self.request)
 
     def is_of(self, llm: Any, version: int) -> bool:
         """Whether vLLM's workers have this version and no other."""
-        return set(llm.llm_engine.list_loras()) == {_number(version)}
-
-
-def _number(version: int) -> int:
-    """The id of a version's adapter; vLLM's ids start at 1, and versions at 0."""
-    return version + 1
+        return set(llm.llm_engine.list_loras()) == {version + 1}
