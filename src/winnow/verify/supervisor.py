@@ -15,6 +15,7 @@ failures.py determines the outcome of a rollout without a verdict, and dispatch.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -254,7 +255,7 @@ class Supervisor:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
-    settings = WorkerSettings.from_json(sys.stdin.read())
+    settings = WorkerSettings(**json.load(sys.stdin))
     try:
         reward = make_judge(settings.reward, base=Path(settings.base))
         warm(settings.reward, base=Path(settings.base))

@@ -117,10 +117,6 @@ class WorkerSettings:
                 code="config.value",
             ) from error
 
-    @classmethod
-    def from_json(cls, text: str) -> WorkerSettings:
-        return cls(**json.loads(text))
-
 
 def reward_name(reward: JudgeSpec) -> str:
     """The name of the reward or environment in messages: "r1_zero", or "math + format" for a sum."""

@@ -23,6 +23,7 @@ class Server:
     """A fake server that records the weights it receives."""
 
     logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
+    generate = close = None
 
     def __init__(self) -> None:
         self.version = -1

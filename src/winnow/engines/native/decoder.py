@@ -134,19 +134,6 @@ class Text:
     first: int = 0
 
 
-def read(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
-    """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
-
-    A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
-    pieces.
-    """
-    logits: list[Tensor] = [torch.empty(0)] * len(texts)
-    for batch in batches([len(text.tokens) for text in texts]):
-        for number, row in zip(batch, _read_batch(model, cache, [texts[i] for i in batch]), strict=True):
-            logits[number] = row
-    return torch.stack(logits)
-
-
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield the indices of texts to read together, shortest first."""
     batch: list[int] = []
@@ -248,8 +235,16 @@ class Decoder:
             self._model.train(training)
 
     def read(self, texts: Sequence[Text]) -> Tensor:
-        """See the function `read`."""
-        return read(self._model, self.cache, texts)
+        """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
+
+        A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
+        pieces.
+        """
+        logits: list[Tensor] = [torch.empty(0)] * len(texts)
+        for batch in batches([len(text.tokens) for text in texts]):
+            for number, row in zip(batch, _read_batch(self._model, self.cache, [texts[i] for i in batch]), strict=True):
+                logits[number] = row
+        return torch.stack(logits)
 
     def set_prompts(self, numbers: IntArray) -> None:
         """Set the prompt of each row [R]."""

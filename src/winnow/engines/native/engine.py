@@ -43,27 +43,20 @@ def check_own_process(config: Config) -> None:
     from winnow.models.device import planned_device
 
     dtype, lora = config.rollout.engine.options.get("dtype", "policy"), config.model.lora
+    quantization, on_gpu = config.model.quantization, planned_device(config.device).type == "cuda"
     sharded = config.ranks.learner == "sharded" and ranks.launched_count() > 1
-    on_gpu = planned_device(config.device).type == "cuda"
-    merged = lora is not None and (config.model.dtype == "bfloat16" or sharded)
-    for key, value, why, remedy in (  # value: what is refused, or None
-        ("device", config.device if on_gpu else None, "that process samples on the CPU", "use the engine 'vllm'"),
-        (
-            "rollout.engine.dtype",
-            None if dtype == "policy" else dtype,
-            "evaluations would sample with the rounded copy",
-            "remove it",
-        ),
-        ("model.quantization", config.model.quantization, "a base of 4 bits is not sent", "remove it"),
-        (
-            "model.lora",
-            f"rank {lora.rank}" if lora is not None and merged else None,
-            "the adapter is merged into the weights that are sent, which bfloat16 would round, and of which no rank "
-            "of a sharded policy has all",
-            "remove rollout.engine.process",
-        ),
+    unmerged = lora is not None and (config.model.dtype == "bfloat16" or sharded)
+    rank = f"rank {lora.rank}" if lora is not None else ""
+    merged = (
+        "the adapter is merged into the weights that are sent: bfloat16 would round it, and no sharded rank has all"
+    )
+    for refused, key, value, why, remedy in (
+        (on_gpu, "device", config.device, "that process samples on the CPU", "use the engine 'vllm'"),
+        (dtype != "policy", "rollout.engine.dtype", dtype, "evaluations would sample with a rounded copy", "remove it"),
+        (quantization is not None, "model.quantization", quantization, "a base of 4 bits is not sent", "remove it"),
+        (unmerged, "model.lora", rank, merged, "remove rollout.engine.process"),
     ):
-        if value is not None:
+        if refused:
             raise conflict(
                 f"rollout.engine.process = 'own' with {key} = {value!r}: {why}",
                 remedy=remedy,
