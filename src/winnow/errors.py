@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
@@ -192,6 +193,18 @@ class RankError(WinnowError):
 
 # They interrupt a user's function from outside; every other exception is its own.
 INTERRUPTIONS = (KeyboardInterrupt, StoppedBySignal)
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal for a message. Most real-time signals have none.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def format_error(error: BaseException) -> str:

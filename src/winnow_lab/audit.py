@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from winnow.commands.command_line import BAD_INPUT, FAILED, Sets, print_text
@@ -27,12 +28,11 @@ from winnow.verify.golds import (
     Finding,
     Phrase,
     failing,
-    failing_golds,
-    is_late,
     marked_answer,
     phrasing,
     remedy,
     task_of,
+    try_golds,
 )
 from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, sanitize, shorten
@@ -182,6 +182,15 @@ def audit_task(
     )
 
 
+def failing_golds(
+    problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers, traits: RewardTraits | None = None
+) -> tuple[list[Finding], float]:
+    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
+    tried = list(try_golds(problems, phrase, verifiers, traits))
+    rewards = [one.outcome.reward for one in tried if one.finding is None and one.outcome is not None]
+    return [one.finding for one in tried if one.finding], float(np.mean(rewards)) if rewards else math.nan
+
+
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
     """Try `CONSTANTS` on every problem; of 2 * `TRIED` and more problems, on `TRIED` or more at even distances."""
     problems = problems[:: max(1, len(problems) // TRIED)]
@@ -190,7 +199,7 @@ def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers)
     paid, late, wrong = [], [], ("", math.nan)
     for problem, constant, outcome in _judged(tried, phrase, verifiers):
         wins[constant] += outcome.correct is True
-        if is_late(outcome):
+        if outcome.cause == "timeout":
             late.append(_finding(problem, constant, failing(outcome), late=True))
         if outcome.correct is False and not outcome.reward <= wrong[1]:  # also where wrong[1] is still NaN
             wrong = (constant, outcome.reward)
@@ -219,7 +228,7 @@ def _judged(
     late = 0
     for (problem, answer), outcome in zip(tried, outcomes, strict=True):
         yield problem, answer, outcome
-        late += is_late(outcome)
+        late += outcome.cause == "timeout"
         if late == MOST_LATE:
             return
 

@@ -6,7 +6,7 @@ Prompts of unequal length are padded on the left into one batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,21 +29,14 @@ from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 
 
-class Tokens(Protocol):
-    """A prompt or another tokenized text."""
-
-    @property
-    def tokens(self) -> IntArray: ...
-
-
-def left_pad(prompts: Sequence[Tokens], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def left_pad(texts: Sequence[IntArray], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad to the longest length P: tokens [R, P], and a mask [R, P] (int64) with 0 for padding and 1 elsewhere."""
-    width = max(len(prompt.tokens) for prompt in prompts)
-    tokens = np.full((len(prompts), width), pad, dtype=np.int64)
-    real = np.zeros((len(prompts), width), dtype=np.int64)
-    for row, prompt in enumerate(prompts):
-        tokens[row, width - len(prompt.tokens) :] = prompt.tokens
-        real[row, width - len(prompt.tokens) :] = 1
+    width = max(map(len, texts))
+    tokens = np.full((len(texts), width), pad, dtype=np.int64)
+    real = np.zeros((len(texts), width), dtype=np.int64)
+    for row, text in enumerate(texts):
+        tokens[row, width - len(text) :] = text
+        real[row, width - len(text) :] = 1
     return torch.from_numpy(tokens).to(device), torch.from_numpy(real).to(device)
 
 
@@ -95,7 +88,7 @@ class HuggingFace:
         seed: tuple[SeedName, ...],
     ) -> None:
         pad = rule.tokens[0] if rule.tokens else 0
-        tokens, real = left_pad([pending.prompt for pending in wave], pad=pad, device=self._model.device)
+        tokens, real = left_pad([pending.prompt.tokens for pending in wave], pad=pad, device=self._model.device)
         draw = _Draw(uniforms(seed, wave, sampling.max_new_tokens), sampling, start=tokens.shape[1])
         self._model.generate(
             input_ids=tokens,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from winnow.engines.base import OnRollout, PendingRollout
@@ -107,9 +106,7 @@ class SamplingRequest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         try:
             self._thread.shutdown(cancel_futures=kind is not None)
         except BaseException:  # a signal arrived during the wait

@@ -11,9 +11,9 @@ from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.freshness import check_newer
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import StopRule, last_of, stop_rules
+from winnow.engines.stopping import last_of, stop_rules
 from winnow.errors import ConfigError
-from winnow.records import Group, IntArray, Prompt, Sampling
+from winnow.records import Group, Prompt, Sampling
 from winnow.registry import register
 from winnow.seeds import SeedName
 from winnow.user_code import load_function
@@ -43,7 +43,7 @@ class Scripted:
         self.version = 0
         self._context = context
         self._script = script
-        vocabulary = max(len(context.tokenizer), *(token + 1 for token in context.stop_tokens))
+        vocabulary = max((len(context.tokenizer), *(token + 1 for token in context.stop_tokens)))
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, vocabulary)
 
     def generate(
@@ -56,14 +56,15 @@ class Scripted:
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`; the seed is not used."""
-        rule = self._rule(sampling.stop)
+        rule, limit = self._rule(sampling.stop), sampling.max_new_tokens
         with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
             for pending in request.rollouts:
                 ids = self._context.tokenizer.encode(
                     self._script(pending.prompt, pending.index), add_special_tokens=False
                 )
                 whole = np.array([*ids, *self._context.stop_tokens[:1]], dtype=np.int64)
-                tokens = self._cut(whole, rule, sampling.max_new_tokens)
+                ends = (n for n in range(1, min(len(whole), limit)) if rule.ends(n, last_of(whole[:n])))
+                tokens = whole[: next(ends, limit)]
                 request.finish(pending, tokens, np.zeros(len(tokens)))
         return request.groups()
 
@@ -74,11 +75,6 @@ class Scripted:
 
     def close(self) -> None:
         """See `Engine`; does nothing."""
-
-    @staticmethod
-    def _cut(tokens: IntArray, rule: StopRule, limit: int) -> IntArray:
-        ends = (n for n in range(1, min(len(tokens), limit)) if rule.ends(n, last_of(tokens[:n])))
-        return tokens[: next(ends, limit)]
 
 
 def _script(script: Script | str | Sequence[str]) -> Script:

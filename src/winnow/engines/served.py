@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, WeightsInFiles
+from winnow.engines.base import Engine, EngineContext, WeightsInFiles
 from winnow.engines.freshness import check_names
 from winnow.models.adapter import (
     adapter_config,
@@ -30,8 +30,6 @@ from winnow.models.adapter import (
     trained_parameters,
 )
 from winnow.models.tensor_file import WeightsOnRead
-from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +57,7 @@ class Server(Engine, Protocol):
 
 
 class ServerEngine:
-    """The engine of a run with a server: it forwards requests, and sends the policy's weights as a plain model's.
+    """The engine of a run with a server, which samples. It sends the policy's weights as a plain model's.
 
     With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.
     """
@@ -69,28 +67,17 @@ class ServerEngine:
         self._server, self._model = server, model
         self._adapter = adapter_names(model) if adapter else {}
         self.logprob_tolerance = server.logprob_tolerance
+        self.generate, self.close = server.generate, server.close
         try:
             server.load(self._first_weights(saved), version=0)
         except BaseException:
-            server.close()
+            self.close()
             raise
         self.version = 0
 
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        counts: Sequence[int],
-        sampling: Sampling,
-        *,
-        seed: tuple[SeedName, ...],
-        on_rollout: OnRollout | None = None,
-    ) -> list[Group]:
-        """See `Engine`."""
-        return self._server.generate(prompts, counts, sampling, seed=seed, on_rollout=on_rollout)
-
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Send the current policy to the server; every trained parameter must be among `weights`."""
-        check_policy_weights(self._model, weights)
+        check_names(weights, known=self._model.state_dict(), trained=list(trained_parameters(self._model)))
         if self._adapter:
             changed = MadeOnRead({name: partial(weights.__getitem__, key) for name, key in self._adapter.items()})
         else:
@@ -104,20 +91,16 @@ class ServerEngine:
         reported: Mapping[str, float] = getattr(self._server, "memory_mib", {})
         return reported
 
-    def close(self) -> None:
-        """See `Engine`."""
-        self._server.close()
-
     def _first_weights(self, saved: WeightsInFiles | None) -> MadeOnRead:
         if saved is None and not self._adapter:
             return served_weights(self._model, {})
-        base: dict[str, Callable[[], Tensor]] = {}
+        make: dict[str, Callable[[], Tensor]] = {}
         for name, parameter in _plain_parameters(self._model):
-            base[name] = parameter.detach if saved is None else partial(saved.read_like, name, parameter)
-        adapter: dict[str, Callable[[], Tensor]] = {}
+            make[name] = parameter.detach if saved is None else partial(saved.read_like, name, parameter)
+        make |= dequantizers(self._model)
         for name, weight in (adapter_weights(self._model) if self._adapter else {}).items():
-            adapter[name] = weight.detach if saved is None else partial(weight.to, saved.device)
-        return MadeOnRead({**base, **dequantizers(self._model), **adapter})
+            make[name] = weight.detach if saved is None else partial(weight.to, saved.device)
+        return MadeOnRead(make)
 
 
 def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> Served:
@@ -142,11 +125,6 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
         context_tokens=min(limit, context.context_tokens or limit),
         max_rollouts_at_once=context.max_rollouts_at_once,
     )
-
-
-def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Raise EngineError unless all names are the policy's, and every trained parameter is among them."""
-    check_names(weights, known=model.state_dict(), trained=list(trained_parameters(model)))
 
 
 class MadeOnRead(WeightsOnRead):
@@ -196,14 +174,9 @@ class ServedAdapter:
         with TemporaryDirectory(prefix="winnow-adapter-") as folder:
             llm.collective_rpc("write_adapter", args=(weights, names, f"{folder}/adapter_model.safetensors"))
             Path(folder, "adapter_config.json").write_text(json.dumps(self._config), encoding="utf-8")
-            self.request = LoRARequest(f"version-{version}", _number(version), folder)
+            self.request = LoRARequest(f"version-{version}", version + 1, folder)  # vLLM's ids start at 1
             llm.llm_engine.add_lora(self.request)
 
     def is_of(self, llm: Any, version: int) -> bool:
         """Whether vLLM's workers have this version and no other."""
-        return set(llm.llm_engine.list_loras()) == {_number(version)}
-
-
-def _number(version: int) -> int:
-    """The id of a version's adapter; vLLM's ids start at 1, and versions at 0."""
-    return version + 1
+        return set(llm.llm_engine.list_loras()) == {version + 1}

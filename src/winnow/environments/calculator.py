@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
+from winnow.bounds import Natural
 from winnow.environments.tool_calls import AUTO, CallForm, Malformed, read_calls
 from winnow.environments.tools import Tool, answer_calls
 from winnow.environments.tools import calculator as compute
@@ -23,7 +24,7 @@ _ANSWER = re.compile(r"<answer>\s*(-?\d{1,30})\s*</answer>")
     tools=tuple(TOOLS),
 )
 def calculator(
-    prompt: Prompt, reply: str, rng: np.random.Generator, *, calls: int = 3, call_form: CallForm = AUTO
+    prompt: Prompt, reply: str, rng: np.random.Generator, *, calls: Natural = 3, call_form: CallForm = AUTO
 ) -> Generator[str | Sequence[ToolAnswer], str, dict[str, float]]:
     """Answers up to `calls` calls of a calculator, and ends with the first turn without one.
 

@@ -55,10 +55,13 @@ def check_environment(
 
 def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -> Outcome:
     answer = make_environment(entry.function, {}, max_turns=TURNS)
-    turns = list[str]()
+    turns, none = list[str](), np.zeros(0)
     for reply in replies:
         turns.append(reply)
-        verdict, again = (answer(prompt, _rollout_of(turns)) for _ in range(2))
+        rollout = Rollout(
+            index=0, tokens=none.astype(np.int64), logprobs=none, text="", finish="stop", version=0, turns=tuple(turns)
+        )
+        verdict, again = answer(prompt, rollout), answer(prompt, rollout)
         both_failed = all(isinstance(each, Outcome) and each.failed for each in (verdict, again))
         assert verdict == again or both_failed, f"{entry.name!r}: two calls, two verdicts"
         if isinstance(verdict, Outcome):
@@ -67,11 +70,4 @@ def _play(entry: Entry[EnvironmentTraits], prompt: Prompt, replies: list[str]) -
     raise AssertionError(
         f"{entry.name!r} has not ended after {len(replies)} turns: its `example` returns all turns of a correct "
         f"rollout, and it ends with any rollout within {TURNS} turns"
-    )
-
-
-def _rollout_of(turns: list[str]) -> Rollout:
-    none = np.zeros(0)
-    return Rollout(
-        index=0, tokens=none.astype(np.int64), logprobs=none, text="", finish="stop", version=0, turns=tuple(turns)
     )

@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import numpy as np
 
+from winnow.bounds import AtLeastOne
 from winnow.records import Prompt
 from winnow.registry import register
 
@@ -15,7 +16,7 @@ _ANSWER = re.compile(r"<answer>\s*(\d{1,9})\s*</answer>")
 
 @register("environment", example=lambda gold: [f"</think> <answer>{gold}</answer>"])
 def guess_number(
-    prompt: Prompt, reply: str, rng: np.random.Generator, *, turns: int = 5
+    prompt: Prompt, reply: str, rng: np.random.Generator, *, turns: AtLeastOne = 5
 ) -> Generator[str, str, dict[str, float]]:
     """Answers each guess, the number in `<answer>..</answer>`, with "higher" or "lower", for `turns` guesses.
 

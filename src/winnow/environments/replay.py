@@ -18,7 +18,6 @@ which each generator has its own.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import random
@@ -202,9 +201,13 @@ class _Game:
                 self._generator.close()
 
     def give_up(self) -> None:
-        """Close the generator of a rollout that needs no verdict any more."""
-        with contextlib.suppress(Exception):
+        """Close the generator of a rollout that needs no verdict any more, whatever it raises then."""
+        try:
             self.close()
+        except INTERRUPTIONS:
+            raise
+        except BaseException:  # CancelledError, GeneratorExit and SystemExit are no Exception
+            pass
 
 
 class GlobalRandom:
@@ -239,7 +242,14 @@ def _reply(bound: Bound[EnvironmentTraits], given: Any, turns: int, max_turns: i
         return failure("malformed", f"{name} yielded a text of {len(text):,} characters, and {LONGEST:,} is the limit")
     if turns >= max_turns:
         return failure("malformed", f"{name} goes on after environment.max_turns = {max_turns}")
-    return Reply(text=text, answers=() if isinstance(given, str) else tuple(map(_readable_answer, given)))
+    answers = [] if isinstance(given, str) else given
+    return Reply(
+        text=text,
+        answers=tuple(
+            ToolAnswer(text=_readable(each.text), name=_readable(each.name), call_id=_readable(each.call_id))
+            for each in answers
+        ),
+    )
 
 
 def _text_of(given: Any) -> str | None:
@@ -252,10 +262,6 @@ def _text_of(given: Any) -> str | None:
     if not isinstance(given, list | tuple) or not given or not all(isinstance(each, ToolAnswer) for each in given):
         return None
     return "\n".join(f"<tool_response>\n{_readable(each.text)}\n</tool_response>" for each in given)
-
-
-def _readable_answer(answer: ToolAnswer) -> ToolAnswer:
-    return ToolAnswer(text=_readable(answer.text), name=_readable(answer.name), call_id=_readable(answer.call_id))
 
 
 def _ended(bound: Bound[EnvironmentTraits], result: Any) -> Outcome:

@@ -187,7 +187,6 @@ def _reset(game: Any, answer: Any, meta: Mapping[str, Any]) -> str | None:
 def _check(of: type) -> None:
     names = tool_names(of)
     coroutines = [name for name in names if inspect.iscoroutinefunction(getattr(of, name))]
-    problem = None
     if not callable(getattr(of, "get_reward", None)):
         problem = "no method get_reward"
         remedy = "define get_reward(self), or get_reward(self, reply) for the last turn"
@@ -195,10 +194,11 @@ def _check(of: type) -> None:
         problem, remedy = "no tool", "define a public method, with annotations and a docstring, for each tool"
     elif coroutines:
         problem, remedy = f"a tool that is a coroutine, {coroutines[0]!r}", "call asyncio.run in a plain method"
-    if problem is not None:
-        raise ConfigError(
-            f"the environment {of.__name__} has {problem}", remedy=remedy, key="environment", code="config.registration"
-        )
+    else:
+        return
+    raise ConfigError(
+        f"the environment {of.__name__} has {problem}", remedy=remedy, key="environment", code="config.registration"
+    )
 
 
 def _describe(play: Callable[..., Any], of: type, *, with_options: bool) -> None:

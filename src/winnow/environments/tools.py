@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from winnow.environments.tool_calls import Call, Malformed
 from winnow.records import ToolAnswer
@@ -126,10 +126,17 @@ def _all_parameters(function: Callable[..., Any]) -> Mapping[str, _Parameter]:
     except (NameError, TypeError):  # a name that exists only for type checkers, or an object without annotations
         hints = {}
     return {
-        name: _Parameter(TypeAdapter(hints.get(name, str)), parameter.default is parameter.empty)
+        name: _Parameter(_adapter(hints.get(name, str)), parameter.default is parameter.empty)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation)
+    except PydanticUserError:  # a class that pydantic cannot read from JSON
+        return TypeAdapter(str)
 
 
 def calculator(expression: str) -> str:

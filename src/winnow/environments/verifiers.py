@@ -137,12 +137,8 @@ def play(
             line.answer((yield text))
     finally:
         with own:
-            episode.cancel()
-            _complete(loop, asyncio.wait({episode}))
-            _complete(loop, loop.shutdown_asyncgens())
+            _complete(loop, _end(episode))
             loop.close()
-        if not episode.cancelled():
-            episode.exception()  # asyncio logs an exception that nothing has read
 
 
 def _warm(options: Mapping[str, Any]) -> None:
@@ -213,6 +209,15 @@ async def _episode(environment: Any, task: Any, line: _Line) -> Any:
     if not trace.rewards:
         line.refuse("it has no reward")
     return trace
+
+
+async def _end(episode: asyncio.Task[Any]) -> None:
+    """Cancel an episode and the tasks that it has started, and read their exceptions, which asyncio would log."""
+    tasks = {episode, *asyncio.all_tasks()} - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _complete(loop: asyncio.AbstractEventLoop, step: Coroutine[Any, Any, T]) -> T:
@@ -340,7 +345,7 @@ class _Conversation:
         except Unsupported as error:
             self._line.refuse(str(error))
         new = list[Any]()
-        while (reply := await self._reply(shown)) is not None:
+        while not await self._is_stopped() and (reply := await self._line.ask(shown)) is not None:
             self._add(messages)
             calls = read_calls(reply, self._line.call_form) if self._tools else []
             if not calls:
@@ -354,9 +359,6 @@ class _Conversation:
         self.trace.stop("max_total_tokens")  # where no other condition has stopped it
         self._over = True
         return vf.Segment(messages=new, terminated=True)
-
-    async def _reply(self, shown: Shown) -> str | None:
-        return None if await self._is_stopped() else await self._line.ask(shown)
 
     def _add(self, messages: Sequence[Any], *, sampled: bool = False) -> None:
         import verifiers.v1 as vf

@@ -11,9 +11,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Interval
+
+from winnow.bounds import AtLeastOne, Positive
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
@@ -32,27 +34,14 @@ _PYTHON = re.compile(r"(py|python)(3(\.\d+)?)?|.*\.py")  # or the name of a file
 _SHOWN = 200  # characters of the last line of a program's stderr
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(NamedTuple):
     kind: str  # pass, wrong, or the ending of a run
     detail: str
     late: bool = False  # stopped by a wall-clock limit
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Check the options and choose the sandbox, so that a run without a working one is refused before it starts."""
-    for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
-        if not options[name] > 0:
-            raise ConfigError(
-                f"{name} is {options[name]!r}", remedy="set a number above 0", key=name, code="config.value"
-            )
-    if not 0 <= options["tolerance"] < 1:
-        raise ConfigError(
-            f"tolerance is {options['tolerance']!r}",
-            remedy="set a number from 0 to below 1",
-            key="tolerance",
-            code="config.value",
-        )
+    """Choose the sandbox, so that a run without a working one is refused before it starts."""
     try:
         _announce(choose(options["sandbox"]))
     except SandboxError as error:
@@ -72,11 +61,11 @@ def code_tests(
     rollout: Rollout,
     *,
     credit: Literal["all", "share"] = "all",
-    seconds: int = 2,
-    total_seconds: float = 4.5,
-    memory_mb: int = 512,
-    tolerance: float = 1e-6,
-    cases_at_once: int = 2,
+    seconds: AtLeastOne = 2,
+    total_seconds: Positive = 4.5,
+    memory_mb: AtLeastOne = 512,
+    tolerance: Annotated[float, Interval(ge=0, lt=1)] = 1e-6,
+    cases_at_once: AtLeastOne = 2,
     program: Literal["fence", "text"] = "fence",
     sandbox: Preference = "auto",
 ) -> Outcome:
@@ -99,11 +88,18 @@ def code_tests(
         return Outcome(reward=0.0, correct=False, kind="unparsable", detail="no program")
     function, tests = _tests(prompt)
     limits = Limits(cpu_seconds=seconds, wall_seconds=2 * seconds + 0.5, memory_mb=memory_mb)
-    run = functools.partial(
-        _judge, choose(sandbox), limits=limits, tolerance=tolerance, at_once=cases_at_once, total_seconds=total_seconds
-    )
     try:
-        verdicts = run(code, function, tests, to_the_end=credit == "share")
+        verdicts = _judge(
+            choose(sandbox),
+            code,
+            function,
+            tests,
+            limits=limits,
+            tolerance=tolerance,
+            at_once=cases_at_once,
+            total_seconds=total_seconds,
+            to_the_end=credit == "share",
+        )
     except SandboxError as error:
         return failure("sandbox", str(error))
     return _outcome(code, verdicts, credit)
@@ -125,10 +121,13 @@ def _judge(
     source = code.encode("utf-8", "surrogatepass")
     if len(source) > LONGEST_PROGRAM:
         return [_Verdict("compile_error", f"a program of {len(source)} bytes")] * len(tests)
-    programs = [_as_program(source, function, test) for test in tests]
+    programs = list[Program]()
+    for test in tests:
+        call = {} if test.arguments is None else {"function": function, "arguments": json.dumps(test.arguments)}
+        programs.append(Program(code=source, stdin=test.stdin.encode("utf-8", "surrogatepass"), **call))
     verdicts: dict[int, _Verdict] = {}
-    runs = sandbox.run_all(programs, limits, at_once=at_once, until=time.monotonic() + total_seconds)
-    for place, run in runs:
+    until = time.monotonic() + total_seconds
+    for place, run in sandbox.run_all(programs, limits, at_once=at_once, until=until):
         verdicts[place] = _verdict(run, tests[place], tolerance)
         if not to_the_end and _first_failure(verdicts) is not None:
             break
@@ -150,27 +149,20 @@ def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:
     return None
 
 
-def _as_program(source: bytes, function: str, test: Test) -> Program:
-    stdin = test.stdin.encode("utf-8", "surrogatepass")
-    if test.arguments is None:
-        return Program(code=source, stdin=stdin)
-    return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
-
-
 def _verdict(run: RunResult, test: Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
         return _Verdict(run.ending, run.detail.rpartition("\n")[2][-_SHOWN:], run.late)
     if test.arguments is None:
         (gold,) = test.expected
         same = same_output(run.stdout, gold.encode("utf-8", "surrogatepass"), tolerance=tolerance)
-        return _Verdict("pass" if same else "wrong", "")
-    if run.value is None:
+    elif run.value is None:
         return _Verdict("wrong", "it exited without returning a value")
-    try:
-        value = json.loads(run.value)
-    except (ValueError, RecursionError):
-        return _Verdict("wrong", "its return value is not JSON")
-    same = any(same_value(value, gold, tolerance=tolerance) for gold in test.expected)
+    else:
+        try:
+            value = json.loads(run.value)
+        except (ValueError, RecursionError):
+            return _Verdict("wrong", "its return value is not JSON")
+        same = any(same_value(value, gold, tolerance=tolerance) for gold in test.expected)
     return _Verdict("pass" if same else "wrong", "")
 
 
@@ -178,20 +170,18 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
     for verdict in verdicts:
         if verdict.kind == "sandbox_error":
             return failure("sandbox", verdict.detail)
-    passed = sum(verdict.kind == "pass" for verdict in verdicts)
-    correct = passed == len(verdicts)
-    first = next((place for place, verdict in enumerate(verdicts) if verdict.kind != "pass"), None)
+    failed = [(place, verdict) for place, verdict in enumerate(verdicts) if verdict.kind != "pass"]
+    detail = ""
+    if failed:
+        place, first = failed[0]
+        detail = f"test {place + 1}: {first.kind}" + (f": {first.detail}" if first.detail else "")
     return judged(
-        correct,
-        passed / len(verdicts) if credit == "share" else None,
+        not failed,
+        (len(verdicts) - len(failed)) / len(verdicts) if credit == "share" else None,
         answer=code,
-        detail="" if first is None else _complaint(first, verdicts[first]),
+        detail=detail,
         late=any(verdict.late for verdict in verdicts),
     )
-
-
-def _complaint(place: int, verdict: _Verdict) -> str:
-    return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
 
 
 def last_fence(text: str) -> str | None:

@@ -132,11 +132,9 @@ def encode_error(error: WinnowError) -> bytes:
 def decode_error(line: bytes) -> ConfigError:
     """The error for which the supervisor could not import the reward."""
     try:
-        parts = json.loads(line)
-        if not (isinstance(parts, list) and len(parts) == 4):
-            raise TypeError("an error has another form")
-        problem, remedy, key, code = parts
-        if not (isinstance(key, str | None) and all(isinstance(part, str) for part in (problem, remedy, code))):
+        problem, remedy, key, code = parts = json.loads(line)
+        texts = all(isinstance(part, str) for part in (problem, remedy, code)) and isinstance(key, str | None)
+        if not (texts and isinstance(parts, list)):
             raise TypeError("an error has another form")
         return ConfigError(problem, remedy=remedy, key=key, code=code)
     except (TypeError, ValueError, RecursionError):

@@ -84,7 +84,8 @@ class Worker:
         if sum(len(task.body) for task in self.tasks) >= PREFETCH_BYTES:
             return 0
         most = 1 + self.prefetch
-        return (most if self.episodes else min(most, TASKS_PER_WORKER - self.answered)) - len(self.tasks)
+        bound = self.episodes or self.waiting  # which no other worker can take over
+        return (most if bound else min(most, TASKS_PER_WORKER - self.answered)) - len(self.tasks)
 
     @property
     def is_spent(self) -> bool:

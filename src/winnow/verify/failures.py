@@ -13,12 +13,11 @@ Too many failures stop the run, counted over a step, over an evaluation, or over
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
-from winnow.errors import VerifierError
+from winnow.errors import VerifierError, signal_name
 from winnow.records import Cause, Outcome
 from winnow.rewards.outcomes import failure
 
@@ -43,14 +42,14 @@ def timed_out(timeout_seconds: float, *, first_verdict_seconds: float | None = N
 def worker_ended(status: int, *, peak_mb: float, memory_mb: int, valid_lines: bool) -> Outcome:
     """The outcome of the task that a worker was judging when it ended with the wait status `status`.
 
-    `peak_mb` is the most memory that it used, `memory_mb` its limit; `valid_lines` is False for a worker that was
-    killed because it sent a line that was no verdict of its task.
+    `peak_mb` is the most memory that it used, `memory_mb` its limit, both in addition to the reward's imports.
+    `valid_lines` is False for a worker that was killed because it sent a line that was no verdict of its task.
     """
     if not valid_lines:
         detail = f"the worker sent a line that is no verdict of its task, and so did a second one; {SOCKET_HINT}"
         return failure("crash", detail)
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
+        name = signal_name(os.WTERMSIG(status))
         if peak_mb > 0.8 * memory_mb:
             detail = f"the worker was killed by {name} at {peak_mb:.0f} MB, with a limit of {memory_mb} MB"
             return failure("memory", detail)
@@ -127,21 +126,15 @@ def _check(
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):
-        raise _refusal(name, f"every verdict of this {what}", what, failed, [])
-    if failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
+        where, causes = f"every verdict of this {what}", [outcome.cause for outcome in failed if outcome.cause]
+    elif failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
         where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
-        raise _refusal(name, where, what, failed, causes)
-
-
-def _refusal(
-    name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]
-) -> VerifierError:
-    counts = Counter(causes or (outcome.cause for outcome in failed))
-    shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
-    first = failed[0].detail.strip()
-    return VerifierError(
-        f"the reward {name!r} failed on {where}: {shown}. The first failure of this {what}: {first}\n"
-        f"A failure is not a wrong answer, so the run stops",
+    else:
+        return
+    counts = ", ".join(f"{count} {cause}" for cause, count in Counter(causes).most_common())
+    raise VerifierError(
+        f"the reward {name!r} failed on {where}: {counts}. The first failure of this {what}: "
+        f"{failed[0].detail.strip()}\nA failure is not a wrong answer, so the run stops",
         remedy="repair the reward; for time and memory see verify.timeout_seconds and verify.memory_mb, for the limit "
         "itself verify.max_failure_share",
         key="verify.max_failure_share",

@@ -86,15 +86,6 @@ def phrasing(entry: Entry[RewardTraits], options: Mapping[str, Any] | None = Non
     return phrase
 
 
-def failing_golds(
-    problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers, traits: RewardTraits | None = None
-) -> tuple[list[Finding], float]:
-    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
-    tried = list(try_golds(problems, phrase, verifiers, traits))
-    rewards = [one.outcome.reward for one in tried if one.finding is None and one.outcome is not None]
-    return [one.finding for one in tried if one.finding], float(np.mean(rewards)) if rewards else math.nan
-
-
 def try_golds(
     problems: Sequence[Problem],
     phrase: Phrase,
@@ -126,7 +117,7 @@ def try_golds(
         problem, gold, _ = phrased.popleft()
         finding = None if outcome.correct else as_text(problem, gold, _refusal(problem, gold, outcome))
         yield Tried(problem, gold, outcome, finding)
-        late += is_late(outcome)
+        late += outcome.cause == "timeout"
         if late == MOST_LATE:
             return
     yield from _unjudged(phrased, as_text)
@@ -256,8 +247,10 @@ def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mappin
 
 
 def _refusal(problem: Problem, gold: Any, outcome: Outcome) -> Finding:
-    late, marked = is_late(outcome), marked_answer(gold)
-    why = failing(outcome) if late else f"{failing(outcome)}{_type_of(problem.answer)}"
+    late, marked = outcome.cause == "timeout", marked_answer(gold)
+    why = failing(outcome)
+    if not late and not isinstance(problem.answer, str):  # a reward that compares it with a text pays nothing
+        why += f" (prompt.answer is of the type {type(problem.answer).__name__}, not text)"
     if marked is not None and not outcome.failed:
         why = f"the reward compares all of it, and refuses {marked!r}, the answer after '####'"
     return Finding(
@@ -270,11 +263,6 @@ def _refusal(problem: Problem, gold: Any, outcome: Outcome) -> Finding:
     )
 
 
-def is_late(outcome: Outcome) -> bool:
-    """Whether there was no verdict in time."""
-    return outcome.cause == "timeout"
-
-
 def failing(outcome: Outcome) -> str:
     """Why an outcome is not correct. A reward that returns a number does not return what it read."""
     if outcome.failed or outcome.kind == "unparsable":
@@ -282,11 +270,6 @@ def failing(outcome: Outcome) -> str:
     if outcome.answer is not None:
         return f"read as {outcome.answer!r}: wrong"
     return f"wrong: {reason(outcome)}" if outcome.detail else "wrong"
-
-
-def _type_of(answer: Any) -> str:
-    """The type of an answer that is no text: a reward that compares it with the text of a rollout pays nothing."""
-    return "" if isinstance(answer, str) else f" (prompt.answer is of the type {type(answer).__name__}, not text)"
 
 
 def task_of(problem: Problem, text: str) -> tuple[Prompt, Rollout]:

@@ -54,7 +54,11 @@ class LineSocket:
         """Write as much as the socket accepts now."""
         try:
             while self._outgoing:
-                self._drop_sent(self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS)))
+                sent = self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS))
+                while self._outgoing and sent >= len(self._outgoing[0]):
+                    sent -= len(self._outgoing.popleft())
+                if sent:
+                    self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
         except OSError:  # the other side has closed; its last lines can still be read
@@ -70,12 +74,6 @@ class LineSocket:
 
     def close(self) -> None:
         self._end.close()
-
-    def _drop_sent(self, count: int) -> None:
-        while self._outgoing and count >= len(self._outgoing[0]):
-            count -= len(self._outgoing.popleft())
-        if count:
-            self._outgoing[0] = self._outgoing[0][count:]
 
     def _read(self) -> list[bytes]:
         try:
@@ -109,6 +107,7 @@ def wait(sockets: Iterable[LineSocket], seconds: float) -> None:
     """Sleep until one of them can be read (or written, if lines are queued), or until the time is up."""
     poll = select.poll()
     for line_socket in sockets:
-        if line_socket.fileno() >= 0:
-            poll.register(line_socket.fileno(), line_socket.events)
+        number = line_socket.fileno()
+        if number >= 0:  # else another thread has closed it
+            poll.register(number, line_socket.events)
     poll.poll(max(0.0, seconds) * 1000)

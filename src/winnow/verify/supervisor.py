@@ -1,6 +1,6 @@
 """The process between trainer and workers: it imports the reward once, forks workers, and kills those over a limit.
 
-    python -m winnow.verify.supervisor <socket> <settings>
+    python -m winnow.verify.supervisor <socket>  <settings
 
 It is a new interpreter, never a fork of the trainer. So a worker has no CUDA context, no threads and no torch, and a
 fork takes about a millisecond, the reward's imports included. Only this process enforces the time limit, so a busy
@@ -15,6 +15,7 @@ failures.py determines the outcome of a rollout without a verdict, and dispatch.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -44,7 +45,7 @@ from winnow.verify.dispatch import (
 )
 from winnow.verify.failures import is_retried, timed_out, worker_ended
 from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
-from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, serve
+from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, mapped_memory, serve
 
 HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 
@@ -63,7 +64,7 @@ class Supervisor:
     limit: the first verdict may take `_warm_up` seconds more, and a task that took longer than the limit is judged
     again by the same worker. Until some worker has given its first verdict, `_warm_up` is ten times the limit, halved
     after each first verdict that timed out. It is halved because either that answer or the reward itself may hang.
-    Afterwards it is twice the time of the slowest first verdict.
+    Afterwards it is twice the time of the slowest first verdict, and at most what it was at the start.
     """
 
     def __init__(self, trainer: LineSocket, reward: Judge, settings: WorkerSettings) -> None:
@@ -76,6 +77,7 @@ class Supervisor:
         self._killed: list[int] = []  # pids that are not reaped yet
         self._slowest_first: float | None = None  # seconds of the slowest first verdict of a worker
         self._warm_up = WARM_UP_LIMITS * settings.timeout_seconds
+        _, self._imports = mapped_memory()
 
     def run(self) -> None:
         """Work until the trainer has closed its socket or exited; then kill every worker."""
@@ -160,28 +162,29 @@ class Supervisor:
             return False
         began, worker.started = worker.started, time.monotonic()
         seconds = worker.started - began
-        if not worker.warm and self._was_warming_up(worker, seconds):
-            worker.send(worker.tasks[0])
-            return True
+        if not worker.warm:
+            worker.warm = True
+            self._slowest_first = max(seconds, self._slowest_first or 0.0)
+            self._warm_up = min(2 * self._slowest_first, WARM_UP_LIMITS * self._settings.timeout_seconds)
+            if seconds > self._limit_of_verdict(worker):
+                worker.send(worker.tasks[0])
+                return True
         if not worker.settle(line.partition(b" ")[2]).closes:
             self._trainer.send(line)
         worker.answered += 1
         worker.record_verdict(seconds)
         return True
 
-    def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
-        """Record the time of a worker's first verdict, and return whether it was longer than the limit of a verdict."""
-        worker.warm = True
-        self._slowest_first = max(seconds, self._slowest_first or 0.0)
-        self._warm_up = 2 * self._slowest_first
-        return seconds > self._limit_of_verdict(worker)
-
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
         """Queue again the tasks of a worker that has exited, except a task that is not judged once more."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # macOS: bytes, others: KiB
         outcome = worker_ended(
-            status, peak_mb=usage.ru_maxrss / 1024, memory_mb=self._settings.memory_mb, valid_lines=valid_lines
+            status,
+            peak_mb=(peak - self._imports) / 2**20,
+            memory_mb=self._settings.memory_mb,
+            valid_lines=valid_lines,
         )
         if worker.tasks:
             task = worker.tasks[0]
@@ -234,7 +237,11 @@ class Supervisor:
         claims, server = Claims(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._close_inherited(ours)
+            os.setpgid(0, 0)
+            ours.close()  # as all inherited sockets: an open copy would hide that the other side has closed
+            self._trainer.close()
+            for worker in self._workers:
+                worker.close()
             claims.keep_reading_end()
             serve(theirs, claims, self._reward, memory_mb=self._settings.memory_mb, parent=server)
         theirs.close()
@@ -244,19 +251,11 @@ class Supervisor:
         self._workers.append(worker)
         return worker
 
-    def _close_inherited(self, ours: socket.socket) -> None:
-        """In the worker: close the inherited sockets; an open copy would hide that the other side has closed."""
-        os.setpgid(0, 0)
-        ours.close()
-        self._trainer.close()
-        for worker in self._workers:
-            worker.close()
-
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
-    settings = WorkerSettings.from_json(arguments[1])
+    settings = WorkerSettings(**json.load(sys.stdin))
     try:
         reward = make_judge(settings.reward, base=Path(settings.base))
         warm(settings.reward, base=Path(settings.base))

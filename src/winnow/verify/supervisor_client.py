@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -35,12 +36,7 @@ SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the superv
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
-_MODULE = (
-    "-P",
-    "-u",
-    "-m",
-    "winnow.verify.supervisor",
-)  # -P: only the trainer's import path; -u: unbuffered output
+_MODULE = ("-P", "-u", "-m", "winnow.verify.supervisor")  # -P: only the trainer's import path; -u: unbuffered output
 
 
 class SupervisorClient:
@@ -51,7 +47,8 @@ class SupervisorClient:
         self._reads = functools.cache(lambda: reads(settings.reward, base=Path(settings.base)))
         self._encode_prompt = EncodedPrompts(PROMPT_BYTES)
         turns = settings.reward.get("max_turns", 1)  # of a replay
-        self._longest_silence = (turns + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
+        # A worker's first verdict, which is judged again if it took longer than the limit
+        self._longest_silence = (2 * turns + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()
@@ -120,21 +117,18 @@ class SupervisorClient:
         connection = self._running().socket
         connection.flush()
         while self._waiting and self._bytes_sent < UNANSWERED_BYTES and not connection.unsent:
-            connection.send(self._encode(self._waiting.popleft()))
+            ticket = self._waiting.popleft()  # encoded only now, so that few tasks exist twice in memory
+            prompt, rollout, episode = self._tasks[ticket]
+            task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
+            self._sent[ticket] = len(task)
+            self._bytes_sent += len(task)
+            turns = len(rollout.turns or ()) // 2 + 1
+            connection.send(b"%d %b %d " % (ticket, NONE if episode is None else b"%d" % episode, turns), task)
             connection.flush()
         lines = connection.exchange()
         for line in lines:
             self._store(line)
         return len(lines)
-
-    def _encode(self, ticket: int) -> bytes:
-        """The line of a task. It is encoded just before it is sent, so that few tasks exist twice in memory."""
-        prompt, rollout, episode = self._tasks[ticket]
-        task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
-        self._sent[ticket] = len(task)
-        self._bytes_sent += len(task)
-        turns = len(rollout.turns or ()) // 2 + 1
-        return b"%d %b %d %b" % (ticket, NONE if episode is None else b"%d" % episode, turns, task)
 
     def _store(self, line: bytes) -> None:
         head, _, body = line.partition(b" ")
@@ -179,14 +173,17 @@ class _SupervisorProcess:
 
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        # As a file, because a command line has at most 128 KiB per word, and an option may be a list of words
+        with theirs, tempfile.TemporaryFile() as written:
+            written.write(settings.encode("ascii"))
+            written.seek(0)
             # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).
             one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             process = subprocess.Popen(
-                [sys.executable, *_MODULE, str(theirs.fileno()), settings],
+                [sys.executable, *_MODULE, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
+                stdin=written,
                 env={**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
                 start_new_session=True,  # Ctrl-C reaches the trainer alone
             )

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from winnow.environments.judging import Judge, JudgeSpec, make_judge, reads
 from winnow.environments.replay import NOT_REPEATED, Environment
@@ -50,12 +50,6 @@ class Inline:
         """Does nothing: there is no process to stop."""
 
 
-class _Submitted(NamedTuple):
-    prompt: Prompt
-    rollout: Rollout
-    ticket: int
-
-
 class Verifiers:
     """Judges rollouts with one reward or environment, in `workers` killable processes, or in the trainer when there
     are 0.
@@ -84,13 +78,17 @@ class Verifiers:
         self._name = reward_name(reward)
         self._max_failure_share = max_failure_share
         self._recent = RecentVerdicts()
-        self._submitted: dict[tuple[str, int], _Submitted] = {}
+        self._submitted: dict[tuple[str, int], tuple[Prompt, Rollout, int]] = {}  # with tickets
         self._settled: dict[tuple[str, int], tuple[Rollout, Outcome]] = {}
         self._episodes = itertools.count()
         self._runner: SupervisorClient | Inline
         if workers == 0 or not can_be_sent(reward):
             self._runner = Inline(make_judge(reward, base=base))
-            self.notices = (_notice(self._name, by_choice=workers == 0),)
+            why = "verify.workers = 0" if workers == 0 else "no other process can import it"
+            self.notices = (
+                f"the reward {self._name!r} runs in the trainer itself ({why}): if it hangs or crashes, so does the "
+                "run; name it as 'file.py:function' with verify.workers > 0, and a worker that hangs is killed instead",
+            )
         else:
             settings = WorkerSettings(
                 reward=reward,
@@ -109,8 +107,7 @@ class Verifiers:
     def submit(self, prompt: Prompt, rollout: Rollout) -> None:
         """Start judging a finished rollout; returns at once."""
         if self._outcome_of(prompt, rollout) is None:
-            ticket = self._runner.submit(prompt, rollout)
-            self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
+            self._submitted[prompt.id, rollout.index] = prompt, rollout, self._runner.submit(prompt, rollout)
 
     def new_episode(self) -> int:
         """The number of a rollout that begins, for `request` and `give_up`."""
@@ -234,20 +231,10 @@ class Verifiers:
         if outcome is not None:
             del self._settled[prompt.id, rollout.index]
             return outcome
-        submitted = self._submitted.pop((prompt.id, rollout.index), None)
-        if submitted is not None and submitted.prompt is prompt and submitted.rollout is rollout:
-            return submitted.ticket
-        return self._runner.submit(prompt, rollout)
+        of, submitted, ticket = self._submitted.pop((prompt.id, rollout.index), (None, None, 0))
+        return ticket if of is prompt and submitted is rollout else self._runner.submit(prompt, rollout)
 
 
 def _outcomes(groups: Iterable[Group]) -> list[Outcome]:
     """The outcomes of all rollouts that were judged, failures included."""
     return [outcome for group in groups for outcome in group.outcomes or () if outcome.kind != "cut"]
-
-
-def _notice(name: str, *, by_choice: bool) -> str:
-    reason = "verify.workers = 0" if by_choice else "no other process can import it"
-    return (
-        f"the reward {name!r} runs in the trainer itself ({reason}): if it hangs or crashes, so does the run; "
-        f"name it as 'file.py:function' with verify.workers > 0, and a worker that hangs is killed instead"
-    )

@@ -52,7 +52,10 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        _limit_memory(memory_mb)
+        space = mapped_memory()[0] + memory_mb * 2**20  # the limit is in addition to what the imports take
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        space = space if hard == resource.RLIM_INFINITY else min(space, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
         # Allow as many open files as the system does: generators that are kept may have some each.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
@@ -84,22 +87,13 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
         end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
 
 
-def _limit_memory(megabytes: int) -> None:
-    """Limit the address space to `megabytes` in addition to what the reward's imports already take."""
-    limit = _address_space() + megabytes * 2**20
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _address_space() -> int:
-    """Bytes that this process has mapped; 0 without /proc."""
+def mapped_memory() -> tuple[int, int]:
+    """Bytes of this process's address space, and those of them that are in memory; 0 without /proc."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        size, resident = Path("/proc/self/statm").read_text().split()[:2]
     except OSError:
-        return 0
-    return pages * resource.getpagesize()
+        return 0, 0
+    return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +116,6 @@ class WorkerSettings:
                 key="reward",
                 code="config.value",
             ) from error
-
-    @classmethod
-    def from_json(cls, text: str) -> WorkerSettings:
-        return cls(**json.loads(text))
 
 
 def reward_name(reward: JudgeSpec) -> str:

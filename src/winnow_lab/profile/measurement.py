@@ -24,7 +24,7 @@ import torch
 
 from winnow.config import Config
 from winnow.core.members import Members
-from winnow.errors import ConfigError, WinnowError, format_error
+from winnow.errors import ConfigError, WinnowError, format_error, signal_name
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.folder import weights_folder
@@ -121,7 +121,7 @@ def _describe_exit(process: BaseProcess) -> str:
     """The signal or the status with which a process exited."""
     process.join()
     code = process.exitcode or 0
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    return f"killed by {signal_name(-code)}" if code < 0 else f"exited with status {code}"
 
 
 def _result_without_message(job: Job, ending: str, last: str) -> PointResult:

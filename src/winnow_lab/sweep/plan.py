@@ -74,7 +74,7 @@ class SweepPlan:
 
     @property
     def output(self) -> Path:
-        return Path(self.file.output).expanduser()
+        return Path(os.path.expanduser(self.file.output))
 
     @property
     def contents(self) -> Contents:

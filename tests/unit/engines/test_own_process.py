@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from refusals import refused
 from winnow.engines.base import EngineContext
+from winnow.engines.native.engine import native
 from winnow.engines.native.own_process import NativeServer
 from winnow.engines.native.sampler import Native
+from winnow.engines.policy_copy import KVCacheSpec
 from winnow.engines.served import ServerEngine, describe
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
@@ -68,5 +72,26 @@ def test_a_server_samples_what_the_engine_in_the_trainer_does(arch, tmp_path):
             server.load({}, version=2)
         own.close()
         other.close()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("process", ["inside", "own"])
+def test_keys_and_values_have_the_memory_that_the_plan_leaves(process, monkeypatch):
+    def in_this_process(make, options, **settings):
+        assert make == "winnow.engines.native.own_process:NativeServer"
+        return NativeServer(**options)
+
+    monkeypatch.setattr("winnow.engines.process.engine.SecondProcess", in_this_process)
+    before, loaded = torch.get_num_threads(), tiny("qwen2")
+    each = KVCacheSpec.of(loaded.model).bytes_per_token
+    context = EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=4
+    )
+    try:
+        enough = native(dataclasses.replace(context, cache_bytes=100 * each), process=process)
+        assert len(sampled(enough)) == 3
+        with refused(EngineError, code="engine.memory"):
+            sampled(native(dataclasses.replace(context, cache_bytes=5 * each), process=process))
     finally:
         torch.set_num_threads(before)

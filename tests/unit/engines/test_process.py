@@ -30,9 +30,10 @@ from forked_engine import fork_engines
 from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
-from winnow.engines.process.child import import_factory, measure_memory
+from winnow.engines.process.broadcast import GroupBroken, Rendezvous, SentWeights
+from winnow.engines.process.child import import_factory, load, measure_memory
 from winnow.engines.process.engine import SecondProcess
-from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
+from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, LoadWeights, Sampled
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.memory.usage import Gauge
 from winnow.metrics import check
@@ -441,3 +442,13 @@ def test_a_channel_stops_waiting_at_its_limit_or_when_it_is_closed(
         channel.receive(1.0)
     with pytest.raises(ChannelClosed):
         channel.send(Done(version=1))
+    for use in (lambda: other.receive(1.0), lambda: other.send(Done(version=1))):  # its own end
+        with pytest.raises(ChannelClosed):
+            use()
+
+
+def test_a_reader_that_cannot_join_the_trainer_reports_just_that(tmp_path: Path) -> None:
+    weights = SentWeights(Rendezvous(file=str(tmp_path / "weights"), members=2, seconds=0.2), 1, ["a", "b"])
+    engine = SimpleNamespace(load=lambda weights, version: weights["a"])
+    with pytest.raises(GroupBroken):
+        load(engine, LoadWeights(weights, 1))  # type: ignore[arg-type]

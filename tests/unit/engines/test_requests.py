@@ -191,9 +191,16 @@ def test_a_stop_string_that_contains_a_special_token_is_refused(stop: str, speci
         StopRule(TOKENIZERS["bytes"], (0,), 9, (stop,))
 
 
-def write(script: Script | str | list[str], sampling: Sampling, n: int = 1) -> list[Rollout]:
-    context = EngineContext(model=None, tokenizer=words(*"abcde "), stop_tokens=(0,), max_rollouts_at_once=1)
+def write(
+    script: Script | str | list[str], sampling: Sampling, n: int = 1, stop_tokens: tuple[int, ...] = (0,)
+) -> list[Rollout]:
+    context = EngineContext(model=None, tokenizer=words(*"abcde "), stop_tokens=stop_tokens, max_rollouts_at_once=1)
     return list(scripted(context, script=script).generate([prompt("p")], [n], sampling, seed=(0,))[0].rollouts)
+
+
+def test_a_scripted_rollout_of_a_tokenizer_without_a_stop_token_is_its_text() -> None:
+    (rollout,) = write(lambda p, i: "abc", Sampling(max_new_tokens=9), stop_tokens=())
+    assert (rollout.tokens.tolist(), rollout.text, rollout.finish) == ([1, 2, 3], "abc", "length")
 
 
 def test_a_scripted_rollout_is_the_text_and_a_stop_token() -> None:

@@ -23,6 +23,7 @@ class Server:
     """A fake server that records the weights it receives."""
 
     logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
+    generate = close = None
 
     def __init__(self) -> None:
         self.version = -1
@@ -152,6 +153,15 @@ def test_the_engines_of_several_ranks_have_consecutive_devices(monkeypatch: pyte
     assert device_environment("cuda:2", 2, rank) == {"CUDA_VISIBLE_DEVICES": shown}
     check_devices("cuda:2", 2)
     assert device_environment(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
+
+
+def test_the_first_gpu_is_free_if_the_trainer_uses_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    engine = {"use": "vllm", "process": "own", "device": "cuda:0"}
+    keys = {"model": {"dtype": "float32"}, "rollout": {"engine": engine}}
+    fits(validate({"device": "cpu", **keys}))
+    with refused(ConfigError, "cuda:0", key="rollout.engine.device", code="config.combination"):
+        fits(validate({"device": "cuda", **keys}))
 
 
 def test_unusable_devices_and_adapters_are_refused_before_a_load(monkeypatch: pytest.MonkeyPatch):

@@ -86,7 +86,8 @@ def test_an_engine_on_the_policy_or_on_a_copy_rounds_nothing() -> None:
 class Server:
     """A fake server that records the weights it receives."""
 
-    logprob_tolerance, version = None, -1
+    generate = close = logprob_tolerance = None
+    version = -1
 
     def __init__(self) -> None:
         self.loaded: list[dict[str, Tensor]] = []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from refusals import refused
 from winnow.environments.judging import make_judge, named_members, reads, warm
+from winnow.errors import ConfigError
 from winnow.records import Prompt, Reply, Rollout
 
 GAME = {"environment": "guess_number", "options": {"turns": 2}, "max_turns": 4}
@@ -33,3 +36,9 @@ def test_the_members_of_a_specification():
 def test_an_environment_reads_texts_alone():
     assert reads(GAME) == frozenset()
     warm(GAME)
+
+
+@pytest.mark.parametrize(("name", "option", "value"), [("calculator", "calls", -1), ("guess_number", "turns", 0)])
+def test_a_number_below_the_least_is_refused(name, option, value):
+    with refused(ConfigError, value, key=f"environment.{option}", code="config.value"):
+        make_judge({"environment": name, "options": {option: value}, "max_turns": 4})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import numpy as np
@@ -104,17 +105,31 @@ def test_a_game_that_fails_is_over():
     assert environment(PROMPTS["p"], rollout("a"), 1) == Reply(text="one")
 
 
-def test_what_a_generator_raises_when_it_is_given_up_is_no_error():
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, asyncio.CancelledError])
+def test_what_a_generator_raises_when_it_is_given_up_is_no_error(raised):
     def stubborn(prompt, reply, rng):
         try:
             yield "one"
         finally:
-            raise ValueError("at the end")
+            raise raised("at the end")
 
     environment = make_environment(stubborn, {}, max_turns=8)
     environment(PROMPTS["p"], rollout("a"), 1)
     environment.close(1)
     assert environment(PROMPTS["p"], rollout("a")).cause == "raised"
+
+
+def test_an_interruption_ends_also_a_generator_that_is_given_up():
+    def interrupted(prompt, reply, rng):
+        try:
+            yield "one"
+        finally:
+            raise KeyboardInterrupt
+
+    environment = make_environment(interrupted, {}, max_turns=8)
+    environment(PROMPTS["p"], rollout("a"), 1)
+    with pytest.raises(KeyboardInterrupt):
+        environment.close(1)
 
 
 def test_global_numbers_go_on_in_the_next_block():

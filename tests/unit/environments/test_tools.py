@@ -53,6 +53,21 @@ def test_a_call_that_cannot_be_made_is_answered_with_an_error(wrong):
     assert len(answer.text) < 200
 
 
+class Shelf:
+    """No type that pydantic reads from JSON."""
+
+
+def move(shelf: Shelf) -> str:
+    return f"{shelf!r} is full"
+
+
+def test_an_argument_of_a_class_that_is_not_read_from_json_is_a_text():
+    (answer,) = answer_calls([Call("move", {"shelf": "left"})], {"move": move})
+    assert answer.text == "'left' is full"
+    (answer,) = answer_calls([Call("move", {"shelf": 3})], {"move": move})
+    assert answer.text.startswith("error: ")
+
+
 @pytest.mark.parametrize(
     ("expression", "value"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -402,6 +403,32 @@ def test_an_episode_that_is_given_up_closes_the_conversation(installed):
     next(game)
     game.close()
     assert closed == [True]
+
+
+def test_tasks_that_an_episode_has_started_end_with_it(installed, caplog):
+    ended = []
+
+    async def watched(fails):
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(fails)
+            if fails:
+                raise ZeroDivisionError
+
+    class Watches(vf.Env):
+        async def run(self, task, agents):
+            self.watching = [asyncio.create_task(watched(fails)) for fails in (False, True)]
+            await agents.agent.run(task)
+
+    for finish in (finished, lambda game: game.close()):
+        game = episode(installed(Watches))
+        next(game)
+        finish(game)
+        assert sorted(ended) == [False, True]
+        ended.clear()
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_task_is_rebuilt_from_its_data(installed):

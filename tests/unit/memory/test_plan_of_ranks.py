@@ -48,6 +48,14 @@ def test_advice_for_memory_includes_shares_and_more_ranks():
     assert "ranks.learner" not in refusal(2, optimizer={"moments": "8bit"}, **SMALL)
 
 
+def test_vllm_merges_no_adapter_of_a_sharded_policy():
+    engine = {"use": "vllm", "process": "own", "device": "cuda:2"}
+    keys = {"model": {"lora": {"rank": 8}}, "rollout": {**SMALL["rollout"], "engine": engine}, "device": "cuda"}
+    assert "merged weights" in sizes(planned(ranks_of=2, memory=80 * GIB, **{**SMALL, **keys}), "generate")
+    sharded = planned(ranks_of=2, memory=80 * GIB, ranks=SHARDED, **{**SMALL, **keys})
+    assert "merged weights" not in sizes(sharded, "generate")
+
+
 QWEN_14B = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",

@@ -219,6 +219,7 @@ class Server:
     """Remembers what it was given."""
 
     logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
+    generate = close = None
     version = -1
 
     def __init__(self) -> None:

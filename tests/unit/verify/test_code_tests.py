@@ -284,7 +284,19 @@ def test_a_gold_without_tests_fails_and_names_the_prompt(gold: Any):
     assert "'p'" in outcome.detail
 
 
-@pytest.mark.parametrize(("option", "value"), [("seconds", 0), ("tolerance", 2), ("sandbox", "docker")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("seconds", 0),
+        ("total_seconds", 0),
+        ("total_seconds", float("nan")),
+        ("memory_mb", -1),
+        ("cases_at_once", 0),
+        ("tolerance", 1),
+        ("tolerance", -0.1),
+        ("sandbox", "docker"),
+    ],
+)
 def test_options_are_checked_before_anything_runs(option: str, value: Any):
     with refused(ConfigError, option, value, key=f"reward.{option}", code="config.value"):
         make_reward({"use": "code_tests", "options": {option: value}})

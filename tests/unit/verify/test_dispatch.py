@@ -196,3 +196,13 @@ def test_a_worker_is_not_replaced_while_it_keeps_generators(line_socket: LineSoc
     one.assign(task(b"1", episode=b"5"))
     one.settle(ENDED)
     assert one.is_spent
+
+
+def test_a_spent_worker_gets_what_waits_for_it(line_socket: LineSocket):
+    """The end of an episode whose last turn was its last verdict: no other worker would take it."""
+    one = worker(line_socket, answered=TASKS_PER_WORKER)
+    one.waiting.append(task(NONE, CLOSE, episode=b"5"))
+    assert (one.room, one.is_spent) == (1, False)
+    one.assign(one.waiting.popleft())
+    one.settle(ENDED)
+    assert one.is_spent

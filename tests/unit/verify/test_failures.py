@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 
 import pytest
 
@@ -121,6 +122,13 @@ def test_the_cause_is_read_from_the_wait_status_and_the_peak_of_memory(status, p
     assert (outcome.kind, outcome.cause) == ("failed", cause)
     assert math.isnan(outcome.reward)
     assert named <= set(re.findall(r"\w+", outcome.detail))
+
+
+def test_a_signal_without_a_name_is_named_by_its_number():
+    unnamed = next(number for number in range(1, signal.NSIG) if number not in set(signal.Signals))
+    outcome = worker_ended(unnamed, peak_mb=1.0, memory_mb=64, valid_lines=True)
+    assert outcome.cause == "crash"
+    assert str(unnamed) in outcome.detail
 
 
 def test_a_worker_that_sent_no_verdict_has_crashed_however_it_ended():

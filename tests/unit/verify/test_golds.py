@@ -15,8 +15,9 @@ from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure, judged
 from winnow.tasks.code import programs
-from winnow.verify.golds import MOST_AS_TEXT, MOST_LATE, failing_golds, phrasing, remedy, try_golds
+from winnow.verify.golds import MOST_AS_TEXT, MOST_LATE, phrasing, remedy, try_golds
 from winnow.verify.verifiers import Verifiers
+from winnow_lab.audit import failing_golds
 
 RAW = "It is 6*7=<<6*7=42>>42.\n#### 42"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from winnow.verify.line_socket import LineSocket
+from winnow.verify.line_socket import LineSocket, wait
 
 
 class Counted(bytes):
@@ -103,3 +104,18 @@ def test_the_other_side_s_end_is_noticed(pair: tuple[LineSocket, socket.socket])
     assert not line_socket.unsent
     line_socket.exchange()
     assert line_socket.closed
+
+
+class ClosedMeanwhile:
+    """A socket that another thread closes between two looks at it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._numbers = iter([end.fileno(), -1])
+        self.events = select.POLLIN
+
+    def fileno(self) -> int:
+        return next(self._numbers)
+
+
+def test_a_socket_that_is_closed_while_it_is_waited_for_is_no_error(pair: tuple[LineSocket, socket.socket]) -> None:
+    wait([ClosedMeanwhile(pair[1])], 0.0)  # type: ignore[list-item]

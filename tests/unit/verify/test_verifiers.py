@@ -147,6 +147,25 @@ def test_memory_has_a_limit(patient: Verifiers, text: str):
     assert str(MEMORY_MB) in failed.detail.split()
 
 
+def test_memory_of_imports_is_not_the_reason_for_a_crash(tmp_path: Path):
+    (tmp_path / "heavy.py").write_text(
+        "import ctypes\nBALLAST = bytes(1) + b'x' * (2 * 64 * 2**20)\n"
+        "def crash(prompt, rollout):\n    ctypes.string_at(0)\n"
+    )
+    one = group("4")
+    with verifiers("heavy.py:crash", base=tmp_path, timeout_seconds=LONG) as room:
+        (failed,) = room.stream([(one.prompt, one.rollouts[0])])
+    assert failed.cause == "crash"
+
+
+def test_options_may_be_longer_than_a_command_line(tmp_path: Path):
+    (tmp_path / "listed.py").write_text("def listed(prompt, rollout, *, words):\n    return rollout.text in words\n")
+    words = [f"{number:09}" for number in range(2**15)]
+    with verifiers("listed.py:listed", base=tmp_path, timeout_seconds=LONG, options={"words": words}) as room:
+        first, last = judged(room, words[-1], "4")
+    assert (first.correct, last.correct) == (True, False)
+
+
 def test_a_hang_is_killed_at_its_limit():
     with verifiers(timeout_seconds=0.3) as room:
         judged(room, "4", "4")  # warm

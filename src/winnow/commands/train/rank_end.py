@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.commands.command_line import FAILED, INTERRUPTED, RunFailed, code_of
-from winnow.errors import RankError, WinnowError, format_error, format_with_code
+from winnow.errors import RankError, WinnowError, format_error, format_with_code, signal_name
 
 NOTE = "TORCHELASTIC_ERROR_FILE"  # the variable that names the file
 HOLD_BACK_SECONDS = 5.0
@@ -118,10 +118,10 @@ def first_cause(
     own = sorted((note for note in notes if not note.suffered), key=lambda note: note.rank)
     by = signal.SIGINT if code == INTERRUPTED else -code
     if by in signals:  # a second signal ends a rank at once
-        return Cause(f"stopped at once by {_signal(by)}: progress since the last checkpoint is lost", 128 + by)
+        return Cause(f"stopped at once by {signal_name(by)}: progress since the last checkpoint is lost", 128 + by)
     if code < 0:
         hint = ", which the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return Cause(f"{where} was killed by {_signal(-code)}{hint}; resume the run to continue", FAILED)
+        return Cause(f"{where} was killed by {signal_name(-code)}{hint}; resume the run to continue", FAILED)
     if own:
         first = own[0]
         plain = first.rank == 0 and not first.trace  # printed as in a run of one process
@@ -139,10 +139,3 @@ def first_cause(
     if note := next((note for note in notes if note.rank == rank), None):
         return Cause(f"{where}: {note.text}", note.code)
     return Cause(f"{where} ended with exit code {code} and without a message", FAILED)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

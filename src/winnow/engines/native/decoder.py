@@ -21,7 +21,7 @@ from winnow.engines.native import memory
 from winnow.engines.native.cache import BlockSection, KVCache
 from winnow.engines.native.cuda import CudaGraphs, Shape, Uploads, exact_shape, rounded_shape
 from winnow.engines.native.plain import PlainWeights, decode, is_plain, plain_weights
-from winnow.engines.native.scheduler import BlockPool, BlockTable, Scheduler
+from winnow.engines.native.scheduler import BlockPool, Scheduler
 from winnow.engines.policy_copy import KVCacheSpec
 from winnow.models.backbone import register
 from winnow.records import IntArray
@@ -134,19 +134,6 @@ class Text:
     first: int = 0
 
 
-def read(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
-    """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
-
-    A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
-    pieces.
-    """
-    logits: list[Tensor] = [torch.empty(0)] * len(texts)
-    for batch in batches([len(text.tokens) for text in texts]):
-        for number, row in zip(batch, _read_batch(model, cache, [texts[i] for i in batch]), strict=True):
-            logits[number] = row
-    return torch.stack(logits)
-
-
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield the indices of texts to read together, shortest first."""
     batch: list[int] = []
@@ -170,7 +157,7 @@ def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -
             out = model(input_ids=piece, position_ids=positions, past_key_values=kept, use_cache=True, logits_to_keep=1)
             kept = out.past_key_values
     else:
-        tokens, real = left_pad(texts, pad=0, device=device)
+        tokens, real = left_pad([text.tokens for text in texts], pad=0, device=device)
         positions = (real.cumsum(dim=-1) - 1).clamp_(min=0)
         out = model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=True, logits_to_keep=1)
         kept = out.past_key_values
@@ -194,20 +181,14 @@ def _destinations(
     prompts = [(i, text, number) for i, text in enumerate(texts) for number in text.prompts]
     rows = [(i, text, text.row) for i, text in enumerate(texts) if text.row is not None]
     for section, table, kept in ((cache.prompts, pool.prompts, prompts), (cache.own, pool.own, rows)):
-        if kept:
-            parts = [_destination(table, i, text, number, width) for i, text, number in kept]
-            text, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            yield section, (text, column, section.at(block), place)
-
-
-def _destination(
-    table: BlockTable, i: int, text: Text, number: int, width: int
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """The four arrays of `_destinations` for text `i`, and the prompt or row `number`."""
-    length = len(text.tokens) - text.first
-    token = np.arange(length)
-    block = table.table[number, token // table.width]
-    return np.full(length, i), width - length + token, block, token % table.width
+        parts = []
+        for i, text, number in kept:
+            token = np.arange(len(text.tokens) - text.first)
+            block = table.table[number, token // table.width]
+            parts.append((np.full(len(token), i), width - len(token) + token, block, token % table.width))
+        if parts:
+            of, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            yield section, (of, column, section.at(block), place)
 
 
 class Decoder:
@@ -254,8 +235,16 @@ class Decoder:
             self._model.train(training)
 
     def read(self, texts: Sequence[Text]) -> Tensor:
-        """See the function `read`."""
-        return read(self._model, self.cache, texts)
+        """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
+
+        A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
+        pieces.
+        """
+        logits: list[Tensor] = [torch.empty(0)] * len(texts)
+        for batch in batches([len(text.tokens) for text in texts]):
+            for number, row in zip(batch, _read_batch(self._model, self.cache, [texts[i] for i in batch]), strict=True):
+                logits[number] = row
+        return torch.stack(logits)
 
     def set_prompts(self, numbers: IntArray) -> None:
         """Set the prompt of each row [R]."""

@@ -5,14 +5,13 @@ With `process = "own"` it decodes in another process on the CPU, on a copy of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Literal
 
 from winnow import ranks
+from winnow.bounds import AtLeastOne, Natural, Positive
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.errors import conflict
@@ -44,27 +43,20 @@ def check_own_process(config: Config) -> None:
     from winnow.models.device import planned_device
 
     dtype, lora = config.rollout.engine.options.get("dtype", "policy"), config.model.lora
+    quantization, on_gpu = config.model.quantization, planned_device(config.device).type == "cuda"
     sharded = config.ranks.learner == "sharded" and ranks.launched_count() > 1
-    on_gpu = planned_device(config.device).type == "cuda"
-    merged = lora is not None and (config.model.dtype == "bfloat16" or sharded)
-    for key, value, why, remedy in (  # value: what is refused, or None
-        ("device", config.device if on_gpu else None, "that process samples on the CPU", "use the engine 'vllm'"),
-        (
-            "rollout.engine.dtype",
-            None if dtype == "policy" else dtype,
-            "evaluations would sample with the rounded copy",
-            "remove it",
-        ),
-        ("model.quantization", config.model.quantization, "a base of 4 bits is not sent", "remove it"),
-        (
-            "model.lora",
-            f"rank {lora.rank}" if lora is not None and merged else None,
-            "the adapter is merged into the weights that are sent, which bfloat16 would round, and of which no rank "
-            "of a sharded policy has all",
-            "remove rollout.engine.process",
-        ),
+    unmerged = lora is not None and (config.model.dtype == "bfloat16" or sharded)
+    rank = f"rank {lora.rank}" if lora is not None else ""
+    merged = (
+        "the adapter is merged into the weights that are sent: bfloat16 would round it, and no sharded rank has all"
+    )
+    for refused, key, value, why, remedy in (
+        (on_gpu, "device", config.device, "that process samples on the CPU", "use the engine 'vllm'"),
+        (dtype != "policy", "rollout.engine.dtype", dtype, "evaluations would sample with a rounded copy", "remove it"),
+        (quantization is not None, "model.quantization", quantization, "a base of 4 bits is not sent", "remove it"),
+        (unmerged, "model.lora", rank, merged, "remove rollout.engine.process"),
     ):
-        if value is not None:
+        if refused:
             raise conflict(
                 f"rollout.engine.process = 'own' with {key} = {value!r}: {why}",
                 remedy=remedy,
@@ -116,13 +108,13 @@ def native(
     context: EngineContext,
     *,
     process: Literal["inside", "own"] = "inside",
-    threads: Annotated[int, Field(gt=0)] = 1,
+    threads: AtLeastOne = 1,
     dtype: Literal["policy", "bfloat16", "float16"] = "policy",
-    key_value_mb: Annotated[int, Field(ge=0)] = 0,
+    key_value_mb: Natural = 0,
     graphs: bool = True,
     packed: bool = True,
-    timeout_seconds: Annotated[float, Field(gt=0)] = 600.0,
-    start_seconds: Annotated[float, Field(gt=0)] = 600.0,
+    timeout_seconds: Positive = 600.0,
+    start_seconds: Positive = 600.0,
 ) -> Engine:
     """Fast decoding on the policy's module: a prompt is read once for all its rollouts, and free rows are refilled.
 
@@ -131,34 +123,22 @@ def native(
     `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU. With `process = "own"` it
     decodes in a separate process with `threads` threads, on a copy that it receives after each update.
     """
-    if process == "own":
-        return _in_own_process(
-            context,
-            {"key_value_mb": key_value_mb, "packed": packed},
-            threads=threads,
-            timeout_seconds=timeout_seconds,
-            start_seconds=start_seconds,
-        )
-    from winnow.engines.native.sampler import Native
+    if process == "inside":
+        from winnow.engines.native.sampler import Native
 
-    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)
-
-
-def _in_own_process(
-    context: EngineContext,
-    options: Mapping[str, Any],
-    *,
-    threads: int,
-    timeout_seconds: float,
-    start_seconds: float,
-) -> Engine:
+        return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)
     from winnow.engines.process.engine import SecondProcess
     from winnow.engines.served import ServerEngine, describe
 
     with TemporaryDirectory(prefix="winnow-native-") as folder:  # read at the start only
         server = SecondProcess(
             "winnow.engines.native.own_process:NativeServer",
-            {"served": describe(context, Path(folder)), "options": options, "threads": threads},
+            {
+                "served": describe(context, Path(folder)),
+                "options": {"key_value_mb": key_value_mb, "packed": packed},
+                "threads": threads,
+                "cache_bytes": context.cache_bytes,
+            },
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
             environment={"OMP_NUM_THREADS": str(threads)},

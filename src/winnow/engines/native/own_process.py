@@ -2,73 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from winnow.engines.base import EngineContext, OnRollout
-from winnow.engines.freshness import check_names, check_newer
+from winnow.engines.base import EngineContext
+from winnow.engines.freshness import check_newer
 from winnow.engines.native.sampler import Native
-from winnow.engines.policy_copy import TOLERANCES
+from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.served import Served
-from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NativeServer:
-    """A `Server`: before the first load its version is -1, and its weights are random."""
+class NativeServer(Native):
+    """A `Server`: before the first load its version is -1, its weights are random, and it cannot sample."""
 
-    def __init__(self, served: Served, options: Mapping[str, Any], threads: int) -> None:
-        """`options` are `Native`'s. `threads` are the threads of the process, which multiplies on nothing else."""
+    def __init__(
+        self, served: Served, options: Mapping[str, Any], threads: int, cache_bytes: int | None = None
+    ) -> None:
+        """`options` are `Native`'s, and `cache_bytes` is `EngineContext.cache_bytes`. `threads` are the threads of the
+        process, which multiplies on nothing else.
+        """
         torch.set_num_threads(threads)
         self.version = -1
-        self._names = served.names
         dtype = getattr(torch, served.dtype)
         config = AutoConfig.from_pretrained(served.folder, trust_remote_code=False)
-        self._model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
-        self._model.requires_grad_(False)
+        self._received = PolicyCopy(AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa"))
         self._context = EngineContext(
-            model=self._model,
+            model=self._received.model,
             tokenizer=served.tokenizer,
             stop_tokens=served.stop_tokens,
             max_rollouts_at_once=served.max_rollouts_at_once,
             context_tokens=served.context_tokens,
+            cache_bytes=cache_bytes,
         )
-        self._options = dict(options)
-        self._native: Native | None = None  # made with the first weights, on which it checks the attention
+        self._options = options
         self.logprob_tolerance = TOLERANCES[dtype]
-
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        counts: Sequence[int],
-        sampling: Sampling,
-        *,
-        seed: tuple[SeedName, ...],
-        on_rollout: OnRollout | None = None,
-    ) -> list[Group]:
-        """See `Engine`; after the first load."""
-        assert self._native is not None, "weights of version 0 were loaded"
-        return self._native.generate(prompts, counts, sampling, seed=seed, on_rollout=on_rollout)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy the plain model's weights, in place, each read once."""
         check_newer(version, than=self.version)
-        check_names(list(weights), known=self._names, trained=list(self._names))
-        state = self._model.state_dict()
-        with torch.no_grad():
-            for name in weights:
-                state[name].copy_(weights[name])
-        if self._native is None:
-            self._native = Native(self._context, **self._options)
-        self.version = self._native.version = version
-
-    def close(self) -> None:
-        """See `Engine`."""
-        if self._native is not None:
-            self._native.close()
+        self._received.load(weights)
+        if self.version < 0:  # only now, because it checks the attention on these weights
+            super().__init__(self._context, **self._options)
+        self.version = version

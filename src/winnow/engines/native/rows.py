@@ -66,7 +66,7 @@ class RunningRollouts:
             self._start(first)
             self._prompt_length[rows] = [len(rollout.shared.prompt.tokens) for rollout in admitted]
             self._prompt_number[rows] = [rollout.shared.number for rollout in admitted]
-            self._place_rows()
+            self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
         return len(self) > 0
 
     def sample(self, rule: StopRule) -> IntArray:
@@ -173,7 +173,7 @@ class RunningRollouts:
         del self._rows[len(self._rows) - len(rows) :]
         if unused := [shared for shared in prompts.values() if self._scheduler.is_unused(shared)]:
             self._evict(unused)
-        self._place_rows()
+        self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
 
     def _evict(self, unused: list[SharedPrompt]) -> None:
         """Evict prompts from the cache; the last ones take their numbers."""
@@ -187,10 +187,6 @@ class RunningRollouts:
             self._prompts[now].number = now
             self._prompt_number[: len(self)][self._prompt_number[: len(self)] == before] = now
         del self._prompts[len(self._prompts) - len(unused) :]
-
-    def _place_rows(self) -> None:
-        """Pass on the prompts of the rows, after rows have moved or started."""
-        self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
 
     def _ended(self, rows: IntArray, newest: IntArray, rule: StopRule) -> BoolArray:
         """[S] whether the newest token of each of these rows [S] ends its turn."""

@@ -131,9 +131,12 @@ class Native:
         self._copy = PolicyCopy(context.copy_model(in_dtype), in_dtype) if copies else None
         # Of a policy that gets divided, only the copy has numbers
         self._modules = not check_attention(context.model if self._copy is None else self._copy.model)
-        self._cache_bytes = _cache_limit(context, key_value_mb)
+        weights = sum(parameter.nbytes for parameter in context.model.parameters())
+        half = ((capacity(context.device) or 2**40) - weights) // 2  # of the device's memory beside the weights
+        self._cache_bytes = key_value_mb * 2**20 or context.cache_bytes or half
         self._set_model(context.model if self._copy is None else self._copy.model)
-        self._trained_dtype = _trained_dtype(context.model)
+        trained = [weight.dtype for weight in context.model.parameters() if weight.requires_grad]
+        self._trained_dtype = trained[0] if trained else context.model.dtype  # an adapter's on 16 bits is float32
         self._rounds = in_dtype not in (None, self._trained_dtype)
         self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
@@ -238,19 +241,3 @@ class Native:
                     remedy="pass the module's weights, not copies of them, or use the engine 'hf'",
                     code="engine.contract",
                 )
-
-
-def _trained_dtype(policy: PreTrainedModel) -> torch.dtype:
-    """The precision of the policy's trained weights: an adapter is in float32 even on a base of 16 bits."""
-    trained: list[torch.dtype] = [weight.dtype for weight in policy.parameters() if weight.requires_grad]
-    return trained[0] if trained else policy.dtype
-
-
-def _cache_limit(context: EngineContext, key_value_mb: int) -> int:
-    """Most bytes of keys and values: `key_value_mb` if it is set, else the memory that the plan leaves, else half of
-    the device's memory beside the weights.
-    """
-    if key_value_mb:
-        return key_value_mb * 2**20
-    weights = sum(parameter.nbytes for parameter in context.model.parameters())
-    return context.cache_bytes or ((capacity(context.device) or 2**40) - weights) // 2

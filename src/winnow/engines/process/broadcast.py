@@ -40,6 +40,10 @@ class Rendezvous:
     seconds: float  # limit of a member's wait for the others
     backend: Backend = "gloo"
 
+    def store(self) -> Any:
+        """A member's access to the file."""
+        return _distributed.FileStore(self.file, self.members)
+
 
 class SentWeights(WeightsOnRead):
     """Weights by name, each received when this process reads it: on the CPU by gloo, on torch's current GPU by NCCL. It
@@ -61,7 +65,7 @@ class SentWeights(WeightsOnRead):
             raise KeyError(name)
         file = self._rendezvous.file
         if file not in _readers:
-            _readers[file] = _Reader(self._rendezvous, self._member, _store(self._rendezvous))
+            _readers[file] = _Reader(self._rendezvous, self._member)
         return _readers[file].read(self._number, self._names, name)
 
     @property
@@ -71,7 +75,7 @@ class SentWeights(WeightsOnRead):
     def finish(self) -> None:
         """Receive the rest if this process has started to read: the trainer must not wait for a failed reader."""
         reader = _readers.get(self._rendezvous.file)
-        if reader is not None and reader.number == self._number:
+        if reader is not None and reader.number == self._number and reader.group is not None:
             for _ in reader.rest(self._names):
                 pass
 
@@ -81,7 +85,7 @@ class WeightSender:
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         self._rendezvous = rendezvous
-        self._store = _store(rendezvous)
+        self._store = rendezvous.store()
         self._store.set("started", "")
         self._group: _Group | None = None
         self._number = 0
@@ -100,8 +104,8 @@ class WeightSender:
         """Send the offered weights, each when it is read. Raises GroupBroken if a reader has exited or hangs."""
         if self._group is None:
             self._group = _join(self._rendezvous, self._store, 0)
-        for place, weight in enumerate(weights.values()):
-            self._group.send(place, weight.detach())
+        for weight in weights.values():
+            self._group.send(weight.detach())
         self._group.wait()
 
 
@@ -115,11 +119,13 @@ class _Reader:
 
     rendezvous: Rendezvous
     member: int
-    store: Any
     group: _Group | None = None
     number: int = 0  # of the weights being read
     place: int = 0  # index of the next weight to receive
     kept: dict[str, Tensor] = field(default_factory=dict)  # skipped weights
+
+    def __post_init__(self) -> None:
+        self.store = self.rendezvous.store()
 
     def read(self, number: int, names: Sequence[str], name: str) -> Tensor:
         """Receive all weights up to `name`, and return that one. Raises EngineError if it was read before."""
@@ -141,7 +147,7 @@ class _Reader:
         """Receive the remaining weights with their names."""
         assert self.group is not None
         while self.place < len(names):
-            weight = self.group.receive(self.place)
+            weight = self.group.receive()
             self.place += 1
             yield names[self.place - 1], weight
 
@@ -164,24 +170,18 @@ class _Group:
         self._from_trainer = _distributed.BroadcastOptions()
         self._from_trainer.rootRank = 0
 
-    def send(self, place: int, weight: Tensor) -> None:
-        """Send a header with index, type and shape, then the bytes of the weight."""
+    def send(self, weight: Tensor) -> None:
+        """Send a header with type and shape, then the bytes of the weight."""
         shape = [*weight.shape, *[0] * (_MOST_DIMENSIONS - weight.dim())]
-        header = [place, _DTYPES.index(weight.dtype), weight.dim(), *shape]
+        header = [_DTYPES.index(weight.dtype), weight.dim(), *shape]
         self._broadcast(torch.tensor(header, device=self._device))
         self._broadcast(weight.to(self._device).contiguous())
 
-    def receive(self, place: int) -> Tensor:
-        """The next weight, in new memory. Raises EngineError if the trainer sends another one."""
-        header = torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64, device=self._device)
+    def receive(self) -> Tensor:
+        """The next weight, in new memory."""
+        header = torch.empty(2 + _MOST_DIMENSIONS, dtype=torch.int64, device=self._device)
         self._broadcast(header)
-        sent, dtype, dimensions, *shape = header.tolist()
-        if sent != place:
-            raise EngineError(
-                f"the trainer sent weight {sent} where {place} was next: its mapping changed its order",
-                remedy="iterate the weights in the same order every time",
-                code="engine.contract",
-            )
+        dtype, dimensions, *shape = header.tolist()
         weight = torch.empty(shape[:dimensions], dtype=_DTYPES[dtype], device=self._device)
         self._broadcast(weight)
         return weight
@@ -214,10 +214,6 @@ def _join(rendezvous: Rendezvous, store: Any, member: int) -> _Group:
         return _Group(gloo(common, member, rendezvous.members, of_gloo), torch.device("cpu"))
     except RuntimeError as error:
         raise GroupBroken(str(error)) from error
-
-
-def _store(rendezvous: Rendezvous) -> Any:
-    return _distributed.FileStore(rendezvous.file, rendezvous.members)
 
 
 def _key(number: int, member: int) -> str:

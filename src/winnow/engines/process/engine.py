@@ -10,11 +10,11 @@ request names the version of the weights, and an engine with another version rai
 
 from __future__ import annotations
 
+import copy
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from winnow.engines.base import OnRollout
 from winnow.engines.process.broadcast import Backend, GroupBroken, Rendezvous, WeightSender
@@ -71,7 +71,15 @@ class SecondProcess:
         cannot be pickled, and the error of `make` if that is a WinnowError.
         """
         request = MakeEngine(make, options)
-        _check_pickles(request)
+        try:
+            pickle.dumps(request)
+        except Exception as error:
+            raise ConfigError(
+                f"the options of {make!r} cannot be sent to a second process: {error}",
+                remedy="pass names, numbers and paths, and make other objects inside the engine's function",
+                key="rollout.engine",
+                code="config.value",
+            ) from error
         self._process = EngineProcess(environment=environment)
         file = f"{self._process.folder}/weights"
         rendezvous = Rendezvous(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend)
@@ -80,7 +88,7 @@ class SecondProcess:
         self._action = "nothing"  # the last request, for error messages
         self._requested = 0.0  # the time of the last request
         self._replied = True  # whether its last reply has arrived
-        self._failure: _Failure | None = None  # the reason why every further request fails
+        self._failure: EngineError | None = None  # the reason why every further request fails
         self.memory_mib: dict[str, float] = {}  # by the latest reports: "sampled/cpu/resident" ...
         try:
             ready = self._request(request, "making the engine", start_seconds)
@@ -144,13 +152,8 @@ class SecondProcess:
 
     def close(self) -> None:
         """End the process; garbage collection of this object ends it too. Idempotent."""
-        self._failure = self._failure or _Failure("the engine's process was closed")
+        self._failure = self._failure or _failed("the engine's process was closed")
         self._process.stop()
-
-    def kill(self) -> None:
-        """Kill the process at once, for example if it waits for data that will not arrive."""
-        self._failure = self._failure or _Failure("the engine's process was killed")
-        self._process.kill()
 
     def _request(
         self,
@@ -187,14 +190,10 @@ class SecondProcess:
         EngineError.
         """
         if self._failure is not None:
-            raise self._failure.error()
+            raise copy.copy(self._failure)  # raising the same object again would extend its traceback
         while not self._replied:
             self._next_reply(self._timeout_seconds)
 
-    @overload
-    def _next_reply(self, seconds: float) -> Ready | Sampled | Done | Refused: ...
-    @overload
-    def _next_reply(self, seconds: float, unless: Callable[[], bool]) -> Ready | Sampled | Done | Refused | None: ...
     def _next_reply(
         self, seconds: float, unless: Callable[[], bool] | None = None
     ) -> Ready | Sampled | Done | Refused | None:
@@ -230,7 +229,8 @@ class SecondProcess:
             self._process.kill()
             self._fail(f"read no more weights: {reply.error if isinstance(reply, Refused) else error}")
         except BaseException:
-            self.kill()
+            self._failure = _failed("the engine's process was killed")
+            self._process.kill()
             raise
 
     def _fail_by_timeout(self, seconds: float) -> NoReturn:
@@ -245,26 +245,15 @@ class SecondProcess:
 
     def _fail(self, reason: str) -> NoReturn:
         seconds = time.monotonic() - self._requested
-        self._failure = _Failure(
-            f"the engine's process ({self._process.pid}) {reason}, {seconds:.1f} seconds into {self._action}",
-            self._process.last_output(),
+        self._failure = _failed(
+            f"the engine's process ({self._process.pid}) {reason}, {seconds:.1f} seconds into {self._action}"
         )
-        raise self._failure.error()
+        self._failure.add_note(self._process.last_output())  # many lines
+        raise copy.copy(self._failure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """The reason why the process serves no more requests."""
-
-    problem: str
-    printed: str = ""  # the last lines that the process printed
-
-    def error(self) -> EngineError:
-        """A new error with the problem; the printed lines are its note, because they are many."""
-        error = EngineError(self.problem, remedy="resume the interrupted run", code="engine.failed")
-        if self.printed:
-            error.add_note(self.printed)
-        return error
+def _failed(problem: str) -> EngineError:
+    return EngineError(problem, remedy="resume the interrupted run", code="engine.failed")
 
 
 def _group(prompt: Prompt, count: int, received: Mapping[int, Rollout]) -> Group:
@@ -276,15 +265,3 @@ def _group(prompt: Prompt, count: int, received: Mapping[int, Rollout]) -> Group
             code="engine.contract",
         )
     return Group(prompt=prompt, rollouts=tuple(received[index] for index in range(count)))
-
-
-def _check_pickles(request: MakeEngine) -> None:
-    try:
-        pickle.dumps(request)
-    except Exception as error:
-        raise ConfigError(
-            f"the options of {request.make!r} cannot be sent to a second process: {error}",
-            remedy="pass names, numbers and paths, and make other objects inside the engine's function",
-            key="rollout.engine",
-            code="config.value",
-        ) from error

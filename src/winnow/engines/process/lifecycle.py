@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import IO
 
 from winnow.engines.process.messages import Channel
+from winnow.errors import signal_name
 
 STOP_SECONDS = 10.0  # time for a process to exit after its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
@@ -91,7 +92,7 @@ class EngineProcess:
         if code >= 0:
             return f"exited with status {code}"
         hint = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
-        return f"was killed by {signal.Signals(-code).name}{hint}"
+        return f"was killed by {signal_name(-code)}{hint}"
 
     def last_output(self) -> str:
         """The last lines that the process printed."""

@@ -123,8 +123,8 @@ class Channel:
     def send(self, message: Message, seconds: float | None = None) -> None:
         """Send a message. Raises TimeoutError after `seconds` (None: no limit), and ChannelClosed."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        self._end.settimeout(seconds)
         try:
+            self._end.settimeout(seconds)
             self._end.sendall(_LENGTH.pack(len(body)))
             self._end.sendall(body)
         except TimeoutError:
@@ -139,23 +139,20 @@ class Channel:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            self._incoming += self._piece(left)
+            try:
+                self._end.settimeout(left)
+                piece = self._end.recv(_PIECE)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise ChannelClosed from error
+            if not piece:
+                raise ChannelClosed
+            self._incoming += piece
         return message
 
     def close(self) -> None:
         self._end.close()
-
-    def _piece(self, seconds: float | None) -> bytes:
-        self._end.settimeout(seconds)
-        try:
-            piece = self._end.recv(_PIECE)
-        except TimeoutError:
-            return b""
-        except OSError as error:
-            raise ChannelClosed from error
-        if not piece:
-            raise ChannelClosed
-        return piece
 
     def _pop_message(self) -> Any:
         """Remove and return the first message if it is complete, else None."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from winnow import ranks
+from winnow.bounds import AboveZeroToOne, AtLeastOne, Positive
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.vllm.settings import DTYPES, SeedPer, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
@@ -25,7 +26,6 @@ from winnow.registry import register
 if TYPE_CHECKING:
     from winnow.memory.plan import MemoryPart
 
-Seconds = Annotated[float, Field(gt=0)]
 Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
 
 
@@ -34,7 +34,7 @@ def fits(config: Config) -> None:
     options, lora = config.rollout.engine.options, config.model.lora
     process, device, count = options.get("process", "inside"), options.get("device"), options.get("tensor_parallel", 1)
     check(config.model.dtype, process=process, device=device, tensor_parallel=count)
-    check_devices(device, count)
+    check_devices(device, count, beside_trainers=config.device != "cpu")
     if options.get("sleep") and config.device == "cpu":
         raise sleep_unsupported()
     if lora is not None:
@@ -91,14 +91,14 @@ def vllm(
     process: Literal["inside", "own"] = "inside",
     device: Cuda | None = None,
     lora: Literal["auto", "merged", "adapter"] = "auto",
-    tensor_parallel: Annotated[int, Field(gt=0)] = 1,
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5,
-    key_value_gib: Annotated[float, Field(gt=0)] | None = None,
+    tensor_parallel: AtLeastOne = 1,
+    gpu_memory_utilization: AboveZeroToOne = 0.5,
+    key_value_gib: Positive | None = None,
     compiled: bool = True,
     sleep: bool = False,
     seed_per: SeedPer = "rollout",
-    timeout_seconds: Seconds = 600.0,
-    start_seconds: Seconds = 600.0,
+    timeout_seconds: Positive = 600.0,
+    start_seconds: Positive = 600.0,
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import SecondProcess
@@ -159,12 +159,12 @@ def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int 
         )
 
 
-def check_devices(device: str | None, tensor_parallel: int) -> None:
-    """Raise ConfigError for devices that a trainer uses or that do not exist."""
+def check_devices(device: str | None, tensor_parallel: int, *, beside_trainers: bool = True) -> None:
+    """Raise ConfigError for devices that do not exist or that a trainer uses, unless the trainers use no GPU."""
     trainers = ranks.launched_here()
     if device is None:
         return
-    if _index(device) < trainers:  # each trainer of this machine uses the device of its local rank
+    if beside_trainers and _index(device) < trainers:  # each trainer of this machine uses the device of its local rank
         raise conflict(
             f"rollout.engine.device = {device!r}: a trainer uses it, and weights are sent from GPU to GPU",
             remedy=f"set it to 'cuda:{trainers}', the first that is free, or remove it to share the trainer's",

@@ -20,25 +20,20 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     """
     options, packed = demand.options, demand.config.model.quantization is not None
     weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized
+    phase: Phase = "generate" if options["sleep"] else "always"
     for device in _devices(options["device"] or demand.device, options["tensor_parallel"]):
-        yield from _on_device(demand, device, weights)
-    if demand.config.model.lora is not None and not serves_adapter(options["lora"], demand.config.model.dtype):
+        if cache := options["key_value_gib"] or (CPU_KEY_VALUE_GIB if device == "cpu" else None):
+            remedy = ("lower rollout.engine.key_value_gib",)
+            yield MemoryPart("vLLM's weights", weights // options["tensor_parallel"], phase, device)
+            yield MemoryPart("vLLM's keys and values", round(cache * 2**30), phase, device, remedy)
+        else:
+            share = options["gpu_memory_utilization"] * (demand.device_bytes or capacity(torch.device(device)) or 0)
+            yield MemoryPart("vLLM", round(share), phase, device, ("lower rollout.engine.gpu_memory_utilization",))
+    lora, dtype = demand.config.model.lora, demand.config.model.dtype
+    if lora is not None and not serves_adapter(options["lora"], dtype, sharded=demand.sharded):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
     if packed:  # all dequantized weights exist at once while they are sent
         yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
-
-
-def _on_device(demand: Demand, device: str, weights: int) -> Iterator[MemoryPart]:
-    options = demand.options
-    phase: Phase = "generate" if options["sleep"] else "always"
-    cache = options["key_value_gib"] or (CPU_KEY_VALUE_GIB if device == "cpu" else None)
-    if cache is None:
-        share = options["gpu_memory_utilization"] * (demand.device_bytes or capacity(torch.device(device)) or 0)
-        yield MemoryPart("vLLM", round(share), phase, device, ("lower rollout.engine.gpu_memory_utilization",))
-    else:
-        remedy = ("lower rollout.engine.key_value_gib",)
-        yield MemoryPart("vLLM's weights", weights // options["tensor_parallel"], phase, device)
-        yield MemoryPart("vLLM's keys and values", round(cache * 2**30), phase, device, remedy)
 
 
 def _devices(first: str, count: int) -> list[str]:

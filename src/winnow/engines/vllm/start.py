@@ -35,7 +35,13 @@ def start(served: Served, settings: VllmSettings) -> Any:
         rank = None if served.adapter is None else kernel_rank(served.adapter["r"])
         lora = {} if rank is None else {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
         if current_platform.is_cpu():
-            settings, limits = _on_cpu(settings, served)
+            if settings.sleep:
+                raise sleep_unsupported()
+            # vLLM would use half of the machine's memory
+            settings = replace(settings, key_value_gib=settings.key_value_gib or CPU_KEY_VALUE_GIB)
+            # Prompts are read whole: between pieces, vLLM would rewind random generators, and a CPU's cannot
+            at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
+            limits = {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
         llm = LLM(
             model=str(served.folder),
             skip_tokenizer_init=True,  # prompts and outputs are tokens
@@ -60,19 +66,6 @@ def start(served: Served, settings: VllmSettings) -> Any:
         )
         llm.init_weight_transfer_engine({"init_info": {}})
     return llm
-
-
-def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[str, Any]]:
-    """Settings and limits for a CPU.
-
-    Memory is limited, because vLLM would use half of the machine. Prompts are not read in pieces, because vLLM would
-    then rewind its random generators, which a CPU generator does not support.
-    """
-    if settings.sleep:
-        raise sleep_unsupported()
-    at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
-    bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
-    return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
 
 
 @contextmanager

@@ -73,22 +73,17 @@ class OneByOne(WeightTransferEngine):  # type: ignore[misc]
         """Convert the weights to the form that the kernels need, and record their version."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
-            _pack_heads(self.model)
+            # vLLM computes with packed copies of the weights, and renews those of loaded modules. A head tied to the
+            # embedding is never loaded, and would keep vLLM's random weights.
+            for module in self.model.modules():
+                if isinstance(module, ParallelLMHead):
+                    module.quant_method.process_weights_after_loading(module)
         else:
             torch.accelerator.synchronize()
         self.version = self._arriving
 
     def shutdown(self) -> None:
         """Do nothing."""
-
-
-def _pack_heads(model: torch.nn.Module) -> None:
-    """Renew the packed copies of output layers. On a CPU, vLLM computes with packed copies of the weights, and renews
-    those of loaded modules. A head tied to the embedding is never loaded, and would keep vLLM's random weights.
-    """
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
 
 
 class WorkerExtension:

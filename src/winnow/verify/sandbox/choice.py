@@ -12,7 +12,6 @@ from typing import Literal
 
 from winnow.errors import VerifierError
 from winnow.verify.sandbox import bwrap, interpreter, landlock, seccomp
-from winnow.verify.sandbox.interpreter import Interpreter
 from winnow.verify.sandbox.launch import Layers, run_all
 from winnow.verify.sandbox.limits import Limits, Program, RunResult
 
@@ -141,10 +140,8 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
     """Layers to test, or why they are not available, strongest first."""
     root = os.name == "posix" and os.geteuid() == 0
     if preference == "unsafe":
-        yield (
-            "unsafe",
-            Layers(interpreter=interpreter.own(), bubblewrap=None, landlock=0, seccomp=False, own_user=False),
-        )
+        own = interpreter.own()
+        yield "unsafe", Layers(interpreter=own, bubblewrap=None, landlock=0, seccomp=False, own_user=False)
         return
     if seccomp.machine() is None:
         yield "seccomp", "the system call filter exists for Linux on x86_64 and aarch64 only"
@@ -155,21 +152,14 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
     except OSError as error:
         yield "python", f"each program runs as a separate user, and such a user cannot start this Python: {error}"
         return
-    for name, wrapped, locked in _ORDER:
-        if preference in ("auto", name):
-            yield name, _layers(python, root, wrapped=wrapped, locked=locked)
-
-
-def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> Layers | str:
     path, version = bwrap.available(), landlock.version()
-    if wrapped and path is None:
-        return "bubblewrap (bwrap) is not installed; install it"
-    if locked and version == 0:
-        return "the kernel, or this container, has no landlock; Linux has it since 5.13"
-    return Layers(
-        interpreter=python,
-        bubblewrap=path if wrapped else None,
-        landlock=version if locked else 0,
-        seccomp=True,
-        own_user=root,
-    )
+    for name, wrapped, locked in _ORDER:
+        if preference not in ("auto", name):
+            continue
+        if wrapped and path is None:
+            yield name, "bubblewrap (bwrap) is not installed; install it"
+        elif locked and version == 0:
+            yield name, "the kernel, or this container, has no landlock; Linux has it since 5.13"
+        else:
+            bubblewrap, rules = path if wrapped else None, version if locked else 0
+            yield name, Layers(interpreter=python, bubblewrap=bubblewrap, landlock=rules, seccomp=True, own_user=root)

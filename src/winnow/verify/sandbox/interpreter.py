@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +59,8 @@ def copied() -> Interpreter:
 def _open_folder() -> Path:
     folders = dict.fromkeys((tempfile.gettempdir(), *_TEMPORARY))
     for folder in map(Path, folders):
-        if folder.is_dir() and os.access(folder, os.W_OK) and _enterable(folder.resolve()) and _executable(folder):
+        usable = folder.is_dir() and os.access(folder, os.W_OK) and _enterable(folder.resolve())
+        if usable and not os.statvfs(folder).f_flag & os.ST_NOEXEC:
             return folder
     raise PermissionError(
         f"Python has to be copied to a folder that all users may enter, that this user may write to, and that is not "
@@ -72,10 +72,6 @@ def _open_folder() -> Path:
 def _enterable(folder: Path) -> bool:
     """Whether every user may enter it and the folders above."""
     return all(one.stat().st_mode & 0o1 for one in (folder, *folder.parents))
-
-
-def _executable(folder: Path) -> bool:
-    return not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
 def _interpreter(executable: Path, prefix: Path) -> Interpreter:
@@ -98,7 +94,9 @@ def _copy(source: Interpreter, home: Path) -> None:
         (draft / "bin").mkdir(mode=0o755)
         shutil.copy(source.executable, draft / "bin")
         library = draft / "lib" / _VERSION
-        shutil.copytree(os.path.realpath(os.path.dirname(os.__file__)), library, ignore=_ignored)
+        shutil.copytree(
+            os.path.realpath(os.path.dirname(os.__file__)), library, ignore=shutil.ignore_patterns(*_LEFT_OUT)
+        )
         for shared in (prefix / "lib").glob("libpython*.so*"):
             shutil.copy(shared, draft / "lib", follow_symlinks=False)
         for path in (path for path in draft.rglob("*") if not path.is_symlink()):  # open to all users
@@ -107,7 +105,3 @@ def _copy(source: Interpreter, home: Path) -> None:
             draft.rename(home)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _ignored(folder: str, names: list[str]) -> Collection[str]:
-    return shutil.ignore_patterns(*_LEFT_OUT)(folder, names)

@@ -9,21 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from dataclasses import dataclass
 
 _CREATE_RULESET = 444  # the same number on every architecture
 _VERSION_FLAG = 1  # LANDLOCK_CREATE_RULESET_VERSION: return the version, create nothing
 _RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # number of file rights in version i
 _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
-
-
-@dataclass(frozen=True, slots=True)
-class Ruleset:
-    """The rights that are refused unless a path allows them: bit masks of the kernel's landlock_ruleset_attr."""
-
-    files: int
-    network: int
-    scope: int  # abstract sockets of, and signals to, processes outside
 
 
 def version() -> int:
@@ -34,10 +24,12 @@ def version() -> int:
     return max(0, int(answer))
 
 
-def ruleset(version: int) -> Ruleset:
-    """All rights that this version can refuse."""
+def ruleset(version: int) -> tuple[int, int, int]:
+    """All rights that this version can refuse, as the kernel's landlock_ruleset_attr has them: bit masks of rights on
+    files, of the network, and of the scope (abstract sockets of, and signals to, processes outside).
+    """
     rights = _RIGHTS_BY_VERSION[min(version, len(_RIGHTS_BY_VERSION) - 1)]
-    return Ruleset(files=(1 << rights) - 1, network=3 if version >= 4 else 0, scope=3 if version >= 6 else 0)
+    return (1 << rights) - 1, 3 if version >= 4 else 0, 3 if version >= 6 else 0
 
 
 def rights(path: str) -> int:

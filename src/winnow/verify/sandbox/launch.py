@@ -124,8 +124,16 @@ class _Process:
             self.end()
             return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
         self._write_input()
-        for pipe in _readable(self._open):
-            self._receive(pipe)
+        poll = select.poll()
+        for pipe in self._open:
+            poll.register(pipe, select.POLLIN)
+        for pipe, _ in poll.poll(0):
+            piece = os.read(pipe, _READ_BYTES)
+            self._received[pipe] += piece
+            if not piece:
+                self._open.discard(pipe)
+            elif len(self._received[pipe]) > self._limits.output_bytes:
+                self._stop(self._process, "output_limit")
         if self._killed is None and time.monotonic() >= self._deadline:
             self._stop(self._process, "time_limit")
         if self._open:
@@ -159,14 +167,6 @@ class _Process:
         if pipe in self._held:
             self._held.remove(pipe)
             os.close(pipe)
-
-    def _receive(self, pipe: int) -> None:
-        piece = os.read(pipe, _READ_BYTES)
-        self._received[pipe] += piece
-        if not piece:
-            self._open.discard(pipe)
-        elif len(self._received[pipe]) > self._limits.output_bytes and self._process is not None:
-            self._stop(self._process, "output_limit")
 
     def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
         """Kill it and stop reading: under "unsafe" it may have started a process that keeps its pipes open, for which
@@ -237,13 +237,6 @@ def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> 
     return "compile_error" if last_line == b"compile_error" else "runtime_error"
 
 
-def _readable(pipes: Iterable[int]) -> list[int]:
-    poll = select.poll()
-    for pipe in pipes:
-        poll.register(pipe, select.POLLIN)
-    return [pipe for pipe, _ in poll.poll(0)]
-
-
 def _start(layers: Layers, pipes: _Pipes) -> tuple[subprocess.Popen[bytes] | None, str]:
     """The process, or the reason for none. It is in the harness's process group, so that both are killed together."""
     python = layers.interpreter
@@ -273,11 +266,10 @@ def _shim() -> str:
 
 
 def _message(layers: Layers, program: Program, limits: Limits, report: int, nonce: bytes) -> bytes:
-    rules = landlock.ruleset(layers.landlock)
     allowed = "\n".join(f"{landlock.rights(path)} {path}" for path in layers.interpreter.readable)
     numbers = (
         *(report, os.getpid(), limits.memory_mb << 20, limits.cpu_seconds, _threads(layers, limits), limits.open_files),
-        *(rules.files, rules.network, rules.scope),
+        *landlock.ruleset(layers.landlock),
     )
     frames = (
         *(" ".join(map(str, numbers)).encode(), allowed.encode(), _filter() if layers.seccomp else b"", nonce),

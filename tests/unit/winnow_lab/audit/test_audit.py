@@ -16,7 +16,7 @@ from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.outcomes import failure
 from winnow.tasks.jsonl import jsonl
-from winnow.verify.golds import MOST_LATE, failing_golds, phrasing
+from winnow.verify.golds import MOST_LATE, phrasing
 from winnow.verify.verifiers import Verifiers
 from winnow_lab.audit import (
     audit_task,
@@ -24,6 +24,7 @@ from winnow_lab.audit import (
     contradictions,
     describe,
     duplicates,
+    failing_golds,
     overlap,
 )
 
