@@ -149,12 +149,16 @@ class Baton(TrainerCallback):  # type: ignore[misc]
 
 
 def fastest_micro_batch(
-    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]] | None, folder: Path, *, steps: int = 4
+    setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]] | None, folder: Path, among: Sequence[int] = ()
 ) -> tuple[int, dict[int, float]]:
-    """The completions per micro-batch with which TRL's update is fastest, and the seconds of all tried sizes."""
+    """The completions per micro-batch with which TRL's update is fastest, and the seconds of all tried sizes, of which
+    a single one needs no trial.
+    """
     own = setting.total // ranks.count()
-    sizes = sorted({size for size in (16, 32, 64, own) if own % size == 0})
-    found = {size: _update_seconds(setting, prompts, replay, folder, size, steps) for size in sizes}
+    sizes = sorted({size for size in (among or (16, 32, 64, own)) if own % size == 0})
+    if len(sizes) == 1:
+        return sizes[0], {}
+    found = {size: _update_seconds(setting, prompts, replay, folder, size, steps=4) for size in sizes}
     return min(found, key=lambda size: found[size]), found
 
 

@@ -131,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=(), help="TRL's, to choose the fastest from")
     options = frame.parse(parser)
     if options.shape != "bundled" and "natural" in options.lengths:
         parser.error("natural lengths are those of the bundled policy: ask for --lengths fixed")
@@ -191,7 +192,7 @@ def _points(setting: Setting, options: argparse.Namespace, folder: Path) -> Iter
     groups, prompts = ours.sample(seed=0), ours.prompts()
     # Each of several ranks samples its own completions
     replay = completions(groups) if ranks.count() == 1 else None
-    size, tried = ranks.gather_from_all(fastest_micro_batch(setting, prompts, replay, folder))[0]
+    size, tried = ranks.gather_from_all(fastest_micro_batch(setting, prompts, replay, folder, options.micro_batches))[0]
     about = {"n": setting.rollouts, "prompts": setting.prompts, "lengths": setting.lengths}
     about |= {"trl_micro_batch": size, "trl_micro_batches_tried": {k: round(v, 4) for k, v in tried.items()}}
     race = _Race(setting, folder, size, options.rounds)
