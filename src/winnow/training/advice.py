@@ -21,6 +21,7 @@ from winnow.training.prompts import TAG, FirstPrompt, HeldOut
 HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
 UNEVEN = 0.05  # how far a factor of the gradient may be from 1 without a warning
 LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding
+LAGS = 1e-5  # learning rates up to this lost accuracy to bfloat16 weights that follow their masters late (docs/models.md)
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # flags of /proc/cpuinfo
 
 
@@ -32,6 +33,7 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
     yield from _about_updates(members, b)
     yield from _about_sizes(members.config, b)
     yield from _about_learning_rate(members.config)
+    yield from _about_masters(members.config)
     yield from _about_evaluation(members.config, b)
     yield from _about_ranks(members.config, planned_ranks)
     yield from _about_secrets(members.config)
@@ -41,6 +43,7 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
     """Warnings before the first step: about settings that do not fit the number of ranks, and about prompts."""
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
+    yield from _about_masters(config)
     yield from _about_secrets(config)
     yield from about_prompts(config, train, held_out)
 
@@ -274,6 +277,20 @@ def _about_learning_rate(config: Config) -> Iterator[str]:
             f"optimizer.learning_rate = {rate:g} trains all weights of {model.path}: published runs of 0.5B to 7B "
             f"parameters use 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "
             f"remove the key (default 1e-6), or train a model.lora, which works with about 1e-5"
+        )
+
+
+def _about_masters(config: Config) -> Iterator[str]:
+    """A warning where bfloat16 weights are rounded from masters that begin in the middle of their rounding cells, at a
+    rate at which that was measured to cost accuracy.
+    """
+    optimizer, rate = config.optimizer, config.optimizer.learning_rate
+    rounds = config.model.dtype == "bfloat16" and config.model.lora is None and optimizer.master_weights
+    if rounds and not optimizer.master_offset and rate <= LAGS:
+        yield (
+            f"optimizer.learning_rate = {rate:g} with model.dtype = 'bfloat16': the weights of a bfloat16 checkpoint "
+            f"follow only a small part of the first updates at such a rate; set optimizer.master_offset = true, with "
+            f"which they follow all of them (docs/models.md)"
         )
 
 

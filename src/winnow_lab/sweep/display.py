@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class RunProgress:
 
     def __init__(self, run: Path) -> None:
         self.done = 0  # steps
+        self.hours = 0.0  # of training, if the run measures them
         self.evaluation: dict[str, float] = {}  # the row of the last one
         self._path = run / METRICS
         self._read = 0  # bytes
@@ -36,7 +37,7 @@ class RunProgress:
         """Read new rows. Returns the number of completed steps."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < self._read:  # a resume truncated it
-                self.done, self._read = 0, 0
+                self.done, self.hours, self._read = 0, 0.0, 0
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -49,7 +50,7 @@ class RunProgress:
 
     def _take(self, row: dict[str, float]) -> None:
         if is_step(row):
-            self.done = int(row["step"]) + 1
+            self.done, self.hours = int(row["step"]) + 1, float(row.get("time/training_hours") or 0.0)
         if "eval/seconds" in row:
             self.evaluation = {name: float("nan") if value is None else value for name, value in row.items()}
 
@@ -57,12 +58,12 @@ class RunProgress:
 class TimeLeft:
     """Estimates the remaining seconds from the pace since its creation; steps of all runs count alike."""
 
-    def __init__(self, progresses: Iterable[RunProgress], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, done: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._before = sum(progress.update() for progress in progresses)
+        self._before = done
 
-    def seconds(self, left: int, done: int) -> float | None:
+    def seconds(self, left: float, done: float) -> float | None:
         """Seconds for `left` steps, when `done` are done; None until a step was done since the creation."""
         since = done - self._before
         return None if since <= 0 else left * (self._clock() - self._began) / since

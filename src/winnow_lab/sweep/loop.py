@@ -52,7 +52,8 @@ class _Running:
 class Sweep:
     """Trains the runs of a sweep.
 
-    `steps` is the number of steps of each label's runs; `command` returns the arguments with which Python starts one.
+    `steps` is the number of steps of each label's runs, and `max_hours` the hours of training after which one ends
+    earlier (0: no limit); `command` returns the arguments with which Python starts one.
     """
 
     folder: SweepFolder
@@ -62,13 +63,16 @@ class Sweep:
     display: SweepDisplay
     command: Command = train_command
     clock: Callable[[], float] = time.monotonic
+    max_hours: Mapping[str, float] = field(default_factory=dict)
     ends: dict[str, Status] = field(default_factory=dict)  # run -> how it ended, of the runs that this process started
     _running: list[_Running] = field(default_factory=list)
     _explained: bool = False  # whether a line has explained ±
 
     def __post_init__(self) -> None:
         self._progress = {run.name: RunProgress(run.path) for run in self.runs}
-        self._left = TimeLeft(self._progress.values(), self.clock)
+        for progress in self._progress.values():
+            progress.update()
+        self._left = TimeLeft(sum(map(self._done, self.runs)), self.clock)
 
     def run(self, stop: Stop) -> None:
         """Train every run that is not finished. On a signal, the runs in progress save and exit.
@@ -149,18 +153,26 @@ class Sweep:
 
     def _status(self, running: Sequence[_Running]) -> str:
         """The number of runs that are over, the progress of those running, and the time that is left, if any is."""
-        finished = {run.name for run in self.runs if run.finished}
-        over = finished | self.ends.keys()
-        done = {name: progress.done for name, progress in self._progress.items()}
+        over = sum(self._is_over(run) for run in self.runs)
         for each in self._running:
-            done[each.run.name] = self._progress[each.run.name].update()
-        steps = {run.name: self.steps[run.label] for run in self.runs}
-        left = sum(max(0, steps[name] - done[name]) for name in steps if name not in over)
-        names = [each.run.name for each in running]
-        running_now = [f"{name} {done[name]}/{steps[name]}" for name in names[:SHOWN]]
-        running_now += [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
-        seconds = self._left.seconds(left, sum(done.values())) if left else None
-        return format_status(len(over), len(self.runs), running_now, seconds)
+            self._progress[each.run.name].update()
+        now = [each.run for each in running]
+        shown = [f"{run.name} {self._progress[run.name].done}/{self.steps[run.label]}" for run in now[:SHOWN]]
+        shown += [f"and {len(now) - SHOWN} more"] if len(now) > SHOWN else []
+        done = sum(map(self._done, self.runs))
+        left = sum(self.steps[run.label] for run in self.runs) - done
+        return format_status(over, len(self.runs), shown, self._left.seconds(left, done) if left > 0 else None)
+
+    def _is_over(self, run: SweepRun) -> bool:
+        return run.finished or run.name in self.ends
+
+    def _done(self, run: SweepRun) -> float:
+        """Of the steps of a run, those that are done. One that ends by its hours has them all at its last hour."""
+        steps, hours = self.steps[run.label], self.max_hours.get(run.label, 0.0)
+        if self._is_over(run):
+            return steps
+        progress = self._progress[run.name]
+        return max(progress.done, steps * min(progress.hours / hours, 1.0) if hours else 0.0)
 
     def _stop_running(self) -> None:
         names = ", ".join(running.run.name for running in self._running)
@@ -263,7 +275,8 @@ def train_sweep(
             for line in plan_lines(plan, runs, reused):
                 display.print_line(line)
             steps = {label: settings.config.steps for label, settings in plan.settings.items()}
-            sweep = Sweep(folder, runs, steps, launcher, display, command)
+            hours = {label: settings.config.max_hours for label, settings in plan.settings.items()}
+            sweep = Sweep(folder, runs, steps, launcher, display, command, max_hours=hours)
             sweep.run(stop)
     ends = tuple("finished" if run.finished else sweep.ends.get(run.name, "waiting") for run in runs)
     evaluated = set(ends) == {"finished"} and any_evaluated(runs)

@@ -227,6 +227,24 @@ def test_a_high_learning_rate_for_all_weights_of_a_model_is_named(keys, warned):
     assert started == advice
 
 
+@pytest.mark.parametrize(
+    ("model", "optimizer", "warned"),
+    [
+        ({"dtype": "bfloat16"}, {"learning_rate": 1e-5}, True),
+        ({"dtype": "bfloat16"}, {"learning_rate": 1.1e-5}, False),
+        ({"dtype": "bfloat16"}, {"learning_rate": 1e-6, "master_offset": True}, False),
+        ({"dtype": "bfloat16"}, {"learning_rate": 1e-6, "master_weights": False, "stochastic_rounding": True}, False),
+        ({"dtype": "bfloat16", "lora": {}}, {"learning_rate": 1e-6}, False),
+        ({"dtype": "float32"}, {"learning_rate": 1e-6}, False),
+    ],
+)
+def test_a_rate_that_bfloat16_weights_follow_late_is_named_with_the_offset(model, optimizer, warned):
+    keys = {"model": {"path": "some/model", **model}, "optimizer": optimizer}
+    config = members(**keys).config
+    for lines in (advised(**keys), before_training(config, NO_PROMPTS, [HeldOut(None, NO_PROMPTS)])):
+        assert len([line for line in lines if "optimizer.master_offset = true" in line]) == warned
+
+
 def test_prompts_that_are_too_long_are_named_with_the_limit_and_the_first():
     config, some = validate({"prompt": {"max_prompt_tokens": 37}}), Rendered(prompts=[], dropped=3, first_dropped="q8")
     held_out = [HeldOut(None, NO_PROMPTS), HeldOut("other", some)]

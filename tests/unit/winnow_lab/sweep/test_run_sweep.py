@@ -91,24 +91,48 @@ def test_a_failed_run_ends_no_other_and_a_resume_repeats_it(tmp_path):
     ]
 
 
-def test_a_line_of_each_finished_run_has_the_rest_of_the_sweep(tmp_path):
-    """Every end of a run takes 10 s, by the clock of this test: after the first, 4 of 6 steps are left, and 2 fail."""
-    path = tmp_path / "s"
+def ten_seconds_per_end(path):
+    """A clock: every end of a run takes 10 s."""
 
     def clock():
         ended = [line for line in read_ledger(path) if line.status != "began"] if path.exists() else []
         return 10.0 * len(ended)
 
-    made = Made(path, [0, 2, 1], clock=clock)
+    return clock
+
+
+def test_a_line_of_each_finished_run_has_the_rest_of_the_sweep(tmp_path):
+    """After the first end, 4 of 6 steps are left, and 2 fail."""
+    path = tmp_path / "s"
+    made = Made(path, [0, 2, 1], clock=ten_seconds_per_end(path))
     made.run()
     ends = [line for line in made.lines if line.startswith("finished")]
     assert [re.findall(r"(\d+/\d+) runs(?:  about (\S+) left)?", line) for line in ends] == [
         [("1/3", "0:20")],
         [("3/3", "")],
     ]
-    again = Made(path, [0, 2, 1], resume=True, clock=clock)
+    again = Made(path, [0, 2, 1], resume=True, clock=ten_seconds_per_end(path))
     again.run()
     assert not [line for line in again.lines if "left" in line]  # no run of this launch is finished
+
+
+def test_runs_that_end_by_their_hours_count_by_them(tmp_path):
+    path = tmp_path / "s"
+    made = Made(path, [0, 1, 4], clock=ten_seconds_per_end(path))
+    made.sweep.steps, made.sweep.max_hours = {"a": 1000}, {"a": 0.5}
+    made.run()
+    ends = [line for line in made.lines if line.startswith("finished")]
+    assert [re.findall(r"about (\S+) left", line) for line in ends] == [["0:20"], ["0:10"], []]
+
+    made = Made(tmp_path / "t", [0])
+    made.folder.close()
+    made.sweep.steps, made.sweep.max_hours, (run,) = {"a": 1000}, {"a": 0.5}, made.sweep.runs
+    run.path.mkdir(parents=True)
+    (run.path / "metrics.jsonl").write_text('{"step": 3, "budget/rollouts": 8, "time/training_hours": 0.125}\n')
+    made.sweep._progress[run.name].update()
+    assert made.sweep._done(run) == 250  # a quarter of its hours
+    made.sweep.max_hours = {"a": 0.0}
+    assert made.sweep._done(run) == 4
 
 
 class Asked(Stop):
@@ -378,10 +402,9 @@ def test_only_a_terminal_shows_the_status_line():
     assert "0/6 runs" in screen.getvalue()
 
 
-def test_the_time_left_uses_the_pace_since_the_resume(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step":3,"budget/rollouts":8}\n')
+def test_the_time_left_uses_the_pace_since_the_resume():
     now = iter([100.0, 130.0])
-    left = TimeLeft([RunProgress(tmp_path)], lambda: next(now))  # 4 steps were done before
+    left = TimeLeft(4, lambda: next(now))  # 4 steps were done before
 
     assert left.seconds(left=10, done=4) is None
     assert left.seconds(left=10, done=10) == 50.0  # 6 steps in 30 seconds
