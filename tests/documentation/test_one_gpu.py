@@ -22,7 +22,7 @@ from winnow.models.folder import settings_folder
 from winnow.recipes import recipe_paths
 
 PAGE = PAGES["docs/one-gpu.md"]
-COMMANDS = [shlex.split(line)[2:] for line in re.findall(r"(?m)^(winnow train .*)$", PAGE)]
+COMMANDS = [shlex.split(line)[2:] for line in re.findall(r"(?m)^(winnow train .*)$", PAGE.replace("\\\n", " "))]
 ROWS = re.findall(r"(?m)^\| (\d+) GB \| (\S+) \| (all weights|adapter) \| (\S+) GiB \| (\S+) \| (\S+) \|$", PAGE)
 CARD = {"24": "RTX 4090", "80": "A100 80 GB"}
 PREDICTED = 44.7  # by the command of the page, which a test runs

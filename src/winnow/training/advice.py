@@ -21,7 +21,7 @@ from winnow.training.prompts import TAG, FirstPrompt, HeldOut
 HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
 UNEVEN = 0.05  # how far a factor of the gradient may be from 1 without a warning
 LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding
-LAGS = 1e-5  # learning rates up to this lost accuracy to bfloat16 weights that follow their masters late (docs/models.md)
+LAGS = 1e-5  # up to this rate, bfloat16 weights that follow their masters late lost accuracy (docs/models.md)
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # flags of /proc/cpuinfo
 
 
