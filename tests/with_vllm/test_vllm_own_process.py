@@ -46,16 +46,16 @@ def test_it_samples_the_same_rollouts_as_inside():
 
 
 def test_a_run_whose_engine_is_killed_within_a_step_can_be_resumed(train, tmp_path, monkeypatch):
-    """The engine's process is killed when step 2 starts to sample."""
-    killed, generate = tmp_path / "killed", ServerEngine.generate
+    """The engine's process is killed before step 2 samples."""
+    killed, load = tmp_path / "killed", ServerEngine.load
 
-    def killing(self, *request, **more):
-        if self.version == 2 and not killed.exists():
+    def killing(self, weights, version):
+        load(self, weights, version)
+        if version == 2 and not killed.exists():
             killed.touch()
             os.kill(child(), signal.SIGKILL)
-        return generate(self, *request, **more)
 
-    monkeypatch.setattr(ServerEngine, "generate", killing)
+    monkeypatch.setattr(ServerEngine, "load", killing)
     with refused(EngineError, "SIGKILL", "128 rollouts", code="engine.failed"):
         train(steps=4, engine=OWN, checkpoint={"every": 1})
     resumed = train(steps=4, engine=OWN, checkpoint={"every": 1}, resume=True)
