@@ -140,7 +140,7 @@ class Conversation:
         """The tokens of the prompt. The oldest exchanges are left out if the context is full."""
         from winnow.tasks.templates import render
 
-        if encodable(text) != text:  # half of a surrogate pair stands for a byte of another encoding
+        if encodable(text) != text:  # half of a surrogate pair is a byte of another encoding
             raise _not_utf8()
         context = self.loaded.model.config.get_text_config().max_position_embeddings
         keys = {**self.prompt, "max_prompt_tokens": max(1, context - self.max_new_tokens)}

@@ -88,7 +88,7 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
 
 
 def mapped_memory() -> tuple[int, int]:
-    """Bytes of this process's address space, and those of them that are in memory; 0 without /proc."""
+    """Bytes of this process's address space, and the bytes in memory; 0 without /proc."""
     try:
         size, resident = Path("/proc/self/statm").read_text().split()[:2]
     except OSError:

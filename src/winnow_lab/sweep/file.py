@@ -48,7 +48,7 @@ class SweepFile(Section):
     at_once: Positive = 1
     """Concurrent runs on this machine; their seconds are compared only at 1."""
     order: Literal["configurations", "seeds"] = "configurations"
-    """"configurations": all seeds of a configuration, then those of the next; "seeds": every configuration with a seed,
+    """"configurations": all seeds of a configuration, then all of the next; "seeds": every configuration with a seed,
     then with the next. Each seed begins with another configuration, so that none is always the first.
     """
     baseline: str | None = None
