@@ -36,7 +36,7 @@ def encodable(text: str, encoding: str = "utf-8") -> str:
 
 
 def common_prefix(texts: Sequence[str]) -> str:
-    """The longest beginning that all texts have: the beginning that the first and the last one in sorted order share."""
+    """The longest beginning that all texts have, which is what the first and the last in sorted order share."""
     first, last = min(texts), max(texts)
     return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
