@@ -201,7 +201,7 @@ class _Game:
                 self._generator.close()
 
     def give_up(self) -> None:
-        """Close the generator of a rollout that needs no verdict any more, whatever it raises then."""
+        """Close the generator of a rollout whose verdict is not needed any more, and drop what it raises then."""
         try:
             self.close()
         except INTERRUPTIONS:

@@ -11,6 +11,7 @@ from winnow import ranks
 from winnow.config import Config, dump, is_bundled
 from winnow.core.members import Members
 from winnow.memory.plan import MemoryPlan
+from winnow.models.device import keeps_masters
 from winnow.options import secret_keys
 from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered
@@ -284,9 +285,8 @@ def _about_masters(config: Config) -> Iterator[str]:
     """A warning where bfloat16 weights are rounded from masters that begin in the middle of their rounding cells, at a
     rate at which that was measured to cost accuracy.
     """
-    optimizer, rate = config.optimizer, config.optimizer.learning_rate
-    rounds = config.model.dtype == "bfloat16" and config.model.lora is None and optimizer.master_weights
-    if rounds and not optimizer.master_offset and rate <= LAGS:
+    rate = config.optimizer.learning_rate
+    if keeps_masters(config) and not config.optimizer.master_offset and rate <= LAGS:
         yield (
             f"optimizer.learning_rate = {rate:g} with model.dtype = 'bfloat16': the weights of a bfloat16 checkpoint "
             f"follow only a small part of the first updates at such a rate; set optimizer.master_offset = true, with "
