@@ -35,7 +35,7 @@ def generate(work: Work, seed: int) -> int:
     """Sample as a user of transformers would. Returns the number of tokens."""
     torch.manual_seed(seed)
     pad = work.stop_tokens[0] if work.stop_tokens else 0
-    tokens, real = left_pad(work.prompts, pad=pad, device=work.model.device)
+    tokens, real = left_pad([prompt.tokens for prompt in work.prompts], pad=pad, device=work.model.device)
     settings = _settings(work, eos_token_id=list(work.stop_tokens) or None, pad_token_id=pad)
     out = work.model.generate(input_ids=tokens, attention_mask=real, generation_config=settings)
     completions = out[:, tokens.shape[1] :]
