@@ -14,15 +14,15 @@ import json
 import math
 import re
 import sys
-import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import claim_words as words  # noqa: E402 - from the folder that was added
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
+import claim_words as words  # noqa: E402 - from a folder that was added
+import equal_seconds  # noqa: E402
 from claim_words import Claim, Result, Row  # noqa: E402
 from decisions import Decision  # noqa: E402
 
@@ -45,7 +45,6 @@ LEVELS = (-0.05, -0.025, 0.0, 0.025)  # of accuracy, beside a registered level
 HEADS = ("seconds, this machine", "seconds, published costs", "tokens generated", "steps")  # of the columns with ratios
 GROUPS = ("do", "do not", "no effect shown")
 BUDGET = ("budget_screen", "budget_dr_grpo", "budget_cuts")  # sweeps of the table of samplers, allocators, rounds, cuts
-WIDTH = 118
 Found = Mapping[str, tuple[str, Result] | None]
 
 
@@ -57,6 +56,7 @@ def main() -> None:
     for sweep, named in found.items():
         if named is not None:
             draw(named[1], PICTURES / f"{sweep}.svg")
+    equal_seconds.draw(words.RESULTS)
 
 
 def comments() -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ def page(claims: Sequence[Claim], found: Found, results: Path = words.RESULTS) -
     """The whole page. A claim without a result is listed as not measured."""
     texts = comments()
     heading, _, text = texts["page"]["title"].strip().partition("\n\n")
-    parts = [heading, "", *equal_seconds(results), text, "", *decided_table(claims, found), ""]
+    parts = [heading, "", *equal_seconds.table(results), text, "", *decided_table(claims, found), ""]
     parts += [filled(texts["page"]["method"], claims, found).strip(), ""]
     for heading, of in sections(claims):
         parts += [f"## {heading}", ""]
@@ -80,29 +80,6 @@ def page(claims: Sequence[Claim], found: Found, results: Path = words.RESULTS) -
             parts += [*section(claim, found[claim["sweep"]], texts.get(claim["sweep"], {})), ""]
     parts += [filled(texts["page"]["budget"], claims, found).strip(), "", texts["page"]["end"].strip(), ""]
     return "\n".join(parts)
-
-
-def equal_seconds(results: Path) -> Iterator[str]:
-    """The contrasts on a published model in equal seconds of training, and the heading of what follows them. Nothing
-    if the folder has no result of their sweeps.
-    """
-    texts = comments()["equal_seconds"]
-    found = {sweep: max(of) for sweep in texts["tasks"] if (of := list(results.glob(f"20??-??-??_{sweep}.json")))}
-    for sweep, path in found.items():
-        if sweep == min(found):
-            yield from (*_lines(texts["before"].strip()), "")
-            yield "| task | this | instead of | mean accuracy, points | word | seconds to the level, ratio | seeds |"
-            yield "|---|---|---|---|---|---|---|"
-        result = json.loads(path.read_text(encoding="utf-8"))
-        for row in result["contrasts"]:
-            this, other = (texts["names"][row[side]] for side in ("group", "baseline"))
-            of = row.get("sooner")
-            sooner = f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip() if of else "-"
-            task = f"[{texts['tasks'][sweep]}](../benchmarks/results/{path.name})"
-            numbers = f"{_points(row)} | **{row['word']}** | {sooner} | {len(result['seeds'])}"
-            yield f"| {task} | {this} | {other} | {numbers} |"
-    if found:
-        yield f"\n{texts['after'].strip()}\n"
 
 
 def sections(claims: Sequence[Claim]) -> Iterator[tuple[str, list[Claim]]]:
@@ -213,15 +190,15 @@ def _wrapped(line: str) -> str:
     """A line of a comment, over as many lines as it needs. Items of a list are indented; tables and code are kept."""
     if line.startswith(("|", "    ", "#")):
         return line
-    indent = "  " * line.startswith("- ")
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(equal_seconds.wrapped(line, "  " * line.startswith("- ")))
 
 
-def readme(text: str, claims: Sequence[Claim], found: Found) -> str:
+def readme(text: str, claims: Sequence[Claim], found: Found, results: Path = words.RESULTS) -> str:
     """README.md with its paragraph of effects between the two marks."""
     before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    return f"{before}{MARKS[0]}\n{filled(comments()['readme']['effects'], claims, found)}\n\n{MARKS[1]}{after}"
+    effects = "\n".join([*equal_seconds.items(results), filled(comments()["readme"]["effects"], claims, found)])
+    return f"{before}{MARKS[0]}\n{effects}\n\n{MARKS[1]}{after}"
 
 
 def _cell(row: Row) -> str:
@@ -240,21 +217,17 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
     file, result = named
     rows = words.rows(claim, result)
     seeds = {len(cell["seeds"]) for cell in result["cells"].values()}
-    yield from _lines(f"{answer(claim, rows)} Source: {claim['paper']}; {max(seeds)} seeds.")
+    yield from equal_seconds.wrapped(f"{answer(claim, rows)} Source: {claim['paper']}; {max(seeds)} seeds.")
     yield f"`winnow sweep configs/sweeps/{claim['sweep']}.toml`:"
     yield f"[result](../benchmarks/results/{file}), [curves](static/{claim['sweep']}.svg)."
     yield ""
     if words.is_tuned(claim):
-        yield from _lines(" ".join(notes(claim, result)))
+        yield from equal_seconds.wrapped(" ".join(notes(claim, result)))
     else:
         yield from table(claim, rows)
     if limits := comment.get("limits", "").strip():
         yield ""
         yield limits
-
-
-def _lines(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def answer(claim: Claim, rows: Sequence[Row]) -> str:
@@ -325,7 +298,7 @@ def budget() -> Iterator[str]:
                 continue  # the baseline of the screen again
             shown.add(label)
             of = result["contrasts"].get(label)
-            points = "-" if of is None else _points(of["tokens_generated"]["mean difference"])
+            points = "-" if of is None else equal_seconds.points(of["tokens_generated"]["mean difference"])
             spent = signal.get(label, {}).get("signal per 1000 tokens")
             yield (
                 f"| `{label}` | {'-' if spent is None else format(spent['mean'], '.1f')} "
@@ -336,11 +309,6 @@ def budget() -> Iterator[str]:
 
 def _result(sweep: str) -> Any:
     return json.loads(max(words.RESULTS.glob(f"20??-??-??_{sweep}.json")).read_text(encoding="utf-8"))
-
-
-def _points(of: Mapping[str, float]) -> str:
-    """ "+0.2 (-1.0 to +1.3)", in percentage points."""
-    return f"{100 * of['mean']:+.1f} ({100 * of['low']:+.1f} to {100 * of['high']:+.1f})"
 
 
 def draw(result: Result, path: Path) -> None:

@@ -52,26 +52,70 @@ def test_the_page_and_the_readme_are_made_from_the_results():
     assert readme.count(results_page.MARKS[0]) == readme.count(results_page.MARKS[1]) == 1
 
 
-def test_the_page_leads_with_equal_seconds_if_they_were_measured(tmp_path):
-    """The newest result of each task, above the other table, which does not change. Nothing without a result."""
-    page = results_page.PAGE.read_text(encoding="utf-8")
-    assert results_page.page(CLAIMS, FOUND, tmp_path) == page
+@pytest.fixture
+def timed(tmp_path):
+    """A folder with results in equal seconds: two of one day, and an earlier one. Two seeds have other seconds."""
     row = {"baseline": "grpo_8", "group": "pods_32_8", "word": "gain", "mean": 0.0312, "low": 0.01, "high": 0.0524}
     sooner = {"ratio": 1.5, "low": 1.25, "high": 2.0, "bound": "at least"}
     other = {"baseline": "grpo_8", "group": "grpo_32", "word": "undecided", "mean": 0.0, "low": -0.03, "high": 0.03}
-    for date, word in (("2026-11-29", "loss"), ("2026-11-30", "gain")):
-        result = {"seeds": ["200", "201", "202", "203"], "contrasts": [{**row, "word": word, "sooner": sooner}, other]}
-        (tmp_path / f"{date}_published_arithmetic.json").write_text(json.dumps(result))
-    found = results_page.page(CLAIMS, FOUND, tmp_path)
+    seeds = {"200": [[0, 0, 0.0], [100, 5, 0.2], [200, 9, 0.4]], "201": [[0, 0, 0.0], [50, 2, 0.3], [200, 8, 0.6]]}
+    for name, word in (
+        ("29_published_arithmetic", "loss"),
+        ("30_published_arithmetic", "equal"),
+        ("30_published_arithmetic_2", "gain"),
+    ):
+        result = {
+            "seeds": list(seeds),
+            "contrasts": [{**row, "word": word, "sooner": sooner}, other],
+            "points": {arm: seeds for arm in ("grpo_8", "grpo_32", "pods_32_8")},
+        }
+        (tmp_path / f"2026-11-{name}.json").write_text(json.dumps(result))
+    (tmp_path / "2026-11-30_published_arithmetic_pilots.json").write_text("{}")
+    return tmp_path
+
+
+def test_the_page_leads_with_equal_seconds_if_they_were_measured(timed, tmp_path_factory):
+    """The newest result of each task, above the other table, which does not change. Nothing without a result."""
+    page = results_page.PAGE.read_text(encoding="utf-8")
+    assert results_page.page(CLAIMS, FOUND, tmp_path_factory.mktemp("none")) == page
+    found = results_page.page(CLAIMS, FOUND, timed)
     top, _, rest = found.partition("## Policies of at most 2.5 million parameters\n\n")
     assert page == "# Results\n\n" + rest
-    task = "[arithmetic, 200 seconds](../benchmarks/results/2026-11-30_published_arithmetic.json)"
+    task = "[arithmetic, 200 seconds](../benchmarks/results/2026-11-30_published_arithmetic_2.json)"
     arms = "32 sampled, 8 trained | 8 sampled, 8 trained"
     assert [line for line in top.splitlines() if line.startswith("| [")] == [
-        f"| {task} | {arms} | +3.1 (+1.0 to +5.2) | **gain** | at least 1.50 (1.25 to 2.00) | 4 |",
-        f"| {task} | 32 sampled, 32 trained | 8 sampled, 8 trained | +0.0 (-3.0 to +3.0) | **undecided** | - | 4 |",
+        f"| {task} | {arms} | +3.1 (+1.0 to +5.2) | **gain** | at least 1.50 (1.25 to 2.00) | 2 |",
+        f"| {task} | 32 sampled, 32 trained | 8 sampled, 8 trained | +0.0 (-3.0 to +3.0) | **undecided** | - | 2 |",
     ]
     assert max(map(len, (line for line in top.splitlines() if not line.startswith("|")))) <= 120
+
+
+def test_readme_s_effects_begin_with_equal_seconds_if_they_were_measured(timed, tmp_path_factory):
+    readme = results_page.README.read_text(encoding="utf-8")
+    assert results_page.readme(readme, CLAIMS, FOUND, tmp_path_factory.mktemp("none")) == readme
+    found = results_page.readme(readme, CLAIMS, FOUND, timed)
+    added = found.removeprefix(readme.partition(results_page.MARKS[0])[0])
+    (item,) = re.findall(
+        r"(?m)^- \*\*arithmetic, 200 seconds: 32 sampled, 8 trained, instead of 8 .*\n?.*5\.2\)", added
+    )
+    assert " ".join(item.split()).endswith("instead of 8 sampled, 8 trained**: gain, +3.1 (+1.0 to +5.2)")
+    assert results_page.readme(found, CLAIMS, FOUND, timed) == found
+
+
+def test_the_picture_of_equal_seconds_has_the_means_of_the_seeds(timed, tmp_path):
+    """After 100 s, one seed is at 0.2, and the other at 0.4, on its line from 0.3 at 50 s to 0.6 at 200 s."""
+    made = results_page.equal_seconds
+    made.draw(timed, tmp_path / "picture.svg")
+    assert (tmp_path / "picture.svg").stat().st_size > 5000
+    (path,) = made.newest(timed).values()
+    (panel,) = made.figure({"published_arithmetic": json.loads(path.read_text())}).axes
+    assert [line.get_label() for line in panel.lines] == [
+        "8 sampled, 8 trained",
+        "32 sampled, 32 trained",
+        "32 sampled, 8 trained",
+    ]
+    x, y = panel.lines[0].get_data()
+    assert (x[50], y[50], y[-1]) == (100, pytest.approx(0.3), pytest.approx(0.5))
 
 
 def test_no_word_of_effect_is_written_by_hand():
