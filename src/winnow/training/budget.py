@@ -125,8 +125,10 @@ def demand_of(
     longest_prompt: int | None = None,
     memory: int | None = None,
     planned_ranks: int | None = None,
+    like: Demand | None = None,
 ) -> Demand:
-    """What a run with its policy on `device` demands.
+    """What a run with its policy on `device` demands. The shapes of its models are taken from the demand `like`, if one
+    of a run with the same models is given: they take a second to build.
 
     Prompts have at most `longest_prompt` tokens; None: `prompt.max_prompt_tokens`. `memory` is the bytes of the device
     where that is not on this machine. `planned_ranks` is the number of ranks, all on one machine, of a run that this
@@ -136,7 +138,7 @@ def demand_of(
     that do not fit the model.
     """
     config, engine = members.config, members.engine
-    model = policy_shapes(config)
+    model = like.model if like else policy_shapes(config)
     chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
     # Each of several ranks has its own device
@@ -150,7 +152,7 @@ def demand_of(
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
         measured=measured_rollouts(config, members.source if members.gradient_norm != "none" else "none", count),
-        value_model=value_model(config, model),
+        value_model=like.value_model if like else value_model(config, model),
         chunk_tokens=chunk,
         bucket=BUCKET,
         sums_head_gradient=sums_head_gradient(trained_tokens(config), chunk=chunk, hidden=head(model).shape[1]),

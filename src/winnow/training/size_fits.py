@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,11 @@ from winnow.config import Config
 from winnow.core.members import Members
 from winnow.core.sizes import resized, rule_of, setting_of
 from winnow.errors import ConfigError
+from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPlan, assume_free, free_on_device
-from winnow.memory.trained_model import policy_shapes
 from winnow.models.adapter import trained_parameters
 from winnow.models.device import planned_device
-from winnow.training.budget import plan_devices
+from winnow.training.budget import demand_of, plan_demand
 from winnow.training.prompts import run_prompts
 
 FEWEST_TOKENS = 64  # smallest micro-batch
@@ -92,7 +93,7 @@ class Fits:
     def model(self, request: PlanRequest) -> StepModel:
         """The step model of the configuration."""
         config = self.config
-        weights = sum(parameter.numel() for parameter in trained_parameters(policy_shapes(config)).values())
+        weights = sum(parameter.numel() for parameter in trained_parameters(self._own_demand.model).values())
         return StepModel(
             current=setting_of(config, "the configuration"),
             rule=rule_of(config),
@@ -105,6 +106,14 @@ class Fits:
             clip=config.optimizer.max_grad_norm,
         )
 
+    @functools.cached_property
+    def _own_demand(self) -> Demand:
+        """What the configuration demands. Its models are those of every setting."""
+        return self._demand(self.members)
+
+    def _demand(self, members: Members, like: Demand | None = None) -> Demand:
+        return demand_of(members, self.device, longest_prompt=self._longest, memory=self.memory, like=like)
+
     def _find_fit(self, setting: Setting) -> MemoryFit | None:
         """Halve the configuration's micro-batch until the setting fits; None below FEWEST_TOKENS."""
         sized, tokens = resized(self.members, setting), self.config.update.tokens_per_micro_batch
@@ -112,7 +121,7 @@ class Fits:
         while True:
             update = sized.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
             members = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
-            plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=self.memory)
+            plan = plan_demand(members, self._demand(members, like=self._own_demand))
             try:
                 plan.check(free_on)
             except ConfigError as error:

@@ -1,5 +1,6 @@
 """A plan before any run: worlds of the prior, memory and costs."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
+from winnow.core.sizes import resized
 from winnow.errors import ConfigError
 from winnow.state.cost_files import read_costs
+from winnow.training import budget
+from winnow.training.budget import plan_devices
 from winnow.training.first_plan import FirstPlan
 from winnow.training.resolve import resolve_file
 from winnow.training.size_fits import Fits, PlanRequest
@@ -29,6 +33,25 @@ def fits():
 
 def first(fits, pass_rate=0.3, costs=None, draws=40):
     return FirstPlan(fits, PlanRequest(), Prior(pass_rate, 8.0), costs, draws)
+
+
+@pytest.mark.parametrize("critic", [None, "model"])
+def test_a_setting_fits_as_planned_alone_and_all_share_the_models_shapes(critic, monkeypatch):
+    """Shapes with an adapter take a second to build, and a plan has dozens of settings."""
+    keys = ["model.lora.rank=2"] + ([] if critic is None else [f"critic.form={critic}", "advantage=gae"])
+    members, built = resolve_file(CONFIG, [*SETS, *keys]), []
+    shapes = budget.policy_shapes
+    monkeypatch.setattr(budget, "policy_shapes", lambda config: built.append(config) or shapes(config))
+    fits = Fits(members, 2**31)
+    settings = [Setting(n, m, prompts) for n, m, prompts in ((4, 4, 2), (8, 4, 2), (64, 16, 16))]
+    found = [fits.fit(setting) for setting in settings]
+    assert len(built) == 1
+    for setting, fit in zip(settings, found, strict=True):
+        sized = resized(members, setting)
+        update = sized.config.update.model_copy(update={"tokens_per_micro_batch": fit.tokens})
+        alone = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
+        plan = plan_devices(alone, fits.device, longest_prompt=fits._longest, memory=2**31)
+        assert fit.bytes == plan.need_here(str(fits.device))
 
 
 def test_worlds_are_around_the_supposed_pass_rate_and_differ():
