@@ -92,7 +92,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
         "ways": ["masters", "masters_offset"],
         "model": str(BUNDLED),
     },
-    "forecast": {"split": "2026-11-23"},
+    "forecast": {"split": "2026-11-24"},
     "identity": {"before": REPOSITORY, "after": REPOSITORY, "only": ["grpo"]},
     "memory_plan": {"model": "bundled", "steps": 1, "prompts": 2, "dtype": ["float32"]},
     "parity": {"prompts": 2, "rollouts": [1, 2]},

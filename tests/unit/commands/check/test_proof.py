@@ -116,7 +116,8 @@ def test_a_sharded_pass_has_the_parts_and_exchanges_what_fsdp2_does(tmp_path):
 
 def test_without_masters_the_parts_and_the_operations(tmp_path):
     """6 operations per number of the matrices and token, and those of attention. 8 rows of 512 tokens, of which the
-    last predicts nothing. The head's logits are computed twice. Attention takes 2 products of [S, S] forward and 5 backward.
+    last predicts nothing. The head's logits are computed twice. Attention takes 2 products of [S, S] forward and 5
+    backward.
     """
     rounding = {"master_weights": False, "stochastic_rounding": True}
     update = proved(tmp_path, 1, model={"dtype": "bfloat16"}, optimizer=rounding)
