@@ -22,6 +22,7 @@ from typing import Any
 
 import frame
 
+from winnow.run_view.configuration import NamedFiles
 from winnow.state.cost_files import read_costs
 from winnow.state.logbook import read_metrics
 from winnow_lab.compare.comparison import BINS, GroupComparison, compare_inputs
@@ -85,11 +86,12 @@ def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
     found = {}
     for group in groups:
         rows = [[row for row in read_metrics(run.path) if "seconds/step" in row] for run in group.runs]
-        steps = [row for one in rows for row in one]
+        steps, keys = [row for one in rows for row in one], group.runs[0].keys
+        given = {key: of.text if isinstance(of, NamedFiles) else of for key, of in keys.items() if key in KEYS}
         found[group.label] = {
             "seeds": [run.seed for run in group.runs],
             "steps": sorted({len(one) for one in rows}),
-            "keys": {key: value for key, value in group.runs[0].keys.items() if key in KEYS},
+            "keys": given,
             "per step": {name: _mean([row[name] for row in steps if name in row]) for name in WORK},
         }
     return found
