@@ -157,6 +157,7 @@ METRICS: dict[str, str] = {
     "budget/prompt_tokens",
     "budget/mismatch_tokens": "completion tokens of the named rollouts on which the mismatch is measured with "
     "rollout.ahead = 1; none is trained on, and they are in no other number of tokens",
+    "budget/mismatch_prompt_tokens": "tokens of their prompts; in addition to budget/prompt_tokens",
     "budget/evaluation_tokens": "completion tokens of an evaluation of all tasks, greedy ones included; in addition to "
     "budget/tokens_generated",
     "budget/evaluation_prompt_tokens": "tokens of its prompts, once for sampled and once for greedy rollouts; in "

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.engines.native.engine import native
+from slow_engine import accept, slow
 from winnow.state.logbook import read_metrics
 
-COMPLETIONS = ("budget/tokens_generated", "cut/tokens_beyond", "budget/probe_tokens", "budget/evaluation_tokens")
-PROMPTS = ("budget/prompt_tokens", "budget/probe_prompt_tokens", "budget/evaluation_prompt_tokens")
+APART = ("probe", "mismatch", "evaluation")  # rollouts that no step trains on
+COMPLETIONS = ("budget/tokens_generated", "cut/tokens_beyond", *(f"budget/{name}_tokens" for name in APART))
+PROMPTS = ("budget/prompt_tokens", *(f"budget/{name}_prompt_tokens" for name in APART))
 HARD = {"rollout": {"dynamic_sampling_rounds": 2}, "reward": lambda prompt, rollout: float(rollout.index == 1)}
 FLAT = {**HARD, "reward": lambda prompt, rollout: 1.0}
 PILOT = {"rounds": {"use": "screening", "pilot": 2}}
@@ -32,11 +33,21 @@ class Counting:
         return groups
 
 
+ENGINES = []
+
+
+@winnow.register("engine", "counting", ahead=accept)
+def counting(context):
+    ENGINES.append(Counting(slow(context)))
+    return ENGINES[-1]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param({"evaluate": {"every": 1, "greedy": True}}, id="evaluation"),
         pytest.param({"allocate": "gvm", "probe": {"every": 2, "rollouts_per_prompt": 2}}, id="probe"),
+        pytest.param({"rollout": {"ahead": 1}, "correction": "token_truncate"}, id="ahead"),
         pytest.param(PILOT, id="pilot"),
         pytest.param(FLAT, id="refill"),
         pytest.param({**FLAT, **PILOT}, id="refill-in-rounds"),
@@ -45,16 +56,11 @@ class Counting:
     ],
 )
 def test_the_metrics_add_up_to_what_the_engine_counted(smallest, changes):
-    engines = []
-
-    def counting(context):
-        engines.append(Counting(native(context)))
-        return engines[-1]
-
+    ENGINES.clear()
     rollout = {"engine": counting, **changes.get("rollout", {})}
     config = smallest(**{"select": "all", "weighting": "prompt", "steps": 3, **changes, "rollout": rollout})
     rows = read_metrics(winnow.train(**config).folder)
-    (engine,) = engines
+    (engine,) = ENGINES
     assert sum(row.get(name, 0.0) for row in rows for name in COMPLETIONS) == engine.completions
     assert sum(row.get(name, 0.0) for row in rows for name in PROMPTS) == engine.prompts
     steps = [row for row in rows if "budget/rollouts" in row]

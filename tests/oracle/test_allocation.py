@@ -97,6 +97,29 @@ def test_the_sum_is_the_budget_in_random_cases(cases):
         assert low.sum() <= 1, (weights, budget, minimum, maximum, counts)
 
 
+def test_a_floor_takes_room_that_the_others_need():
+    """8 rollouts above the floors, and room for 3, 3 and 5: the first two cannot take them all. The third gets its
+    minimum, and the rest of the second's room stays free.
+    """
+    floor = np.array([2, 2, 0])
+    assert apportion(np.array([8.0, 1.0, 1.0]), 12, minimum=3, maximum=5, floor=floor).tolist() == [5, 4, 3]
+
+
+@CASES
+def test_one_count_at_most_is_between_its_floor_and_the_minimum(cases):
+    draw = np.random.default_rng(3)
+    for _ in range(cases):
+        n, minimum = int(draw.integers(1, 8)), int(draw.integers(0, 5))
+        maximum, budget = minimum + int(draw.integers(1, 6)), int(draw.integers(0, 60))
+        floor = np.minimum(draw.integers(0, 3, size=n), maximum)
+        floor[np.cumsum(floor) > min(budget, maximum * n)] = 0
+        weights = draw.exponential(size=n) * 10.0 ** draw.integers(-3, 3, size=n) * (draw.random(n) < 0.7)
+        counts = apportion(weights, budget, minimum=minimum, maximum=maximum, floor=floor)
+        assert counts.sum() == min(budget, maximum * n)
+        assert np.all((counts >= floor) & (counts <= maximum))
+        assert np.count_nonzero((counts > floor) & (counts < minimum)) <= 1, (weights, budget, floor, counts)
+
+
 @CASES
 def test_the_bounds_hold_through_gvm_in_random_cases(cases):
     """Some prompts unsolved, some never probed, some without a norm; floors and maxima that get in each other's way."""

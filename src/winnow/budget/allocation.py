@@ -352,11 +352,11 @@ def apportion(
     _check_floor(base, len(weights), top, budget)
     rest = budget - int(base.sum())
     weights = _summable(weights) if np.any(weights > 0) else np.ones(len(weights))
-    active = _active(weights, rest, minimum, top)
     room = top - base
+    active = _active(weights, rest, minimum, room)
     high = np.where(active, room, 0)
     low = _affordable(np.where(active, np.clip(minimum - base, 0, room), 0), weights, rest)
-    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, room, weights)
+    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, weights)
 
 
 def _summable(weights: FloatArray) -> FloatArray:
@@ -375,18 +375,18 @@ def _affordable(low: IntArray, weights: FloatArray, budget: int) -> IntArray:
     return lowered
 
 
-def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
+def _active(weights: FloatArray, budget: int, minimum: int, room: IntArray) -> BoolArray:
     """Which prompts may get a part of `budget`.
 
-    They are the heaviest whose share rounds to 1 or more: at most as many as `minimum` allows, at least as many as
-    `top` requires, and at least one. If `minimum` is 0, every other prompt with a weight is among them too.
+    They are the heaviest whose share rounds to 1 or more: at most as many as `minimum` allows, at least as many as have
+    `room` [G] for the budget, and at least one. If `minimum` is 0, every other prompt with a weight is among them too.
     """
     heaviest = np.argsort(-weights, kind="stable")
     rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
     affordable = budget // minimum if minimum else len(weights)
-    count = max(1, min(rounded, affordable), -(-budget // top) if top else 1)
+    needed = 1 + int(np.searchsorted(np.cumsum(room[heaviest], dtype=np.float64), budget))
     active = np.zeros(len(weights), dtype=np.bool_)
-    active[heaviest[:count]] = True
+    active[heaviest[: max(needed, min(rounded, affordable))]] = True
     return active if minimum else active | (weights > 0)
 
 
@@ -409,19 +409,12 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
     return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)
 
 
-def _round(
-    shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
-) -> IntArray:
-    """Round half to even, then add or subtract one by one at the largest residuals.
-
-    Counts stay within [low, high], or at most `limit` where the sum is impossible otherwise.
-    """
+def _round(shares: FloatArray, budget: int, low: IntArray, high: IntArray, weights: FloatArray) -> IntArray:
+    """Round half to even, then add or subtract one by one at the largest residuals. Counts stay within [low, high]."""
     counts = np.rint(shares).astype(np.int64)
     while (missing := budget - int(counts.sum())) != 0:
         step = 1 if missing > 0 else -1
         room = (counts < high) if step > 0 else (counts > low)
-        if not room.any():  # only upwards: the bounds below fit into the budget
-            room = counts < limit
         residual = np.where(room, step * (shares - counts), -np.inf)
         best = np.flatnonzero(residual >= residual.max() - 1e-9)
         counts[best[np.argmax(weights[best])]] += step

@@ -101,9 +101,9 @@ def check_shape(name: str, values: Any, *, size: int | None = None) -> FloatArra
 
 
 def check_count(name: str, value: Any, *, least: int = 0) -> None:
-    """Raise unless `value` is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} = {value} must be an integer of at least {least}")
+    """Raise unless `value` is an integer of at least `least`, and fits in 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
+        raise ValueError(f"{name} = {value} must be an integer of at least {least} and below 2^63")
 
 
 def check_bounds(budget: int, minimum: int, maximum: int) -> None:
@@ -115,12 +115,12 @@ def check_bounds(budget: int, minimum: int, maximum: int) -> None:
 
 
 def check_number(
-    name: str, value: Any, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
+    name: str, value: Any, *, least: float = -LARGEST, most: float = LARGEST, above: float = -math.inf
 ) -> None:
     """Raise unless `value` is a number in [least, most] and greater than `above`. With the defaults it is finite."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not (real and least <= value <= most and above < value < math.inf):
-        bounds = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (most < math.inf)
+    if not (real and least <= value <= most and above < value):
+        bounds = [f"at least {least:g}"] * (least > -LARGEST) + [f"at most {most:g}"] * (most < LARGEST)
         bounds += [f"above {above:g}"] * (above > -math.inf)
         raise ValueError(f"{name} = {value} must be {' and '.join(bounds) or 'finite'}")
 

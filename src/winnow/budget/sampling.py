@@ -125,8 +125,8 @@ class PromptTable:
     ) -> Self:
         """After a visit of each of these rows, with their [K] verdicts and, where measured, gradient norms (else NaN).
 
-        The sums of earlier visits are multiplied by `decay`. Raises ValueError for rows that are not different rows of
-        the table, and for verdicts that do not fit them.
+        The sums of earlier visits are multiplied by `decay`; a row without a verdict has no visit. Raises ValueError
+        for rows that are not different rows of the table, and for verdicts that do not fit them.
         """
         check_rows("rows", rows, len(self))
         for name, verdicts in (("trials", trials), ("correct", correct)):
@@ -140,12 +140,11 @@ class PromptTable:
             column[rows[where]] = new[where]
             return column
 
-        every = np.ones(len(rows), dtype=np.bool_)
         all_correct, all_trials = add_visit(self.correct[rows], self.trials[rows], correct, trials, decay=decay)
         return dataclasses.replace(
             self,
-            trials=changed(self.trials, all_trials, every),
-            correct=changed(self.correct, all_correct, every),
+            trials=changed(self.trials, all_trials, judged),
+            correct=changed(self.correct, all_correct, judged),
             gradient_norm=changed(self.gradient_norm, norms, ~np.isnan(norms) & (correct > 0)),
             latest_trials=changed(self.latest_trials, trials, judged),
             latest_correct=changed(self.latest_correct, correct, judged),

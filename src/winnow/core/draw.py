@@ -79,7 +79,7 @@ def make_history(members: Members, pool: PromptPool) -> History:
 
 
 def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[int]) -> None:
-    """Draw the prompts of these steps, all different, and record them in the history.
+    """Draw the prompts of these steps, all different, and record them in the history, divided at random.
 
     Raises ConfigError if the sampler returns anything but that number of different prompts.
     """
@@ -90,11 +90,14 @@ def draw(members: Members, history: History, pool: PromptPool, steps: Sequence[i
     drawn = check_drawn(answer, len(pool.prompts), count, known=traits.probability == "known")
     ranks.check_same("draw of prompts", lambda: str(drawn.rows.tolist()), ranks.SAME_RESULTS)
     reads = traits.source == "history"
-    chances = None if drawn.probability is None else drawn.probability / len(steps)
+    # Such a sampler may return the rows that it prefers first. At random, each is in any step with equal probability
+    mixed = reads and len(steps) > 1
+    order = pool.stream("window", steps[0]).permutation(count) if mixed else np.arange(count)
+    chances = None if drawn.probability is None else drawn.probability[order] / len(steps)
     metrics = {"sampler/skipped": float(drawn.skipped), "sampler/overdue": float(drawn.overdue)} if reads else {}
     if chances is not None:
         metrics |= {"sampler/probability_least": float(chances.min()), "sampler/probability_most": float(chances.max())}
-    rows = np.split(drawn.rows, len(steps))
+    rows = np.split(drawn.rows[order], len(steps))
     further = [_further_rows(pool, of_step, step, rollout) for of_step, step in zip(rows, steps, strict=True)]
     of_steps = None if chances is None else np.split(chances, len(steps))
     history.record_draw(steps, rows, further, drawn.state, metrics, of_steps)

@@ -134,12 +134,13 @@ def _dynamic_sampling(added: Sequence[Group], planned: int) -> Metrics:
 
 
 def _kept_advantages(group: Group) -> list[float]:
-    """The mean credit of each kept rollout's tokens."""
+    """The mean credit of the tokens that the policy sampled, of each kept rollout with any."""
     if group.keep is None or group.advantages is None:
         return []
     if isinstance(group.advantages, np.ndarray):
         return list(group.advantages[group.keep])
-    return [float(np.mean(a)) for a, keep in zip(group.advantages, group.keep, strict=True) if keep]
+    kept = zip(group.advantages, group.rollouts, group.keep, strict=True)
+    return [float(credit[rollout.sampled].mean()) for credit, rollout, keep in kept if keep and rollout.length]
 
 
 def turn_metrics(members: Members, groups: Sequence[Group]) -> dict[str, float]:

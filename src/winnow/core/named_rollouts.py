@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from winnow.core.collect import Request, collect
-from winnow.core.metrics import completion_tokens
+from winnow.core.metrics import completion_tokens, prompt_tokens
 from winnow.core.mismatch import Mismatch, Parity
 from winnow.core.run import Run
 from winnow.records import FloatArray, Group, Metrics, TrainingSequence
@@ -41,7 +41,9 @@ def measure_mismatch(run: Run, version: int) -> Metrics:
         each = len(difference)
         parity.add(difference, np.full(each, rollout.rank))
         mismatch.add(np.zeros(each, dtype=np.int64), difference, np.full(each, sequence.advantage))
-    return {**parity.metrics(), **mismatch.metrics(), "budget/mismatch_tokens": completion_tokens(groups)}
+    completions, prompts_read = completion_tokens(groups), prompt_tokens(groups)
+    tokens = {"budget/mismatch_tokens": completions, "budget/mismatch_prompt_tokens": prompts_read}
+    return {**parity.metrics(), **mismatch.metrics(), **tokens}
 
 
 def centred(group: Group) -> FloatArray:

@@ -165,7 +165,7 @@ class AdamW(Summed):
         return both[0] / (1 - beta ** float(pairs[0][2])), both[1]
 
     def step(self, learning_rate: float, update: int) -> None:
-        """Update every parameter from its gradient; `update` is the number of the update, from 0."""
+        """Update every parameter from its gradient; `update` is the number of the update, from 1."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()

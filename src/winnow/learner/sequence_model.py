@@ -64,8 +64,6 @@ class SequenceModel(ABC):
         """Keep only this rank's share of the parameters, or of their `masters`; see `winnow.learner.sharding.shard`."""
         shard(self.module, saved, masters=masters)
         self.sharded = True
-        if self.layout == "joined":  # ranks agree on the number of passes by the rules of "shared"
-            self.layout = "shared"
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
         """This rank's share of the sequences in micro-batches that fit in memory, made one at a time.

@@ -24,9 +24,11 @@ LINES = (
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
     ("environment", "budget/environment_tokens", None, "texts of an environment, in addition to the generated tokens"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
+    ("mismatch", "budget/mismatch_tokens", None, "sampled to compare engine and policy, in addition to the generated"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),
     ("probe prompts", "budget/probe_prompt_tokens", None, "prompt tokens of probes"),
+    ("mismatch prompts", "budget/mismatch_prompt_tokens", None, "prompt tokens of these"),
     ("evaluation prompts", "budget/evaluation_prompt_tokens", None, "prompt tokens of evaluations"),
 )
 ALWAYS = ("verified", "kept", "trained", "wasted")  # other lines are omitted if they are 0

@@ -20,6 +20,7 @@ from winnow.budget import allocation, allocators, cuts, gradients, pass_rates, r
 from winnow.records import PromptStats
 
 NAN, INF = math.nan, math.inf
+HUGE = 10**400  # an integer that is no float and no int64
 MODULES = [getattr(budget, name) for name in budget.__all__]
 # They hold results or functions, and compute nothing from numbers
 RECORDS = {cuts.Expected, gradients.Credit, sampling.Drawn}
@@ -42,11 +43,12 @@ def integers(*bad: int) -> list[Any]:
 
 RATES = numbers(NAN, INF, -INF, -0.1, 1.2)
 WEIGHTS = numbers(NAN, INF, -1.0, shapes=False)
-COUNTS = [-1, 1.5, NAN, INF, None, "3", True]
+COUNTS = [-1, 1.5, NAN, INF, None, "3", True, 2**63, HUGE]
 POSITIVE = [0, *COUNTS]
-SHARES = [NAN, INF, -0.1, 1.1, None, "half"]
-ABOVE_ZERO = [NAN, INF, -1.0, 0.0, None]
-FINITE = [NAN, INF, -INF, None]
+SHARES = [NAN, INF, -0.1, 1.1, None, "half", HUGE]
+NOT_NEGATIVE = [NAN, INF, -1.0, None, HUGE]
+ABOVE_ZERO = [0.0, *NOT_NEGATIVE]
+FINITE = [NAN, INF, -INF, None, HUGE, -HUGE]
 THREE = np.array([0.2, 0.5, 0.9])
 TRIALS, CORRECT = np.array([4.0, 8.0, 0.0]), np.array([1.0, 8.0, 0.0])
 OTHER_COUNTS = [
@@ -130,7 +132,7 @@ TIES, GROUP = np.array([0.3, 0.1, 0.2]), np.array([0.0, 1.0, 0.5])
 OF_GROUP = {
     "rewards": [np.array([NAN, 1.0, 0.5]), np.array([INF, 1.0, 0.5]), FEWER, GROUP[None]],
     "ties": [np.array([0.1, 0.1, 0.2]), np.array([NAN, 0.1, 0.2]), FEWER, TIES[None]],
-    "keep_per_prompt": [-1, 0.0, 1.5, NAN, "2", None],
+    "keep_per_prompt": [-1, 0.0, 1.5, NAN, "2", None, HUGE],
 }
 OF_COLUMNS = {
     field.name: [np.zeros(5), np.zeros((1, 6))]
@@ -181,14 +183,14 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
         {
             "pass_rate": numbers(INF, -0.1, 1.2),
             "gradient_norm": numbers(INF, -1.0),
-            "alpha": [NAN, INF, -1.0, None],
+            "alpha": NOT_NEGATIVE,
             "beta": FINITE,
         },
     ),
     of_allocator(allocators.uniform),
     of_allocator(
         allocators.gvm,
-        alpha=[NAN, INF, -1.0, None],
+        alpha=NOT_NEGATIVE,
         beta=FINITE,
         exploration=COUNTS,
         filter_threshold=SHARES,
@@ -196,14 +198,14 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
     ),
     of_allocator(
         allocators.gvm_online,
-        alpha=[NAN, INF, -1.0, None],
+        alpha=NOT_NEGATIVE,
         beta=FINITE,
         exploration=COUNTS,
-        prior=[NAN, INF, -1.0, None],
+        prior=NOT_NEGATIVE,
     ),
-    of_allocator(allocators.knapsack, 1, prior=[NAN, INF, -1.0, None]),
-    of_allocator(allocators.vip_rloo, 2, prior=[NAN, INF, -1.0, None]),
-    of_allocator(allocators.vip_dr_grpo, 3, prior=[NAN, INF, -1.0, None]),
+    of_allocator(allocators.knapsack, 1, prior=NOT_NEGATIVE),
+    of_allocator(allocators.vip_rloo, 2, prior=NOT_NEGATIVE),
+    of_allocator(allocators.vip_dr_grpo, 3, prior=NOT_NEGATIVE),
     of_allocator(allocators.cures),
     (pass_rates.rates, {"correct": CORRECT, "trials": TRIALS}, {"correct": OTHER_COUNTS, "trials": OTHER_TRIALS}),
     (
@@ -218,7 +220,7 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
     (
         pass_rates.posterior_mean,
         {"correct": CORRECT, "trials": TRIALS},
-        {"correct": OTHER_COUNTS, "trials": OTHER_TRIALS, "prior": [NAN, INF, -1.0, None]},
+        {"correct": OTHER_COUNTS, "trials": OTHER_TRIALS, "prior": NOT_NEGATIVE},
     ),
     (
         pass_rates.posterior_sd,

@@ -97,6 +97,27 @@ def test_a_window_is_drawn_at_once_and_its_prompts_are_distinct():
     assert not history.draw_metrics(7)
 
 
+def best_first(table, state, rng, count):
+    """Rows 0 to count - 1, in the order of a preference."""
+    return Drawn(np.arange(count), {}, probability=0.1 + 0.1 * np.arange(count))
+
+
+def test_a_preferred_prompt_is_in_any_step_of_a_window_and_keeps_its_probability():
+    """6 prompts in 2 steps: a row is in the first step of half of the windows, with half of its probability."""
+    members, history, pool = parts(best_first)
+    first = np.zeros(6)
+    for start in range(0, 400, 2):
+        draw(members, history, pool, range(start, start + 2))
+        for step in (start, start + 1):
+            rows, found = history.drawn(step), [of.probability for of in history.draws(step)]
+            np.testing.assert_allclose(found, (0.1 + 0.1 * rows) / 2, rtol=1e-12)
+        first[history.drawn(start)] += 1
+    assert first.sum() == 3 * 200
+    assert np.abs(first - 100).max() < 4 * np.sqrt(200) / 2  # 4 standard deviations
+    draw(members, history, pool, range(1))
+    assert history.drawn(0).tolist() == [0, 1, 2]  # a draw of one step keeps the sampler's order
+
+
 def test_uniform_has_no_metrics_and_no_table():
     members, history, pool = parts("uniform")
     draw(members, history, pool, range(1))

@@ -74,6 +74,15 @@ def test_the_entropy_is_a_mean_over_sampled_tokens():
         assert metrics_of(group)["policy/entropy"] == pytest.approx(0.5)
 
 
+def test_the_mean_advantage_is_one_over_sampled_tokens():
+    """3 at the 4 sampled tokens of one rollout, and 1 at the 6 of the other: 2, with a deviation of 1."""
+    group = Group(prompt=PROMPT, rollouts=(rollout(), rollout(1, None)), outcomes=(RIGHT, WRONG))
+    credits = (np.where(MASK, 3.0, 0.0), np.ones(6))
+    group = group.fill(keep=np.array([True, True])).fill(advantages=credits)
+    metrics = metrics_of(group)
+    assert (metrics["advantage/mean"], metrics["advantage/std"]) == (2.0, 1.0)
+
+
 def test_the_budget_counts_environment_tokens_apart():
     metrics = metrics_of(step(rollout(), rollout(1, None)))
     of = {name.removeprefix("budget/"): value for name, value in metrics.items() if name.startswith("budget/")}

@@ -231,6 +231,15 @@ def test_options_outside_their_range_are_refused_by_key(family, member, option, 
         bind(resolve(family, member), {option: value}, key="here")
 
 
+@pytest.mark.parametrize(
+    ("family", "member", "option"),
+    [("allocator", "gvm", "maximum"), ("round", "pilot_commit", "pilot"), ("cut", "unlikely", "after")],
+)
+def test_an_option_of_more_than_64_bits_is_refused_by_key(family, member, option):
+    with refused(ConfigError, 2**63, key=f"here.{option}", code="config.combination"):
+        bind(resolve(family, member), {option: 2**63}, key="here")
+
+
 def test_bounds_accept_the_values_of_the_papers():
     bind(resolve("loss", "clip"), {"clip_low": 0.2, "clip_high": 0.28, "dual": 3}, key="loss")
     bind(resolve("loss", "clip"), {"clip_low": 0, "clip_high": 0, "dual": None}, key="loss")

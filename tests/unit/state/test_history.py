@@ -57,6 +57,16 @@ def test_an_earlier_visit_counts_for_less():
     np.testing.assert_array_equal(stats.gradient_norm, [2.0])
 
 
+def test_a_step_without_a_verdict_is_no_visit():
+    """2 of 4 at a decay of 1/2 stay 2 of 4 if the verifier fails at the next step, and become 1 + 1 of 2 + 1 later."""
+    history = history_of(decay=0.5)
+    history.observe([group("a", RIGHT, RIGHT, WRONG, WRONG)])
+    for step, trials, correct in ((group("a", FAILED, FAILED), 4.0, 2.0), (group("a", RIGHT, FAILED), 3.0, 2.0)):
+        history.observe([step])
+        stats = history.stats([prompt("a")])
+        assert (stats.trials.tolist(), stats.correct.tolist()) == ([trials], [correct])
+
+
 def test_a_probe_is_kept_apart_and_replaces_the_one_before():
     history = history_of(decay=0.5)
     history.observe([group("a", WRONG)])

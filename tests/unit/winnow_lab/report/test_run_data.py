@@ -233,6 +233,7 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8, "budget/probe_prompt_tokens": 40},
         {"step": 2, "eval/seconds": 1.0, "budget/evaluation_tokens": 500, "budget/evaluation_prompt_tokens": 60},
     ]
+    rows[4] |= {"budget/mismatch_tokens": 100, "budget/mismatch_prompt_tokens": 20}
     for r in rows[1:3]:
         r.update({"select/kept": 8, "select/trained": 6, "budget/tokens_kept": 300, "budget/prompt_tokens": 100})
     lines = {line["label"]: (line["tokens"], line["rollouts"], line["share"]) for line in ledger(rows)}
@@ -243,9 +244,11 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         "trained": (500, 12, 0.25),
         "wasted": (1500, 20, 0.75),
         "probe": (300, 8, 0.15),
+        "mismatch": (100, None, 0.05),
         "evaluation": (500, None, 0.25),
         "prompts": (200, None, 0.1),
         "probe prompts": (40, None, 0.02),
+        "mismatch prompts": (20, None, 0.01),
         "evaluation prompts": (60, None, 0.03),
     }
 
