@@ -353,6 +353,9 @@ def _power(x: Value, y: Value) -> Value:
         return x**y.numerator
     if isinstance(y, Fraction) and y.denominator == 1:
         return _decimal(x) ** y.numerator
+    if x < 0 and isinstance(y, Fraction) and y.denominator % 2:  # the real root, as \sqrt[3]{x} is
+        size = _power(-x, y)
+        return -size if y.numerator % 2 else size
     if x <= 0:
         raise Undefined
     return _decimal(x) ** _decimal(y)
