@@ -14,7 +14,7 @@ from typing import Any
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import answer_tag, has_box, hashes, last_boxed, last_number
+from winnow.rewards.extract import answer_tag, hashes, in_box, last_boxed, last_number, plain
 from winnow.rewards.format import conclusion
 from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence import exact, expression
@@ -24,7 +24,8 @@ from winnow.rewards.math_equivalence.units import units_of
 Equal = Callable[[str, str], bool]
 MAX_DIGITS = 400
 _PLAIN = re.compile(
-    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
+    r"(?P<sign>[-+]?)\$?(?:(?P<ones>\d+) +(?=\d+/))?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?"
+    r"(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
     re.ASCII,
 )
 
@@ -68,9 +69,7 @@ def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outc
     text = rollout.text
     if "</think> <answer>" not in text or "</answer>" not in text:
         return unparsable(format=0.0)
-    answer: str | None = text.rpartition("<answer>")[2].replace("</answer>", "")
-    if answer is not None and has_box(answer):
-        answer = last_boxed(answer)
+    answer = in_box(text.rpartition("<answer>")[2].replace("</answer>", ""))
     return verdict(answer, prompt.answer, GRADERS[grader], format=1.0)
 
 
@@ -131,11 +130,8 @@ def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome
     also accepts the last number if the tag is wrong.
     """
     text = conclusion(prompt, rollout)
-    answer = answer_tag(text)
-    if answer is None:
-        answer = last_number(text)
-    elif has_box(answer):
-        answer = last_boxed(answer)
+    inside = answer_tag(text)
+    answer = last_number(text) if inside is None else in_box(inside)
     return verdict(answer, prompt.answer, GRADERS[grader])
 
 
@@ -208,8 +204,10 @@ def _parts(text: str) -> tuple[str, list[str], str]:
 
 
 def to_fraction(text: str) -> Fraction | None:
-    """`-1,234.50`, `3/4`, `$5`, `2.5e-3` as an exact number; None for anything else, x/0 and more than 400 digits."""
-    text = text.strip()
+    """`-1,234.50`, `3/4`, `1 3/4`, `$5`, `2.5e-3` as an exact number; None for anything else, x/0 and more than 400
+    digits.
+    """
+    text = plain(text.strip())
     match = _PLAIN.fullmatch(text) if len(text) <= MAX_DIGITS else None
     if match is None or not any(c.isdigit() for c in (match["whole"] or "") + (match["point"] or "")):
         return None
@@ -218,5 +216,9 @@ def to_fraction(text: str) -> Fraction | None:
         if int(match["below"]) == 0:
             return None
         number /= int(match["below"])
+    if match["ones"] is not None:
+        if number >= 1:
+            return None
+        number += int(match["ones"])
     number *= Fraction(10) ** int(match["power"] or 0)
     return -number if match["sign"] == "-" else number

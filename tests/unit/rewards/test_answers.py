@@ -139,6 +139,31 @@ def test_tagged_reads_the_last_tag_or_else_the_last_number(text: str, kind: str)
     assert tagged(prompt(r"\frac12"), rollout(text), grader="math").kind == kind
 
 
+@pytest.mark.parametrize("reward", [numeric, gsm8k])
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        ("3 1/2", "3.5", "0.5"),
+        ("3½", "7/2", "3"),
+        (r"\frac{3}{4}", "0.75", "4"),
+        ("x = –5", "-5", "5"),
+        ("‑5", "-5", "5"),
+        (r"1{,}000", "1000", "0"),
+        (r"1\,000", "1,000", "0"),
+        ("25 m^2", "25", "2"),
+        ("it is −5", "−5", "5"),
+    ],
+)
+def test_a_number_is_read_whole(reward: Any, text: str, right: str, wrong: str) -> None:
+    assert reward(prompt(right, "Q"), rollout(text)).correct is True
+    assert reward(prompt(wrong, "Q"), rollout(text)).correct is False
+
+
+@pytest.mark.parametrize(("text", "gold"), [("2^{10}", "10"), ("2^{10}", "2"), ("2⁵", "5"), ("10^-3", "-3")])
+def test_a_power_is_not_its_exponent_or_its_base(text: str, gold: str) -> None:
+    assert numeric(prompt(gold, "Q"), rollout(text)).correct is False
+
+
 def test_numeric_is_exact_without_a_tolerance() -> None:
     third = rollout("r</think> <answer>0.333</answer> in 7 steps")
     assert numeric(prompt("1/3"), third).kind == "wrong"
