@@ -105,10 +105,7 @@ def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """
-    check_only_test("math500", split)
-    records = read_published(path, "test", files=MATH500_FILES)
-    problems = (problem("math500", r.text("problem"), r.text("answer"), _meta(r)) for r in records)
-    return listed(problems, split=split, source=path)
+    return _read("math500", split, path)
 
 
 def _boxed(record: Record) -> str:
