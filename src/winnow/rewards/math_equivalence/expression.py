@@ -30,6 +30,7 @@ Value = Fraction | Decimal
 MAX_TOKENS = 250  # bounds the recursion of an evaluation
 MAX_BITS = 3_000  # 903 digits: two roots that differ in the last of them still differ within _TOLERANCE
 MAX_DEPTH = 40
+MAX_ROOT = 20
 MAX_POWERS = 12  # irrational ones, which take about 20 ms each
 _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
@@ -214,6 +215,10 @@ class _Reader:
             raise Unreadable("an exponent is a digit, a letter or a group")
         if self.here == "^" or _has_power(exponent):
             raise Unreadable("a tower of exponents")
+        number = None if exponent.letters() else _at(exponent, 0)
+        if isinstance(number, Fraction) and number.denominator % 2 and 1 < number.denominator <= MAX_ROOT:
+            power = Node("^", (base, Node(Fraction(number.numerator))))  # x^{2/3} is real for negative x, too
+            return Node("root", (power, Node(Fraction(number.denominator))))
         return Node("^", (base, exponent))
 
     def atom(self, depth: int) -> Node:
@@ -353,17 +358,14 @@ def _power(x: Value, y: Value) -> Value:
         return x**y.numerator
     if isinstance(y, Fraction) and y.denominator == 1:
         return _decimal(x) ** y.numerator
-    if x < 0 and isinstance(y, Fraction) and y.denominator % 2:  # the real root, as \sqrt[3]{x} is
-        size = _power(-x, y)
-        return -size if y.numerator % 2 else size
     if x <= 0:
         raise Undefined
     return _decimal(x) ** _decimal(y)
 
 
 def _root(x: Value, degree: Value) -> Value:
-    if not isinstance(degree, Fraction) or degree.denominator != 1 or not 2 <= degree <= 20:
-        raise Unreadable("the degree of a root is an integer from 2 to 20")
+    if not isinstance(degree, Fraction) or degree.denominator != 1 or not 2 <= degree <= MAX_ROOT:
+        raise Unreadable(f"the degree of a root is an integer from 2 to {MAX_ROOT}")
     n = degree.numerator
     if x < 0:
         if n % 2 == 0:
