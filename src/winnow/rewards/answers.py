@@ -23,6 +23,7 @@ from winnow.rewards.math_equivalence.units import units_of
 
 Equal = Callable[[str, str], bool]
 MAX_DIGITS = 400
+_MARKED = re.compile(r"#### [^\w\n]{0,9}\d.*")
 _PLAIN = re.compile(
     r"(?P<sign>[-+]?)\$?(?:(?P<ones>\d+) +(?=\d+/))?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?"
     r"(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
@@ -102,11 +103,11 @@ def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_to
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
 def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
     """1 when the number after the last `#### `, or else the last number, equals the gold's exactly (Cobbe et al., 2021,
-    arXiv 2110.14168)."""
+    arXiv 2110.14168). A mark that words follow is a heading.
+    """
     text = conclusion(prompt, rollout)
-    marked = hashes(text)
-    answer = last_number(text if marked is None else marked)
-    return verdict(answer, _marked(prompt.answer), _equal_numbers)
+    *_, marked = [text, *_MARKED.findall(text)]
+    return verdict(last_number(marked), _marked(prompt.answer), _equal_numbers)
 
 
 @register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=_check_tolerance)

@@ -12,10 +12,11 @@ _BOX_TOKEN = re.compile(
     r"|\\.|(?P<open>\{)|(?P<close>\})",
     re.DOTALL,
 )
+_BLANK = re.compile(r"\s*")
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+]\$?)?"  # a sign, unless it subtracts from something
     r"(?:\d+ +(?=\d+/\d))?"  # of a mixed number
-    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![A-Za-z])\.\d+)"  # Rs.500 has no decimals
     r"(?:/\d+(?!\.\d)|[eE][-+]?\d+)?"
     r"(?:\^(?:\{ ?[-+]?\d+ ?\}|[-+]?\d+))?",  # a power, which `to_fraction` does not read
     re.ASCII,
@@ -29,24 +30,29 @@ _BEFORE_FRACTION = re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)")
 def last_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}` (or `\fbox{...}`), braces balanced, `\{` and `\}` ignored.
 
-    For a box that contains only a box without further braces, the content of the inner one. None without a box, and
-    when the last box is not closed: such a completion was cut off before it had answered.
+    For a box that contains only a box, the content of the inner one. An empty box after another one is passed over,
+    because it repeats the prompt. None without a box, and when the last box is not closed: such a completion was cut
+    off before it had answered.
     """
-    opened: list[tuple[bool, int]] = []  # (is a box, start of its content)
-    last: tuple[int, int] | None = None
+    opened: list[tuple[int, int]] = []  # (start of a box, or -1 of another brace; start of its content)
+    last: tuple[int, int, int, int] | None = None  # start and end of the box, start and end of its content
     for token in _BOX_TOKEN.finditer(text):
         if token["bare"]:
-            last = token.span("bare")
+            last = *token.span(), *token.span("bare")
         elif token["box"] or token["open"]:
-            opened.append((token["box"] is not None, token.end()))
+            opened.append((token.start() if token["box"] else -1, token.end()))
         elif token["close"] and opened:
-            is_box, start = opened.pop()
-            last = (start, token.start()) if is_box else last
-    if last is None or any(is_box and start > last[1] for is_box, start in opened):
+            (box, start), end = opened.pop(), token.start()
+            if box < 0:
+                continue
+            gaps = ((start, last[0]), (last[1], end)) if last and last[0] >= start else ()
+            if last and gaps and all(_BLANK.fullmatch(text, *gap) for gap in gaps):
+                last = box, token.end(), *last[2:]
+            elif start < end or last is None:
+                last = box, token.end(), start, end
+    if last is None or any(box >= 0 and start > last[1] for box, start in opened):
         return None
-    content = text[slice(*last)]
-    inner = re.fullmatch(r"\s*\\+(?:boxed|fbox)\s*\{([^{}]*)\}\s*", content)
-    return inner[1] if inner else content
+    return text[last[2] : last[3]]
 
 
 def in_box(text: str) -> str | None:

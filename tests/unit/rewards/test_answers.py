@@ -114,6 +114,16 @@ def test_boxed_wants_its_box_after_the_reasoning() -> None:
         ("r</think>it is 1234.", 1234, "correct"),
         ("r</think>1234 and then 5", 1234, "wrong"),
         ("r</think>#### none", 1234, "unparsable"),
+        ("r</think>#### Step 1: 5 + 6\nso it is 1234.", 1234, "correct"),  # a heading of Markdown
+        ("r</think>#### Answer\nIt is 1234", 1234, "correct"),
+        ("r</think>#### Answer\nIt is 1234", 5, "wrong"),
+        ("r</think>#### 1234\n#### Notes: 5 of them", 1234, "correct"),
+        ("r</think>#### 1234\n#### 5", 1234, "wrong"),
+        ("r</think>#### **$1,234**\nbye 7", 1234, "correct"),
+        ("r</think>#### -.5", "-1/2", "correct"),
+        ("r</think>####1234", 1234, "correct"),
+        ("r</think>#### −1234\nbye 7", -1234, "correct"),
+        ("r</think>#### €1234\nbye 7", 1234, "correct"),
         ("r</think>none", 1234, "unparsable"),
         ("1234", 1234, "unparsable"),  # the reasoning never ended
     ],
