@@ -171,8 +171,9 @@ def _livecodebench(record: Record, tests: str) -> Gold:
 
 
 def _call(case: Mapping[str, str]) -> dict[str, Any]:
-    """One argument per line, each as JSON."""
-    return {"args": [json.loads(line) for line in case["input"].splitlines()], "result": json.loads(case["output"])}
+    """One argument per line, each as JSON, whose texts may have Unicode's line separators."""
+    lines = [line for line in case["input"].split("\n") if line.strip()]
+    return {"args": list(map(json.loads, lines)), "result": json.loads(case["output"])}
 
 
 _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(

@@ -30,11 +30,7 @@ _CONVERT = "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p;
 _OTHER_FORMS = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?(?:" + start + rb")"), form, remedy)
     for start, form, remedy in (
-        (rb"\x1f\x8b", "compressed with gzip", "decompress it: gunzip {file}"),
-        (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "decompress it: zstd -d {file}"),
-        (rb"BZh", "compressed with bzip2", "decompress it: bunzip2 {file}"),
-        (rb"\xfd7zXZ", "compressed with xz", "decompress it: unxz {file}"),
-        (rb"PK\x03\x04", "a zip archive", "decompress it: unzip {file}"),
+        (rb"\x1f\x8b|BZh|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd", "compressed", "decompress it (gunzip, unzip, unzstd)"),
         (rb"ARROW1", "an Arrow file", _CONVERT.format("feather", 'read_table("{file}")')),
         (rb"\xff\xff\xff\xff", "a stream of Arrow", _CONVERT.format("ipc", 'open_stream("{file}").read_all()')),
         (

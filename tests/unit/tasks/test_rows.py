@@ -170,11 +170,11 @@ def _arrow(*, stream: bool) -> bytes:
 
 
 OTHER_FORMS = {
-    "rows.jsonl.gz": (gzip.compress(LINES), "gunzip"),
-    "rows.jsonl.bz2": (bz2.compress(LINES), "bunzip2"),
-    "rows.jsonl.xz": (lzma.compress(LINES), "unxz"),
-    "rows.jsonl.zst": (b"\x28\xb5\x2f\xfd\x20", "zstd"),
-    "rows.zip": (_zipped(), "unzip"),
+    "rows.jsonl.gz": (gzip.compress(LINES), "decompress"),
+    "rows.jsonl.bz2": (bz2.compress(LINES), "decompress"),
+    "rows.jsonl.xz": (lzma.compress(LINES), "decompress"),
+    "rows.jsonl.zst": (b"\x28\xb5\x2f\xfd\x20", "decompress"),
+    "rows.zip": (_zipped(), "decompress"),
     "rows.feather": (_arrow(stream=False), "pyarrow.feather"),
     "rows.arrow": (_arrow(stream=True), "pyarrow.ipc"),
     "rows.json": (json.dumps(ROWS).encode(), "json.load"),
