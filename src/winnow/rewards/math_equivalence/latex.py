@@ -27,7 +27,8 @@ _UNICODE = str.maketrans(
     | dict.fromkeys("\0\1\2", " ")
     | {"×": r"\times ", "÷": r"\div ", "±": r"\pm ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne "}
     | {"∪": r"\cup ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "⟨": r"\langle "}
-    | {"⟩": r"\rangle ", "℃": r"^\circ C", "℉": r"^\circ F", "″": "''", "‴": "'''", "⁄": "/", "。": "."}
+    | {"⟩": r"\rangle ", "≈": r"\approx ", "℃": r"^\circ C", "℉": r"^\circ F", "″": "''", "‴": "'''"}
+    | {"⁄": "/", "。": "."}
 )
 _LAYOUTS = {"<super>": ("^{", ""), "<sub>": ("_{", ""), "<fraction>": (r"\frac{", "}{")}  # start, and fraction slash
 _FOREIGN = re.compile(r"[^\x00-\x7f]+")
@@ -76,6 +77,12 @@ def _mixed_number(match: re.Match[str]) -> str:
     return rf"{whole}\frac{{{top}}}{{{bottom}}}" if is_proper else match[0]
 
 
+def _conditions(system: re.Match[str]) -> str:
+    """The rows of a system of equations as `x=1 and y=2`; a function by cases is not changed."""
+    rows = [row.replace("&=", "=").strip(" ,;.") for row in system["rows"].split(r"\\")]
+    return system[0] if any("&" in row for row in rows) else " and ".join(filter(None, rows))
+
+
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -101,6 +108,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (
             r"[(\[]\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?((?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{array\}\s*[)\]]",
             r"\\begin{pmatrix}\1\\end{pmatrix}",
+        ),
+        (
+            r"(?:\\begin\s*\{(?P<name>cases|aligned|gathered)\}|\\\{\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?)"
+            r"(?P<rows>(?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{(?:(?P=name)|array)\}",
+            _conditions,
         ),
         (r"\\[()\[\]]|(?<!\\)\$", " "),  # math delimiters
         (rf"\\frac{_ONE}{_ONE}", r"\\frac{\1}{\2}"),

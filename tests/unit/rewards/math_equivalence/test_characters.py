@@ -57,6 +57,7 @@ DIFFERENT = [
     ("sqrt12", "2"), ("sqrt3x", r"\sqrt{3x}"), ("75 deg", "76"), ("∛8", r"\sqrt{8}"),
     ("∜16", "4"), ("‑5", "5"), ("‐5", "5"), ("2⋅3", "23"), ("α", r"\beta"), ("Δ", r"\delta"),
     ("2α+β", r"2\beta+\alpha"),
+    ("5≅6", "5"), ("5≃6", "5"), ("⊕5", "5"), (r"\ln 2 ≅ 3", r"\ln 2"),
     ("5α", "5"), ("≠5", "5"), ("x ≠ 3", "x = 3"), ("⟨1,2⟩", r"\langle 2,1 \rangle"), ("5。6", "5"),
 ]  # fmt: skip
 
@@ -100,6 +101,9 @@ LAYOUT = [
     (r"\mathsf{A}", "A"), (r"\textcolor{red}{5}", "5"), (r"\nicefrac{1}{2}", "0.5"), (r"\displaystyle .5", "0.5"),
     ("5 = x", "5"), (r"\frac{1}{2} = x", "0.5"), (r"2\sqrt{3} = r", r"\sqrt{12}"), ("5 cm = x", "5"),
     ("x^{1/3}", r"\sqrt[3]{x}"), (r"\frac{1}{x^{2/3}}", r"\frac{1}{\sqrt[3]{x^2}}"), ("(-8)^{1/3}", "-2"),
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", "x=1, y=2"), (r"\begin{aligned} y&=2,\\ x&=1.\end{aligned}", "x=1, y=2"),
+    (r"\left\{\begin{array}{l} x=1 \\ y=2 \end{array}\right.", r"x=1 \text{ and } y=2"),
+    (r"\begin{cases} x>1 \\[2pt] x<3 \end{cases}", r"x>1 \text{ and } x<3"),
     ("5 > x > 3", "3<x<5"), (r"5 \ge x > 3", r"3 < x \le 5"), ("x^2 > y > 0", "0<y<x^2"),
 ]  # fmt: skip
 OTHER_LAYOUT = [
@@ -114,6 +118,10 @@ OTHER_LAYOUT = [
     ("5 < x", "5"), ("5 = x", "x"), ("x = y", "x"), ("2x = y", "2x"), (r"5 \ne x", "5"),
     ("x^{1/3}", r"\sqrt{x}"), ("x^{1/3}", r"\sqrt[3]{x^2}"), ("x^{1/2}", r"\sqrt{-x}"), ("(-8)^{1/3}", "2"),
     ("(-4)^{1/2}", "-2"), ("(x^2)^{1/2}", "x"),
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", "x=2, y=1"), (r"\begin{cases} 5 \\ 6 \end{cases}", "5"),
+    (r"\begin{cases} x<1 \\ x>3 \end{cases}", r"x<1 \text{ or } x>3"),
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", "(1,2)"),
+    (r"\begin{cases} x & x>0 \\ -x & x<0 \end{cases}", "x, -x"),
     ("5 > x > 3", "3 < x"), ("3 > x > 5", "3<x<5"), (r"5 > x \ge 3", "3<x<5"), ("5 > y > 3", "3<x<5"),
     ("3>5>x", "3<x<5"),
     (r"\not= 5", "5"), (r"x \not= 3", "x = 3"),
