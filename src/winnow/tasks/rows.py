@@ -131,9 +131,10 @@ def read_rows(file: Path, *, key: str = "task.path", keys: Sequence[str] | None 
     for a missing file with `key`, the configuration key that names the file.
     """
     if not file.is_file():
+        folder = file.is_dir()
         raise DataError(
-            f"{key}: {file} is a folder" if file.is_dir() else f"{key}: there is no file {file}",
-            remedy=f"name one file: a relative path starts from {Path.cwd()}",
+            f"{key}: {file} is a folder" if folder else f"{key}: there is no file {file}",
+            remedy="name one file in it" if folder else f"correct the path: a relative one starts from {Path.cwd()}",
             key=key,
             code="data.missing",
         )
