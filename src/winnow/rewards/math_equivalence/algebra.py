@@ -124,13 +124,12 @@ def _letters(text: str) -> set[str]:
 
 
 def _parsed(text: str) -> Any:
-    """The sympy object, or None."""
+    r"""The sympy object; None for a text that is not read as a whole (by default, a \frac inside it is read alone)."""
     import math_verify
 
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
-    parsed = math_verify.parse(
-        rf"\boxed{{{text}}}", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
-    )
+    only_whole: Any = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    parsed = math_verify.parse(rf"\boxed{{{text}}}", [config], parsing_timeout=None, raise_on_error=True, **only_whole)
     return parsed[0] if parsed else None
 
 

@@ -152,7 +152,7 @@ class _Reader:
 
     def take(self) -> str:
         token = self.here
-        self.position += 1
+        self.position += bool(token)
         return token
 
     def expect(self, token: str) -> None:

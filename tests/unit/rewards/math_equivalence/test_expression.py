@@ -60,6 +60,15 @@ def test_expressions_are_compared_exactly(a: str, b: str, verdict: bool | None) 
         "x!",
         "é",
         "1+" * 300 + "1",
+        r"1\overline{",
+        r"1.\overline{",
+        r"0.\overline{3",
+        r"\sqrt[",
+        r"\frac{1}{",
+        "x^{",
+        "x^",
+        r"2\frac{1",
+        "-",
     ],
 )
 def test_what_is_not_in_the_language_is_refused(text: str) -> None:
