@@ -82,8 +82,8 @@ def jsonl(
     r"""Problems from your own files: JSON lines or Parquet.
 
     Give either one file (`path`), which is split by a hash of the question (80% train, 10% validation, 10% test), or a
-    file per split (`train`, `validation`, `test`). Files of different splits must not share a question. White space
-    makes no other question.
+    file per split (`train`, `validation`, `test`). Files of different splits must not share a question. Questions that
+    differ in white space alone count as one.
 
     `question`, `answer` and `id` are the keys of the fields; without `id`, the id of a problem is a hash of its
     question. A key with dots names a field inside a field, such as reward_model.ground_truth, also if the outer
