@@ -20,6 +20,7 @@ Finite = Annotated[float, Interval(gt=-math.inf, lt=math.inf)]
 NotNegative = Annotated[float, Interval(ge=0)]
 Positive = Annotated[float, Interval(gt=0)]
 ZeroToOne = Annotated[float, Interval(ge=0, le=1)]
+BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 AboveZeroToOne = Annotated[float, Interval(gt=0, le=1)]
 LogProb = Annotated[float, Interval(le=0)]  # nats
 Keep = AtLeastOne | AboveZeroToOne  # a number of rollouts, or a share of them: 1 is one, and 1.0 all of them

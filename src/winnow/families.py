@@ -325,7 +325,7 @@ REWARD = Family(
     ("prompt", "rollout"),
     "reward",
     (
-        *_modules_of("winnow.rewards", "answers", "format", "gym", "last_integer", "verifiable"),
+        *_modules_of("winnow.rewards", "answers", "format", "gym", "verifiable"),
         "winnow.verify.code_tests",
     ),
     RewardTraits,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ class EvaluationResult:
 
     @cached_property
     def pass_at(self) -> dict[int, float]:
-        """pass@k for k = 1, 2, 4, ... up to the rollouts per problem, over the problems with at least k verdicts."""
+        """pass@k for k = 1, 2, 4, ... and the rollouts per problem, over the problems with at least k verdicts."""
         return {k: _mean(pass_at(self.ballots, k)) for k in self._sizes()}
 
     @cached_property
@@ -147,7 +146,8 @@ class EvaluationResult:
 
     def _sizes(self) -> list[int]:
         most = max((one.verified for one in self.ballots), default=0)
-        return list(itertools.takewhile(lambda k: k <= most, (2**i for i in itertools.count())))
+        whole = self.config.evaluate.rollouts_per_prompt
+        return [k for k in sorted({whole, *(2**i for i in range(whole.bit_length()))}) if k <= most]
 
 
 def _mean(values: FloatArray) -> float:

@@ -9,46 +9,31 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
-from winnow.errors import ConfigError, DataError
+from annotated_types import Interval
+
+from winnow.bounds import BelowOne
+from winnow.errors import DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import answer_tag, has_box, hashes, last_boxed, last_number
+from winnow.rewards.extract import answer_tag, hashes, in_box, last_boxed, last_number, plain
 from winnow.rewards.format import conclusion
-from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
+from winnow.rewards.graders import GRADERS, GraderName, check_grader, golds, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence import exact, expression
 from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
 from winnow.rewards.math_equivalence.units import units_of
+from winnow.rewards.outcomes import judged
 
 Equal = Callable[[str, str], bool]
+_Tolerance = Annotated[float, Interval(ge=0, lt=math.inf)]
 MAX_DIGITS = 400
+_MARKED = re.compile(r"#### [^\w\n]{0,9}\d.*")
 _PLAIN = re.compile(
-    r"(?P<sign>[-+]?)\$?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
+    r"(?P<sign>[-+]?)\$?(?:(?P<ones>\d+) +(?=\d+/))?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?"
+    r"(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
     re.ASCII,
 )
-
-
-def _check_boxed(options: Mapping[str, Any]) -> None:
-    check_grader(options)
-    if not 0 <= options["absolute_tolerance"] < math.inf:
-        raise ConfigError(
-            f"absolute_tolerance is {options['absolute_tolerance']!r}",
-            remedy="set it to a number of at least 0",
-            key="absolute_tolerance",
-            code="config.value",
-        )
-
-
-def _check_tolerance(options: Mapping[str, Any]) -> None:
-    tolerance = options["relative_tolerance"]
-    if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
-        raise ConfigError(
-            f"relative_tolerance is {tolerance!r}",
-            remedy="set it to a share, at least 0 and below 1",
-            key="relative_tolerance",
-            code="config.value",
-        )
 
 
 @register(
@@ -58,7 +43,7 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
     check=check_grader,
     warm=warm_grader,
 )
-def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
+def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: GraderName = "strict") -> Outcome:
     r"""1 for a right answer in the r1_zero format, else 0; the format is logged, and has no reward by itself.
 
     Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is the text after the last
@@ -68,14 +53,12 @@ def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outc
     text = rollout.text
     if "</think> <answer>" not in text or "</answer>" not in text:
         return unparsable(format=0.0)
-    answer: str | None = text.rpartition("<answer>")[2].replace("</answer>", "")
-    if answer is not None and has_box(answer):
-        answer = last_boxed(answer)
+    answer = in_box(text.rpartition("<answer>")[2].replace("</answer>", ""))
     return verdict(answer, prompt.answer, GRADERS[grader], format=1.0)
 
 
 @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}", check=check_grader, warm=warm_grader)
-def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
+def question_only(prompt: Prompt, rollout: Rollout, *, grader: GraderName = "strict") -> Outcome:
     """1 when the last box anywhere in the completion is right; for prompts that are the question and nothing else."""
     answer = last_boxed(rollout.text)
     return verdict(answer, prompt.answer, GRADERS[grader], format=float(answer is not None))
@@ -85,10 +68,12 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
     "reward",
     example=lambda gold: rf"so</think> \boxed{{{gold}}}",
     asks=[(r"\boxed",)],
-    check=_check_boxed,
+    check=check_grader,
     warm=warm_grader,
 )
-def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
+def boxed(
+    prompt: Prompt, rollout: Rollout, *, grader: GraderName = "math", absolute_tolerance: _Tolerance = 0.0
+) -> Outcome:
     """1 when the last box after the reasoning is right; a box inside unfinished reasoning is no answer.
 
     Numbers may differ by at most `absolute_tolerance`, or by at most the problem's field `error` if it has one. Its
@@ -103,15 +88,15 @@ def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_to
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
 def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
     """1 when the number after the last `#### `, or else the last number, equals the gold's exactly (Cobbe et al., 2021,
-    arXiv 2110.14168)."""
+    arXiv 2110.14168). A mark that words follow is a heading.
+    """
     text = conclusion(prompt, rollout)
-    marked = hashes(text)
-    answer = last_number(text if marked is None else marked)
-    return verdict(answer, _marked(prompt.answer), _equal_numbers)
+    *_, marked = [text, *_MARKED.findall(text)]
+    return verdict(last_number(marked), _marked(prompt.answer), _equal_numbers)
 
 
-@register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=_check_tolerance)
-def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0) -> Outcome:
+@register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>")
+def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: BelowOne = 0.0) -> Outcome:
     """1 when the last number (inside the last answer tag, if there is one) equals the gold.
 
     The comparison is exact, or within `relative_tolerance` times the gold's size. A gold of 0 is always exact.
@@ -124,19 +109,37 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0
 
 
 @register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader)
-def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome:
+def tagged(prompt: Prompt, rollout: Rollout, *, grader: GraderName = "math") -> Outcome:
     r"""1 when the text in the last answer tag is right, a `\boxed` in it unwrapped; without a tag, the last number.
 
     PODS (Xu et al., 2025, arXiv 2504.13818) rewards answers this way, and the format by a separate reward. Its code
     also accepts the last number if the tag is wrong.
     """
     text = conclusion(prompt, rollout)
-    answer = answer_tag(text)
-    if answer is None:
-        answer = last_number(text)
-    elif has_box(answer):
-        answer = last_boxed(answer)
+    inside = answer_tag(text)
+    answer = last_number(text) if inside is None else in_box(inside)
     return verdict(answer, prompt.answer, GRADERS[grader])
+
+
+@register("reward", example=lambda gold: f"The answer is {gold}.", best=1.1)
+def last_integer(prompt: Prompt, rollout: Rollout, *, ended: BelowOne = 0.1) -> Outcome:
+    """1 if the last number is the integer of the gold and the response ended by itself, plus `ended` for any response
+    that did; for prompts that request one integer.
+
+    A response that max_new_tokens cut off is wrong: its last number is a matter of luck. Commas between thousands are
+    removed, and a sign counts if it follows no letter or digit (3-5 ends with 5). Decimals, fractions and powers are
+    wrong: `2.5` does not end with 5. The part `ended` gives a policy that never stops something to learn from; without
+    it, set 0. Parts: answer, ended.
+    """
+    by_itself = rollout.finish == "stop"
+    last = last_number(rollout.text)
+    parts = {"answer": 0.0, "ended": ended * by_itself}
+    if last is None:
+        return Outcome(reward=parts["ended"], correct=False, kind="unparsable", parts=parts)
+    answer = last.replace(",", "").replace("$", "").removeprefix("+")
+    correct = by_itself and answer in [str(to_fraction(gold)) for gold in golds(prompt.answer)]
+    parts["answer"] = float(correct)
+    return judged(correct, sum(parts.values()), parts=parts, answer=answer)
 
 
 def _marked(gold: object) -> object:
@@ -208,8 +211,10 @@ def _parts(text: str) -> tuple[str, list[str], str]:
 
 
 def to_fraction(text: str) -> Fraction | None:
-    """`-1,234.50`, `3/4`, `$5`, `2.5e-3` as an exact number; None for anything else, x/0 and more than 400 digits."""
-    text = text.strip()
+    """`-1,234.50`, `3/4`, `1 3/4`, `$5`, `2.5e-3` as an exact number; None for anything else, x/0 and more than 400
+    digits.
+    """
+    text = plain(text.strip())
     match = _PLAIN.fullmatch(text) if len(text) <= MAX_DIGITS else None
     if match is None or not any(c.isdigit() for c in (match["whole"] or "") + (match["point"] or "")):
         return None
@@ -218,5 +223,9 @@ def to_fraction(text: str) -> Fraction | None:
         if int(match["below"]) == 0:
             return None
         number /= int(match["below"])
+    if match["ones"] is not None:
+        if number >= 1:
+            return None
+        number += int(match["ones"])
     number *= Fraction(10) ** int(match["power"] or 0)
     return -number if match["sign"] == "-" else number

@@ -4,39 +4,60 @@ from __future__ import annotations
 
 import re
 
-_BOX_TOKEN = re.compile(r"\\{1,8}(?P<box>boxed|fbox)\s*\{|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+from winnow.rewards.math_equivalence.latex import in_ascii
+
+# A box without braces, as in $\boxed 5$, ends where its formula does.
+_BOX_TOKEN = re.compile(
+    r"\\{1,8}(?P<box>boxed|fbox)(?:\s*\{|(?:\s+|(?=\d))(?P<bare>[^\s{}$\\]+)(?=\$|\s*\\[)\]]))"
+    r"|\\.|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+_BLANK = re.compile(r"\s*")
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+]\$?)?"  # a sign, unless it subtracts from something
-    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-    r"(?:/\d+(?!\.\d)|[eE][-+]?\d+)?",
+    r"(?:\d+ +(?=\d+/\d))?"  # of a mixed number
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![A-Za-z])\.\d+)"  # Rs.500 has no decimals
+    r"(?:/\d+(?!\.\d)|[eE][-+]?\d+)?"
+    r"(?:\^(?:\{ ?[-+]?\d+ ?\}|[-+]?\d+))?",  # a power, which `to_fraction` does not read
     re.ASCII,
 )
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\[,;:!]|[_'\u2009\u00a0\u202f])(?=\d{3}(?!\d))", re.ASCII)
+_INDEX = re.compile(r"(?<=[A-Za-z)}])[\^_](?:\{[^{}]*\}|[-+]?\w+)")  # cm^2, x_1
+_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))", re.ASCII)
+_BEFORE_FRACTION = re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)")
 
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}` (or `\fbox{...}`), braces balanced, `\{` and `\}` ignored.
 
-    For a box that contains only a box without further braces, the content of the inner one. None without a box, and
-    when the last box is not closed: such a completion was cut off before it had answered.
+    For a box that contains only a box, the content of the inner one. An empty box after another one is passed over,
+    because it repeats the prompt. None without a box, and when the last box is not closed: such a completion was cut
+    off before it had answered.
     """
-    opened: list[tuple[bool, int]] = []  # (is a box, start of its content)
-    last: tuple[int, int] | None = None
+    opened: list[tuple[int, int]] = []  # (start of a box, or -1 of another brace; start of its content)
+    last: tuple[int, int, int, int] | None = None  # start and end of the box, start and end of its content
     for token in _BOX_TOKEN.finditer(text):
-        if token["box"] or token["open"]:
-            opened.append((token["box"] is not None, token.end()))
+        if token["bare"]:
+            last = *token.span(), *token.span("bare")
+        elif token["box"] or token["open"]:
+            opened.append((token.start() if token["box"] else -1, token.end()))
         elif token["close"] and opened:
-            is_box, start = opened.pop()
-            last = (start, token.start()) if is_box else last
-    if last is None or any(is_box and start > last[1] for is_box, start in opened):
+            (box, start), end = opened.pop(), token.start()
+            if box < 0:
+                continue
+            gaps = ((start, last[0]), (last[1], end)) if last and last[0] >= start else ()
+            if last and gaps and all(_BLANK.fullmatch(text, *gap) for gap in gaps):
+                last = box, token.end(), *last[2:]
+            elif start < end or last is None:
+                last = box, token.end(), start, end
+    if last is None or any(box >= 0 and start > last[1] for box, start in opened):
         return None
-    content = text[slice(*last)]
-    inner = re.fullmatch(r"\s*\\+(?:boxed|fbox)\s*\{([^{}]*)\}\s*", content)
-    return inner[1] if inner else content
+    return text[last[2] : last[3]]
 
 
-def has_box(text: str) -> bool:
-    r"""True when the text contains a `\boxed` or an `\fbox`, closed or not."""
-    return r"\boxed" in text or r"\fbox" in text
+def in_box(text: str) -> str | None:
+    r"""The last box of a text with a `\boxed` or an `\fbox`, closed or not; another text as it is."""
+    return last_boxed(text) if r"\boxed" in text or r"\fbox" in text else text
 
 
 def unwrap_box(answer: str) -> str:
@@ -58,9 +79,19 @@ def hashes(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The last number written in digits: sign, thousands commas, decimals, and one `/` or exponent."""
-    *_, last = [None, *_NUMBER.finditer(text.replace("−", "-"))]
+    r"""The last number written in digits: sign, thousands commas, decimals, and one `/` or exponent.
+
+    A mixed number is one number. An index or the exponent of a unit is none, and a power (`2^10`) is returned whole,
+    which equals no number.
+    """
+    *_, last = [None, *_NUMBER.finditer(plain(text))]
     return None if last is None else last[0]
+
+
+def plain(text: str) -> str:
+    r"""The text with its numbers in ASCII: `−5`, `1{,}000`, `3½`, `\frac{1}{2}` as `-5`, `1,000`, `3 1/2`, `1/2`."""
+    text = _INDEX.sub(" ", in_ascii(_THOUSANDS.sub(",", text)))
+    return _FRACTION.sub(r"\1\2/\3\4", _BEFORE_FRACTION.sub(" ", text))
 
 
 def after_reasoning(text: str) -> str:

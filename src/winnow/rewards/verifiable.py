@@ -30,7 +30,7 @@ from winnow.errors import ConfigError, DataError, near_miss
 from winnow.installed import is_installed
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import after_reasoning
+from winnow.rewards.format import conclusion
 from winnow.rewards.graders import unparsable
 from winnow.rewards.outcomes import failure, judged
 from winnow.user_code import LOCK
@@ -142,7 +142,7 @@ def _example_meta(gold: Any) -> dict[str, Any]:
 
 @register(
     "reward",
-    example=lambda gold: f"The answer that you have been looking for is {gold}.",
+    example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
     example_meta=_example_meta,
     check=_check,
     warm=_warm,
@@ -150,10 +150,10 @@ def _example_meta(gold: Any) -> dict[str, Any]:
 def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
     """The share of the prompt's rules that the response obeys; 0 for text that is no answer, which is unparsable.
 
-    No answer is a text of fewer than 8 words, and one of which more than a third repeats. Correct means that all rules
-    are obeyed. Parts: rules (the share), all.
+    No answer is a text of fewer than 8 words, one of which more than a third repeats, and reasoning that was not
+    closed. Correct means that all rules are obeyed. Parts: rules (the share), all.
     """
-    text = after_reasoning(rollout.text)
+    text = conclusion(prompt, rollout)
     try:
         rules = _rules(prompt)
     except DataError as error:
@@ -166,7 +166,7 @@ def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 @register(
     "reward",
-    example=lambda gold: f"The answer that you have been looking for is {gold}.",
+    example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
     example_meta=_example_meta,
     check=_check,
     warm=_warm,
@@ -176,9 +176,9 @@ def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
 
     `loose`: each rule may be obeyed by any of eight forms of the response, as in the accuracy that the paper of IFBench
     reports. Parts: the accuracies of the prompt (strict, loose), and the shares of its rules that are obeyed
-    (rules_strict, rules_loose). Text before `</think>` is removed first.
+    (rules_strict, rules_loose). Reasoning is removed first.
     """
-    text, rules = after_reasoning(rollout.text).strip(), prompt.meta["rules"]
+    text, rules = conclusion(prompt, rollout).strip(), prompt.meta["rules"]
     forms = loose_variants(text)
     strict = [obeys(text, rule) for rule in rules]
     easier = [any(obeys(form, rule) for form in forms) for rule in rules]

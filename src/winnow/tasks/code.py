@@ -18,7 +18,7 @@ from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.programs import read_tests
 from winnow.seeds import generator
-from winnow.tasks.problems import check_split, listed, problem, refused, split_of
+from winnow.tasks.problems import check_split, listed, problem, refused, same_text, split_of
 from winnow.tasks.rows import Record, read_rows
 from winnow.tasks.source import FORMS
 
@@ -68,7 +68,7 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     files = [place / f"{wanted}{form}" for form in FORMS] if place.is_dir() else [place]
     for record in read_rows(next(filter(Path.is_file, files), files[0])):
         question = record.text(_QUESTION[_format(record)])
-        if place.is_dir() or split_of(question) == wanted:
+        if place.is_dir() or split_of(same_text(question)) == wanted:
             problems.append(_problem(record, question, tests))
     return listed(problems, split=split, source=path)
 
@@ -171,8 +171,9 @@ def _livecodebench(record: Record, tests: str) -> Gold:
 
 
 def _call(case: Mapping[str, str]) -> dict[str, Any]:
-    """One argument per line, each as JSON."""
-    return {"args": [json.loads(line) for line in case["input"].splitlines()], "result": json.loads(case["output"])}
+    """One argument per line, each as JSON, whose texts may have Unicode's line separators."""
+    lines = [line for line in case["input"].split("\n") if line.strip()]
+    return {"args": list(map(json.loads, lines)), "result": json.loads(case["output"])}
 
 
 _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(

@@ -42,7 +42,7 @@ def ifbench(split: str, *, path: str | None = None) -> list[Problem]:
     check_only_test("ifbench", split)
     records = read_rows(_file() if path is None else Path(path))
     prompts = [(record, list(_rules(record))) for record in records]
-    kept = [(record, rules) for record, rules in prompts if all(_checkable(rule) for rule in rules)]
+    kept = [(record, rules) for record, rules in prompts if all(_checkable(record, rule) for rule in rules)]
     omitted = len(prompts) - len(kept)
     problems = (
         problem(
@@ -72,15 +72,20 @@ def _file() -> Path:
 def _rules(record: Record) -> Iterator[Rule]:
     """The rules of a record, with the arguments that are not null."""
     names, arguments = record.value("instruction_id_list"), record.value("kwargs")
-    if not len(names) == len(arguments):
-        raise record.malformed(f"{len(names)} rules and {len(arguments)} kwargs", "correct or remove this line")
+    if not (isinstance(names, list) and isinstance(arguments, list) and len(names) == len(arguments)):
+        raise record.malformed("instruction_id_list and kwargs are no equally long lists", "correct or remove this row")
     for name, given in zip(names, arguments, strict=True):
-        yield {"rule": name, "arguments": {key: value for key, value in given.items() if value is not None}}
+        if not isinstance(given, dict | None):
+            raise record.malformed(f"the kwargs of the rule {name!r} are no object", "correct or remove this row")
+        yield {"rule": name, "arguments": {key: value for key, value in (given or {}).items() if value is not None}}
 
 
-def _checkable(rule: Rule) -> bool:
-    """Whether winnow can check a rule, always with the same verdict. Raises DataError for an unknown rule."""
-    if rule["rule"] in NEED_DATA or is_drawn(rule):
-        return False
-    check_rule(rule)
+def _checkable(record: Record, rule: Rule) -> bool:
+    """Whether winnow can check a rule, always with the same verdict. Raises DataError for one that no checker has."""
+    try:
+        if rule["rule"] in NEED_DATA or is_drawn(rule):
+            return False
+        check_rule(rule)
+    except (DataError, TypeError) as error:  # TypeError: of a checker, for an argument that it does not have
+        raise record.malformed(f"the rule {rule['rule']!r} cannot be checked: {error}", "remove this row") from error
     return True

@@ -18,7 +18,7 @@ from winnow.records import Message, Problem, asked
 from winnow.registry import register
 from winnow.rewards.extract import hashes, last_boxed
 from winnow.tasks.messages import messages_of
-from winnow.tasks.problems import Split, check_split, listed, problem, split_of
+from winnow.tasks.problems import Split, check_split, listed, problem, same_text, split_of
 from winnow.tasks.rows import MEDIA, MISSING, Record, read_rows
 
 Extract = Literal["whole", "boxed", "hashes"]
@@ -82,7 +82,8 @@ def jsonl(
     r"""Problems from your own files: JSON lines or Parquet.
 
     Give either one file (`path`), which is split by a hash of the question (80% train, 10% validation, 10% test), or a
-    file per split (`train`, `validation`, `test`). Files of different splits must not share a question.
+    file per split (`train`, `validation`, `test`). Files of different splits must not share a question. Questions that
+    differ in white space alone count as one.
 
     `question`, `answer` and `id` are the keys of the fields; without `id`, the id of a problem is a hash of its
     question. A key with dots names a field inside a field, such as reward_model.ground_truth, also if the outer
@@ -124,7 +125,7 @@ def _check_files(wanted: Split, path: str | None, own: Mapping[str, str]) -> Non
 
 def _pool(path: str, wanted: Split, fields: _Fields) -> Iterator[Problem]:
     for record, messages in _read(path, "task.path", fields, fields.read):
-        if split_of(asked(messages)) == wanted:
+        if split_of(same_text(asked(messages))) == wanted:
             yield _problem(record, messages, fields)
 
 
@@ -132,9 +133,13 @@ def _split_file(own: Mapping[str, str], wanted: Split, fields: _Fields) -> Itera
     """The problems of the split's file. Raises DataError for a question that is also in another split's file."""
     others = [(f"task.{name}", file) for name, file in own.items() if name != wanted]
     needed = list(fields.roles.values())
-    places = {asked(each): record.where for key, file in others for record, each in _read(file, key, fields, needed)}
+    places = {
+        same_text(asked(each)): record.where
+        for key, file in others
+        for record, each in _read(file, key, fields, needed)
+    }
     for record, messages in _read(own[wanted], f"task.{wanted}", fields, fields.read):
-        elsewhere = places.get(asked(messages))
+        elsewhere = places.get(same_text(asked(messages)))
         if elsewhere is not None:
             raise record.malformed(
                 f"this question is also at {elsewhere}", "remove it from one of the splits", key=f"task.{wanted}"

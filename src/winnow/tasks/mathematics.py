@@ -6,7 +6,7 @@ have the meaning of the published messages (docs/published.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -45,7 +45,6 @@ TAGGED: Mapping[str, Any] = MappingProxyType(
         "reward": {"parts": ({"use": "numeric"}, {"use": "format", "weight": 0.1}), "shaping": "if_wrong"},
     }
 )
-MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
 # A local file and the data set of the hub may call the same field by two names.
 _QUESTION, _ANSWER = ("problem", "question"), ("answer", "final_answer")
 
@@ -88,12 +87,13 @@ def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark", test_path:
 
     Raises DataError for a record without a problem or a gold, and if `path` does not exist.
     """
+    records: Iterable[Record]
     if split == "test" and test_path is not None:
-        records = read_published(test_path, "test", files=MATH500_FILES, key="task.test_path")
-        problems = (problem("math", r.text("problem"), _boxed(r), _meta(r)) for r in records)
-        return listed(problems, split=split, source=test_path)
-    pairs = read_train_and_test(path, split, task="math", question="problem")
-    return listed((problem("math", text, _boxed(r), _meta(r)) for r, text in pairs), split=split, source=path)
+        records = read_published(test_path, "test", files=("math500.jsonl", "test.jsonl"), key="task.test_path")
+        path = test_path
+    else:
+        records = (record for record, _ in read_train_and_test(path, split, task="math", question="problem"))
+    return listed((_problem("math", record, _boxed(record)) for record in records), split=split, source=path)
 
 
 @register("task", evaluation=BOXED)
@@ -105,10 +105,7 @@ def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """
-    check_only_test("math500", split)
-    records = read_published(path, "test", files=MATH500_FILES)
-    problems = (problem("math500", r.text("problem"), r.text("answer"), _meta(r)) for r in records)
-    return listed(problems, split=split, source=path)
+    return _read("math500", split, path)
 
 
 def _boxed(record: Record) -> str:
@@ -120,10 +117,6 @@ def _boxed(record: Record) -> str:
             r"the solution has no \boxed{...}, and there is no field 'answer'", "correct or remove this line"
         )
     return record.text("answer")
-
-
-def _meta(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in record.fields.items() if name != "problem"}
 
 
 @register("task", evaluation=BOXED)

@@ -7,6 +7,7 @@ A message is {"role", "content"}, or {"from", "value"} as in ShareGPT. Its conte
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from winnow.records import Message
 from winnow.tasks.rows import Record
 
+_PYTHON = re.compile(r"\s*\[\s*\{.*?'(?:role|from)': '(?:system|user|human)'", re.DOTALL)
 # Roles in published data sets; those of ShareGPT are human and gpt.
 ROLES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,8 +33,10 @@ def messages_of(record: Record, key: str, *, drop_reply: bool) -> tuple[Message,
     or messages, for parts that are not text, for tools, and for an order that is no conversation.
     """
     value = record.value(key)
-    if isinstance(value, str) and value.lstrip()[:2] == "[{":
+    if isinstance(value, str) and re.match(r"\s*\[\s*\{", value):
         value = _parsed(value)
+    if isinstance(value, str) and _PYTHON.match(value):
+        raise record.malformed(f"the field {key!r} has messages as Python prints them", "write it with json.dumps")
     if not isinstance(value, list):
         return (Message("user", record.text(key)),)
     messages = tuple(_message(record, key, one, place) for place, one in enumerate(value, start=1))
@@ -55,7 +59,8 @@ def _parsed(text: str) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    are_messages = all(isinstance(one, dict) and one.keys() >= {"role", "content"} for one in value)
+    kinds = ({"role", "content"}, {"from", "value"})
+    are_messages = all(isinstance(one, dict) and any(one.keys() >= kind for kind in kinds) for one in value)
     return value if are_messages else text
 
 

@@ -52,6 +52,11 @@ def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Prob
     return unique
 
 
+def same_text(question: str) -> str:
+    """A question with one blank for any white space; questions that differ only in it belong to one split."""
+    return " ".join(question.split())
+
+
 def split_of(text: str, *, pool: str = "split") -> Split:
     """The split of a problem of one pool, by a hash of its text: 80% train, 10% validation, 10% test."""
     place = uniform(pool, text)

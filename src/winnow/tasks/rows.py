@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
 BATCH = 4096  # rows of a Parquet file that are converted at once
 PARQUET = b"PAR1"  # the first bytes of a Parquet file
+_CONVERT = "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p; p.write_table(a.{}, \"rows.parquet\")'"
+# How files in other forms begin, what they are, and how one becomes a file that is read
+_OTHER_FORMS = tuple(
+    (re.compile(rb"(?:\xef\xbb\xbf)?(?:" + start + rb")"), form, remedy)
+    for start, form, remedy in (
+        (rb"\x1f\x8b|BZh|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd", "compressed", "decompress it (gunzip, unzip, unzstd)"),
+        (rb"ARROW1", "an Arrow file", _CONVERT.format("feather", 'read_table("{file}")')),
+        (rb"\xff\xff\xff\xff", "a stream of Arrow", _CONVERT.format("ipc", 'open_stream("{file}").read_all()')),
+        (
+            rb"\s*\[\s*(?:\{|$)",
+            "one JSON list",
+            "write its objects on lines: python -c 'import json, sys; "
+            "[print(json.dumps(row)) for row in json.load(sys.stdin)]' < {file} > rows.jsonl",
+        ),
+        (rb"\s*\{\s*$", "JSON with objects of several lines", "write one on each line: jq -c . {file} > rows.jsonl"),
+        (rb"[\w\"]", "neither JSON lines nor Parquet", "if it is CSV, " + _CONVERT.format("csv", 'read_csv("{file}")')),
+    )
+)
 # Fields of published data sets with pictures and the like, which a prompt of text leaves out.
 MEDIA = ("images", "image", "videos", "video", "audios", "audio")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -113,15 +131,24 @@ def read_rows(file: Path, *, key: str = "task.path", keys: Sequence[str] | None 
     for a missing file with `key`, the configuration key that names the file.
     """
     if not file.is_file():
+        folder = file.is_dir()
         raise DataError(
-            f"{key}: there is no file {file}",
-            remedy=f"correct the path: a relative one starts from {Path.cwd()}",
+            f"{key}: {file} is a folder" if folder else f"{key}: there is no file {file}",
+            remedy="name one file in it" if folder else f"correct the path: a relative one starts from {Path.cwd()}",
             key=key,
             code="data.missing",
         )
-    with file.open("rb") as start:
-        is_parquet = start.read(len(PARQUET)) == PARQUET
-    yield from _read_parquet(file, key, keys) if is_parquet else _read_lines(file)
+    with file.open("rb") as opened:
+        start = opened.readline(BATCH)
+    if start.startswith(PARQUET):
+        yield from _read_parquet(file, key, keys)
+        return
+    for begins, form, remedy in _OTHER_FORMS:
+        if begins.match(start):
+            raise DataError(
+                f"{key}: {file} is {form}", remedy=remedy.format(file=file), key=key, code="data.unreadable"
+            )
+    yield from _read_lines(file)
 
 
 def _read_lines(file: Path) -> Iterator[Record]:

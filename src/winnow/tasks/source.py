@@ -20,6 +20,7 @@ PARTS: Mapping[str, Sequence[str | None]] = {
 }
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 FORMS = (".jsonl", ".parquet")  # how the name of a file of rows ends
+SHARD = "-00000-of-00001"  # what the hub appends to the name of a split
 
 
 def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Record]:
@@ -55,7 +56,7 @@ def read_published(
     path: str, split: str, *, files: Sequence[str], subset: str | None = None, key: str = "task.path"
 ) -> Iterable[Record]:
     """A published split. `path` is a file (JSON lines or Parquet), a folder with one of `files`, or a hub id.
-    In a folder, the name of a file may also end in .parquet instead of .jsonl.
+    In a folder, the name of a file may also end in .parquet instead of .jsonl, after the hub's -00000-of-00001 or not.
 
     For a hub id, `subset` is read, or every subset in order for the data sets in `PARTS`. `key` is the configuration
     key of the path, for error messages.
@@ -88,7 +89,7 @@ def read_train_and_test(
     wanted = check_split(split)
     published = "test" if wanted == "test" else "train"
     file = Path(path)
-    if file.suffix in FORMS and not file.stem.endswith(published):
+    if file.suffix in FORMS and not file.stem.removesuffix(SHARD).endswith(published):
         raise DataError(
             f"task.path: {path} has no {split} problems: the name of a single file must end in "
             f"{published}{file.suffix}",
@@ -105,7 +106,7 @@ def read_train_and_test(
 
 
 def _first(folder: Path, names: Sequence[str], key: str) -> Path:
-    for file in (folder / f"{Path(name).stem}{form}" for name in names for form in FORMS):
+    for file in (folder / f"{Path(name).stem}{form}" for name in names for form in (*FORMS, f"{SHARD}.parquet")):
         if file.is_file():
             return file
     raise DataError(

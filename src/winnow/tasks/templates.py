@@ -189,7 +189,15 @@ def _text(template: str, base: Path | None) -> str:
             key="prompt.template",
             code="config.value",
         )
-    text = file.read_text(encoding="utf-8").removesuffix("\n")
+    try:
+        text = file.read_text(encoding="utf-8-sig").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"prompt.template: {file} cannot be read as UTF-8 text: {error}",
+            remedy="save it as UTF-8",
+            key="prompt.template",
+            code="config.value",
+        ) from error
     if text.count("{question}") != 1:
         raise ConfigError(
             f"prompt.template: {file} contains {{question}} {text.count('{question}')} times",
@@ -215,7 +223,7 @@ def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTok
         match = next(filter(None, map(pattern.search, texts)), None)
         if match:
             raise DataError(
-                f"the question of {problem.id} contains {match[0]!r}, a special token of this tokenizer",
+                f"{problem.where or problem.id}: the question contains {match[0]!r}, a special token of this tokenizer",
                 remedy="remove it from the question",
                 code="data.malformed",
             )

@@ -11,11 +11,9 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from annotated_types import Interval
-
-from winnow.bounds import AtLeastOne, Positive
+from winnow.bounds import AtLeastOne, BelowOne, Positive
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
@@ -64,7 +62,7 @@ def code_tests(
     seconds: AtLeastOne = 2,
     total_seconds: Positive = 4.5,
     memory_mb: AtLeastOne = 512,
-    tolerance: Annotated[float, Interval(ge=0, lt=1)] = 1e-6,
+    tolerance: BelowOne = 1e-6,
     cases_at_once: AtLeastOne = 2,
     program: Literal["fence", "text"] = "fence",
     sandbox: Preference = "auto",

@@ -58,6 +58,16 @@ def test_pass_and_majority_rates_use_the_problems_with_enough_verdicts():
     }
 
 
+@pytest.mark.parametrize(("rollouts", "sizes"), [(1, [1]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
+def test_the_last_size_is_the_one_of_the_interval(rollouts, sizes):
+    """A pass rate is followed by its own interval, also if the rollouts are no power of two."""
+    problems = [group("a", (RIGHT, *[WRONG] * (rollouts - 1))), group("b", (WRONG,) * rollouts)]
+    result = measured(problems, evaluate={"rollouts_per_prompt": rollouts})
+    assert list(result.pass_at) == list(result.maj_at) == sizes
+    assert result.pass_at[rollouts] == 0.5  # a is solved by one of all, b by none
+    assert f"@{rollouts} 50.0% (" in format_headline(result)
+
+
 def test_a_majority_that_a_reward_does_not_give_takes_no_line():
     """A reward that returns a bare number has no answers of wrong rollouts to count."""
     bare = replace(WRONG, answer=None)

@@ -114,6 +114,16 @@ def test_boxed_wants_its_box_after_the_reasoning() -> None:
         ("r</think>it is 1234.", 1234, "correct"),
         ("r</think>1234 and then 5", 1234, "wrong"),
         ("r</think>#### none", 1234, "unparsable"),
+        ("r</think>#### Step 1: 5 + 6\nso it is 1234.", 1234, "correct"),  # a heading of Markdown
+        ("r</think>#### Answer\nIt is 1234", 1234, "correct"),
+        ("r</think>#### Answer\nIt is 1234", 5, "wrong"),
+        ("r</think>#### 1234\n#### Notes: 5 of them", 1234, "correct"),
+        ("r</think>#### 1234\n#### 5", 1234, "wrong"),
+        ("r</think>#### **$1,234**\nbye 7", 1234, "correct"),
+        ("r</think>#### -.5", "-1/2", "correct"),
+        ("r</think>####1234", 1234, "correct"),
+        ("r</think>#### −1234\nbye 7", -1234, "correct"),
+        ("r</think>#### €1234\nbye 7", 1234, "correct"),
         ("r</think>none", 1234, "unparsable"),
         ("1234", 1234, "unparsable"),  # the reasoning never ended
     ],
@@ -137,6 +147,31 @@ def test_gsm8k(text: str, gold: Any, kind: str) -> None:
 )
 def test_tagged_reads_the_last_tag_or_else_the_last_number(text: str, kind: str) -> None:
     assert tagged(prompt(r"\frac12"), rollout(text), grader="math").kind == kind
+
+
+@pytest.mark.parametrize("reward", [numeric, gsm8k])
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        ("3 1/2", "3.5", "0.5"),
+        ("3½", "7/2", "3"),
+        (r"\frac{3}{4}", "0.75", "4"),
+        ("x = –5", "-5", "5"),
+        ("‑5", "-5", "5"),
+        (r"1{,}000", "1000", "0"),
+        (r"1\,000", "1,000", "0"),
+        ("25 m^2", "25", "2"),
+        ("it is −5", "−5", "5"),
+    ],
+)
+def test_a_number_is_read_whole(reward: Any, text: str, right: str, wrong: str) -> None:
+    assert reward(prompt(right, "Q"), rollout(text)).correct is True
+    assert reward(prompt(wrong, "Q"), rollout(text)).correct is False
+
+
+@pytest.mark.parametrize(("text", "gold"), [("2^{10}", "10"), ("2^{10}", "2"), ("2⁵", "5"), ("10^-3", "-3")])
+def test_a_power_is_not_its_exponent_or_its_base(text: str, gold: str) -> None:
+    assert numeric(prompt(gold, "Q"), rollout(text)).correct is False
 
 
 def test_numeric_is_exact_without_a_tolerance() -> None:

@@ -21,6 +21,19 @@ CASES = {  # text -> the integer that is read
     "x-12": "12",
     "12\n": "12",
     "012": "012",
+    "It is −12": "-12",
+    "It is ‑12": "-12",
+    "0.12": "0.12",
+    "2.12": "2.12",
+    "12.0": "12.0",
+    "1/12": "1/12",
+    r"\frac{1}{12}": "1/12",
+    "10^12": "10^12",
+    "10¹²": "10^{12}",
+    "3 cm^12": "3",
+    r"1{,}012": "1012",
+    "$12": "12",
+    "+12": "12",
 }
 
 
@@ -51,13 +64,13 @@ def test_a_response_without_an_integer_has_no_answer(finish, reward):
 
 
 def test_the_gold_may_be_a_number_a_box_or_several():
-    assert [judged("12", gold=gold).correct for gold in (12, r"\boxed{12}", ["11", "12"], " 12 ", "13")] == [
-        True,
-        True,
-        True,
-        True,
+    assert [
+        judged("12", gold=gold).correct for gold in (12, r"\boxed{12}", ["11", "12"], " 12 ", 12.0, "+12", "13")
+    ] == [
+        *[True] * 6,
         False,
     ]
+    assert [judged("1,012", gold=gold).correct for gold in ("1,012", 1012, "1,013")] == [True, True, False]
 
 
 def test_the_reward_for_an_end_can_be_omitted_and_never_exceeds_that_of_an_answer():

@@ -28,9 +28,9 @@ LENGTH = {"rule": "length_constraints:number_words", "arguments": {"num_words": 
 JSON = {"rule": "detectable_format:json_format", "arguments": {}}
 
 
-def judged(text, *rules, use="instructions", **options):
+def judged(text, *rules, use="instructions", question="Write.", **options):
     tokens = np.zeros(1, np.int64)
-    prompt = Prompt(id="p", tokens=tokens, text="Write.", answer=None, task="instructions", meta={"rules": list(rules)})
+    prompt = Prompt(id="p", tokens=tokens, text=question, answer=None, task="instructions", meta={"rules": list(rules)})
     rollout = Rollout(index=0, tokens=tokens, logprobs=np.zeros(1), text=text, finish="stop", version=0)
     return make_reward({"use": use, "options": options})(prompt, rollout)
 
@@ -51,6 +51,16 @@ def test_the_reward_is_the_share_of_the_rules_that_are_obeyed(text, rules, share
     outcome = judged(text, *rules)
     assert outcome.reward == pytest.approx(share)
     assert (outcome.correct, outcome.parts["all"]) == (share == 1.0, float(share == 1.0))
+
+
+@pytest.mark.parametrize("use", ["instructions", "ifbench"])
+def test_reasoning_that_was_not_closed_is_no_response(use):
+    """The prompt opened it, as some chat templates do."""
+    opened = {"use": use, "question": "Write.<think>"}
+    assert judged(PLAIN, RIVER, **opened).reward == 0.0
+    assert judged(f"hm</think>{PLAIN}", RIVER, **opened).reward == 1.0
+    assert judged(f"{PLAIN}</think>hm", RIVER, **opened).reward == 0.0
+    assert judged(PLAIN, RIVER, use=use).reward == 1.0
 
 
 GAMED = [

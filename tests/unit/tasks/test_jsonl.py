@@ -60,6 +60,59 @@ def test_one_file_of_any_form_is_divided_in_the_same_way(tmp_path: Path, name: s
     assert made == {split: [f"q{i}" for i in range(200) if split_of(f"q{i}") == split] for split in SPLITS}
 
 
+WHITE_SPACE = ["What is  1+1?", "What is 1+1? ", "What is\n1+1?", "What is\r\n1+1?", "What\u00a0is 1+1?"]
+
+
+@pytest.mark.parametrize("other", WHITE_SPACE)
+def test_a_question_in_other_white_space_is_in_the_same_split(tmp_path: Path, other: str) -> None:
+    rows = [{"question": question, "answer": "2"} for question in ("What is 1+1?", other)]
+    path = write(tmp_path / "rows.jsonl", rows)
+    assert sorted(len(_of(split, path)) for split in SPLITS) == [0, 0, 2]
+    train, test = (write(tmp_path / f"{i}.jsonl", [row]) for i, row in enumerate(rows))
+    with refused(DataError, f"{train}:1", f"{test}:1", key="task.train", code="data.malformed"):
+        jsonl("train", train=train, test=test)
+    assert jsonl(
+        "train", train=train, test=write(tmp_path / "c.jsonl", [{"question": "What is 1+11?", "answer": "12"}])
+    )
+
+
+def _of(split: str, path: str) -> list[Problem]:
+    try:
+        return jsonl(split, path=path)
+    except DataError:
+        return []
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "It's 1?"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(MESSAGES),
+        json.dumps(MESSAGES, indent=2),
+        f" {json.dumps(MESSAGES)}\n",
+        json.dumps([{"from": m["role"], "value": m["content"]} for m in MESSAGES]),
+    ],
+)
+def test_the_json_of_messages_is_messages(tmp_path: Path, text: str) -> None:
+    (made,) = load(tmp_path, {"question": text, "answer": "1"})
+    assert (made.question, [tuple(message) for message in made.earlier]) == ("It's 1?", [("system", "Be brief.")])
+
+
+@pytest.mark.parametrize("messages", [MESSAGES, MESSAGES[1:], [{"content": "1?", "role": "user"}]])
+def test_messages_as_python_prints_them_are_refused(tmp_path: Path, messages: Any) -> None:
+    with refused(DataError, f"{tmp_path}/rows.jsonl:1", "'question'", code="data.malformed"):
+        load(tmp_path, {"question": str(messages), "answer": "1"})
+
+
+@pytest.mark.parametrize(
+    "text", ["[{'a': 1}] has how many keys?", '[{"value": 3}, {"value": 4}] has which sum?', "[1, 2]"]
+)
+def test_a_question_that_begins_with_a_list_is_text(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, {"question": text, "answer": "1"})[0].question == text
+
+
 def test_problems_of_several_messages_differ_by_all_of_them(tmp_path: Path) -> None:
     def row(*texts: str, system: str = "Be brief.") -> dict[str, Any]:
         turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), texts)]  # noqa: B905

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import bz2
 import datetime
 import decimal
+import gzip
+import io
 import json
+import lzma
+import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -138,3 +147,61 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(whole[: len(whole) // 2])
     with refused(DataError, "Parquet", tmp_path / "rows.parquet", key="task.train", code="data.unreadable"):
         list(read_rows(tmp_path / "rows.parquet", key="task.train"))
+
+
+ROWS = [{"question": "1?", "answer": "1"}, {"question": "2?", "answer": "2"}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def _zipped() -> bytes:
+    with zipfile.ZipFile(whole := io.BytesIO(), "w") as archive:
+        archive.writestr("rows.jsonl", LINES)
+    return whole.getvalue()
+
+
+def _arrow(*, stream: bool) -> bytes:
+    table, sink = pa.Table.from_pylist(ROWS), io.BytesIO()
+    if not stream:
+        pa.feather.write_feather(table, sink)
+        return sink.getvalue()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+OTHER_FORMS = {
+    "rows.jsonl.gz": (gzip.compress(LINES), "decompress"),
+    "rows.jsonl.bz2": (bz2.compress(LINES), "decompress"),
+    "rows.jsonl.xz": (lzma.compress(LINES), "decompress"),
+    "rows.jsonl.zst": (b"\x28\xb5\x2f\xfd\x20", "decompress"),
+    "rows.zip": (_zipped(), "decompress"),
+    "rows.feather": (_arrow(stream=False), "pyarrow.feather"),
+    "rows.arrow": (_arrow(stream=True), "pyarrow.ipc"),
+    "rows.json": (json.dumps(ROWS).encode(), "json.load"),
+    "pretty.json": (b"\xef\xbb\xbf" + json.dumps(ROWS, indent=2).encode(), "json.load"),
+    "lines.json": (b"[\r\n{}\r\n]", "json.load"),
+    "objects.json": ("\n".join(json.dumps(row, indent=2) for row in ROWS).encode(), "jq"),
+    "rows.csv": (b"question,answer\n1?,1\n2?,2\n", "pyarrow.csv"),
+    "quoted.csv": (b'"question","answer"\n"1?","1"\n"2?","2"\n', "pyarrow.csv"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_a_file_in_another_form_is_refused_with_the_command_that_converts_it(tmp_path: Path, name: str) -> None:
+    content, command = OTHER_FORMS[name]
+    (tmp_path / name).write_bytes(content)
+    with refused(DataError, tmp_path / name, key="task.train", code="data.unreadable") as caught:
+        list(read_rows(tmp_path / name, key="task.train"))
+    assert command in caught.value.remedy
+    program = re.search(r"python -c '(.*)'(?: < (.*) > (.*))?$", caught.value.remedy)
+    if program and name != "lines.json":  # the remedy is followed
+        given = Path(program[2]).read_bytes().removeprefix(b"\xef\xbb\xbf") if program[2] else None
+        done = subprocess.run([sys.executable, "-c", program[1]], input=given, cwd=tmp_path, stdout=-1, check=True)
+        (tmp_path / "rows.jsonl").write_bytes(done.stdout)
+        made = tmp_path / ("rows.jsonl" if program[2] else "rows.parquet")
+        assert [{name: str(value) for name, value in row.fields.items()} for row in read_rows(made)] == ROWS
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with refused(DataError, tmp_path, "folder", key="task.path", code="data.missing"):
+        list(read_rows(tmp_path))

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from refusals import refused
@@ -89,6 +91,18 @@ def test_gsm8k_takes_the_gold_and_its_validation_from_train(tmp_path: Path) -> N
     }
     assert made["train"][0].meta == {"solution": "4 * 270 = <<4*270=1080>>1,080\n#### 1,080"}
     assert made["train"][0].task == "gsm8k"
+
+
+def test_the_files_of_the_hub_are_read_by_their_own_names(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        rows = [{"question": f"{split} {i}", "answer": "#### 2"} for i in range(30)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}-00000-of-00001.parquet")
+    made = {split: questions(gsm8k(split, path=str(tmp_path))) for split in SPLITS}
+    assert made["test"] == [f"test {i}" for i in range(30)]
+    assert sorted(made["train"] + made["validation"]) == sorted(f"train {i}" for i in range(30))
+    assert questions(gsm8k("test", path=str(tmp_path / "test-00000-of-00001.parquet"))) == made["test"]
+    with refused(DataError, "train.parquet", key="task.path", code="data.missing"):
+        gsm8k("train", path=str(tmp_path / "test-00000-of-00001.parquet"))
 
 
 def test_gsm8k_from_a_single_file_follows_its_name(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from collections.abc import Sequence
@@ -118,6 +119,15 @@ def test_a_file_is_a_template(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("{a} Q: {question}\nA:\n", encoding="utf-8")
     rendered = render(problems("{question}{b}"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
     assert only(rendered.prompts).text == "{a} Q: {question}{b}\nA:"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_has_to_be_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("é {question}", encoding="utf-8-sig")
+    rendered = render(problems("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+    assert only(rendered.prompts).text == "é x"
+    (tmp_path / "mine.txt").write_text("é {question}", encoding="latin-1")
+    with refused(ConfigError, "mine.txt", "UTF-8", key="prompt.template", code="config.value"):
+        render(problems("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["no place", "{question} and {question}"])
@@ -292,6 +302,9 @@ def test_a_template_that_leaves_the_system_message_out() -> None:
 def test_a_question_may_not_hold_a_special_token() -> None:
     with refused(DataError, "q1", "'<|im_end|>'", code="data.malformed"):
         render(problems("x", "end<|im_end|>"), qwen(), template="question_only", max_prompt_tokens=99)
+    from_file = dataclasses.replace(problems("end<|im_end|>")[0], where="rows.jsonl:7")
+    with refused(DataError, "rows.jsonl:7", "'<|im_end|>'", code="data.malformed"):
+        render([from_file], qwen(), template="question_only", max_prompt_tokens=99)
 
 
 def test_long_prompts_are_dropped_and_counted() -> None:

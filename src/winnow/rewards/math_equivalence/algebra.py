@@ -21,7 +21,8 @@ from winnow.errors import ConfigError
 from winnow.installed import is_installed
 from winnow.rewards.math_equivalence.signs import computed
 
-_UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.")  # math-verify ignores the dots of 0.33\ldots
+# math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode.
+_UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq)|[^\x00-\x7f]")
 _MACRO = re.compile(r"\\[a-zA-Z]+")
 _CAPITAL = re.compile(r"\\(Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega)(?![a-zA-Z])")
 _WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
@@ -123,13 +124,12 @@ def _letters(text: str) -> set[str]:
 
 
 def _parsed(text: str) -> Any:
-    """The sympy object, or None."""
+    r"""The sympy object; None for a text that is not read as a whole (by default, a \frac inside it is read alone)."""
     import math_verify
 
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
-    parsed = math_verify.parse(
-        rf"\boxed{{{text}}}", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
-    )
+    only_whole: Any = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    parsed = math_verify.parse(rf"\boxed{{{text}}}", [config], parsing_timeout=None, raise_on_error=True, **only_whole)
     return parsed[0] if parsed else None
 
 

@@ -2,14 +2,16 @@ r"""Dressings of an answer: what is written around a value without changing it.
 
 A left side of an answer is omitted if it equals the right side (`50+20 = 70`), or has at least two letters (`m+n = 70`)
 and so is no equation for one unknown. A gold may be a chain of equal values (`x = \frac{10}{2} = 5`, `E = mc^2 = 9`),
-state its value twice (`0.5 \text{ or } \frac{1}{2}`), or have a noun (`9 (apples)`).
+state its value twice (`0.5 \text{ or } \frac{1}{2}`), or have a noun (`9 (apples)`). Decimals may follow a value.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
+from winnow.rewards.math_equivalence import exact, expression
 from winnow.rewards.math_equivalence.latex import brackets, spelling, split_top
 from winnow.rewards.math_equivalence.names import NAME
 from winnow.rewards.math_equivalence.signs import ANGLE
@@ -31,6 +33,8 @@ _TWICE = re.compile(
 )
 _NOUN = re.compile(r"([-+]?(?:\d+(?:\.\d+)?(?:/\d+)?|\\frac\{\d+\}\{\d+\})) \(([a-zA-Z][a-zA-Z ]*[a-zA-Z])\)")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
+_ROUNDED = re.compile(r"\s*(?P<number>[-+]?\d+(?:\.(?P<places>\d+))?)")
 _CHAIN = 6  # sides of one text, at most
 
 
@@ -54,6 +58,21 @@ def readings(text: str, same: Same) -> list[str]:
         return [text, rest[-1]]
     once = _stated_once(text, same)
     return [text] if once == text else [text, once]
+
+
+def before_approximation(text: str) -> str:
+    r"""`\frac{1}{3} \approx 0.333` without the decimals, if the number is rounded to them; another text unchanged.
+
+    A value that `expression.py` does not read, such as `\sin 1`, is not compared with its decimals.
+    """
+    left, *others = _APPROXIMATELY.split(text)
+    right = _ROUNDED.match(others[0]) if len(others) == 1 else None
+    if right is None or (units_of(left) and units_of(others[0]) not in (frozenset(), units_of(left))):
+        return text
+    value, half = exact.value(left), Fraction(1, 2 * 10 ** len(right["places"] or ""))
+    number, unit = expression.number(value), "" if units_of(left) else others[0][right.end() :]
+    fits = _letters(value) <= {"e"} if number is None else abs(number - Fraction(right["number"])) <= half
+    return left + unit if fits else text
 
 
 def with_noun(gold: str, answer: str) -> str:

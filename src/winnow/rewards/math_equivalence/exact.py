@@ -14,7 +14,7 @@ from fractions import Fraction
 from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import apart, brackets, spelling, split_top
 from winnow.rewards.math_equivalence.names import NAME, capitals, in_order
-from winnow.rewards.math_equivalence.sets import joined_otherwise
+from winnow.rewards.math_equivalence.sets import joined_otherwise, rising
 from winnow.rewards.math_equivalence.signs import named, settled
 from winnow.rewards.math_equivalence.units import compound, exchanged, units_of, without_units
 
@@ -122,11 +122,13 @@ def bases(answer: str, gold: str) -> Verdict:
 
 
 def value(text: str) -> str:
-    r"""The text without units and without a name on the left (`x = 5`, `f(x) = 5`, `x \in [0, 1]`). `2e5` becomes a
-    product, and `2I` becomes `2i`.
+    r"""The text without units and without a name on the left (`x = 5`, `f(x) = 5`, `x \in [0, 1]`), or on the right
+    of a number (`5 = x`). `2e5` becomes a product, and `2I` becomes `2i`.
     """
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _IMAGINARY.sub("i", without_units(text)))
     left, equals, right = text.partition("=")
+    if equals and NAME.fullmatch(right.strip()) and expression.number(left) is not None:
+        return left.strip()
     if not equals:
         left, equals, right = text.partition(r"\in ")
     named = equals and "=" not in right and "," not in left and NAME.fullmatch(left.strip())
@@ -181,11 +183,15 @@ def _not_values(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _relations(answer: str, gold: str, work: _Work) -> Verdict:
-    r"""Inequalities and set-builders differ when their numbers do: `-2 \le x` and `-20 \le x`."""
+    r"""Inequalities and set-builders differ if their numbers do (`-2 \le x`, `-20 \le x`). `5>x>3` is `3<x<5`."""
     mine, theirs = _RELATION.findall(answer), _RELATION.findall(gold)
     if not (mine and theirs):
         return None
-    return None if sorted(_NUMBERS.findall(answer)) == sorted(_NUMBERS.findall(gold)) else False
+    if sorted(_NUMBERS.findall(answer)) != sorted(_NUMBERS.findall(gold)):
+        return False
+    (a, a_signs), (g, g_signs) = rising(answer), rising(gold)
+    same = len(a) > 1 and a_signs == g_signs and all(_compare(x, y, work) is True for x, y in zip(a, g, strict=True))
+    return True if same else None
 
 
 def _identity(answer: str, gold: str, work: _Work) -> Verdict:

@@ -30,6 +30,7 @@ Value = Fraction | Decimal
 MAX_TOKENS = 250  # bounds the recursion of an evaluation
 MAX_BITS = 3_000  # 903 digits: two roots that differ in the last of them still differ within _TOLERANCE
 MAX_DEPTH = 40
+MAX_ROOT = 20
 MAX_POWERS = 12  # irrational ones, which take about 20 ms each
 _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
@@ -151,7 +152,7 @@ class _Reader:
 
     def take(self) -> str:
         token = self.here
-        self.position += 1
+        self.position += bool(token)
         return token
 
     def expect(self, token: str) -> None:
@@ -214,6 +215,10 @@ class _Reader:
             raise Unreadable("an exponent is a digit, a letter or a group")
         if self.here == "^" or _has_power(exponent):
             raise Unreadable("a tower of exponents")
+        number = None if exponent.letters() else _at(exponent, 0)
+        if isinstance(number, Fraction) and number.denominator % 2 and 1 < number.denominator <= MAX_ROOT:
+            power = Node("^", (base, Node(Fraction(number.numerator))))  # x^{2/3} is real for negative x, too
+            return Node("root", (power, Node(Fraction(number.denominator))))
         return Node("^", (base, exponent))
 
     def atom(self, depth: int) -> Node:
@@ -359,8 +364,8 @@ def _power(x: Value, y: Value) -> Value:
 
 
 def _root(x: Value, degree: Value) -> Value:
-    if not isinstance(degree, Fraction) or degree.denominator != 1 or not 2 <= degree <= 20:
-        raise Unreadable("the degree of a root is an integer from 2 to 20")
+    if not isinstance(degree, Fraction) or degree.denominator != 1 or not 2 <= degree <= MAX_ROOT:
+        raise Unreadable(f"the degree of a root is an integer from 2 to {MAX_ROOT}")
     n = degree.numerator
     if x < 0:
         if n % 2 == 0:

@@ -48,7 +48,7 @@ def _undressed(answer: str, gold: str) -> bool:
     texts = without_tuples_of_names(*notations.common(answer, dressings.with_noun(gold, answer)))
     if texts is None:
         return False
-    answer, gold = map(as_intervals, texts)
+    answer, gold = (as_intervals(dressings.before_approximation(text)) for text in texts)
     mine, theirs = dressings.readings(answer, _same), dressings.readings(gold, _same)
     pairs = [(a, g) for g in theirs for a in mine]
     if all(map(dressings.is_named, (answer, gold))):

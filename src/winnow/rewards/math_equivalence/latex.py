@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby, starmap
 
 from winnow.rewards.math_equivalence.signs import spelled
 from winnow.rewards.math_equivalence.unit_words import BARE, lookup
@@ -13,37 +14,26 @@ MAX_CHARACTERS = 4096
 MAX_DIGITS = 400
 MAX_DEPTH = 40
 
+_LETTERS = (
+    r"α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta ι\iota κ\kappa λ\lambda ν\nu ξ\xi π\pi ρ\rho"
+    r" σ\sigma τ\tau υ\upsilon φ\phi χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Ξ\Xi Π\Pi Σ\Sigma Φ\Phi Ψ\Psi"
+)  # μ and Ω are units
 _UNICODE = str.maketrans(
-    {"−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt "}
-    | {
-        "°": r"^\circ ",
-        "º": r"^\circ ",
-        "˚": r"^\circ ",
-        "℃": r"^\circ C",
-        "℉": r"^\circ F",
-        "²": "^{2}",
-        "³": "^{3}",
-        "½": r"\frac{1}{2}",
-        "¼": r"\frac{1}{4}",
-        "¾": r"\frac{3}{4}",
-    }
-    | {"\0": " ", "\1": " ", "\2": " ", "∅": r"\emptyset "}
-    | {
-        "≤": r"\le ",
-        "≥": r"\ge ",
-        "∪": r"\cup ",
-        "±": r"\pm ",
-        "′": "'",
-        "″": "''",
-        "‴": "'''",
-        "’": "'",
-        "´": "'",
-        "∈": r"\in ",
-        "ℝ": r"\mathbb{R}",
-        "ℤ": r"\mathbb{Z}",
-        "⁄": "/",
-    }
+    {letter[0]: letter[1:] + " " for letter in _LETTERS.split()}
+    | dict.fromkeys("−–‐‑‒", "-")
+    | dict.fromkeys("·⋅∙•", r"\cdot ")
+    | dict.fromkeys("°º˚", r"^\circ ")
+    | dict.fromkeys("′’´", "'")
+    | dict.fromkeys("\0\1\2", " ")
+    | {"×": r"\times ", "÷": r"\div ", "±": r"\pm ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne "}
+    | {"∪": r"\cup ", "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "⟨": r"\langle "}
+    | {"⟩": r"\rangle ", "≈": r"\approx ", "℃": r"^\circ C", "℉": r"^\circ F", "″": "''", "‴": "'''"}
+    | {"⁄": "/", "。": "."}
 )
+_LAYOUTS = {"<super>": ("^{", ""), "<sub>": ("_{", ""), "<fraction>": (r"\frac{", "}{")}  # start, and fraction slash
+_FOREIGN = re.compile(r"[^\x00-\x7f]+")
+_ROOTS = {"√": r"\sqrt", "sqrt": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
+_ROOT = re.compile(r"([√∛∜]|(?<![a-zA-Z\\])sqrt(?=\s?\d))\s*(\d+(?:\.\d+)?)?", re.ASCII)
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|exp|ln|log"
 _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 
@@ -52,7 +42,8 @@ _NARROW, _BRACED = "\0", "\1"
 # It stays in a tidy text, before a short name of a unit that \text or \mathrm sets: 12 \text{ m} is no product.
 UPRIGHT = "\2"
 _TEXT = re.compile(
-    r"(?P<micro>\\mu\s*)?\\(?:(?P<upright>text|mbox|textrm|mathrm|operatorname|rm)|textbf|textit|mathbf|mathit)"
+    r"(?P<micro>\\mu\s*)?\\(?:(?P<upright>text|mbox|textrm|mathrm|operatorname|rm)|(?:text|math)(?:bf|it|sf|tt|normal)"
+    r"|boldsymbol|bm|emph|underline|ensuremath)"
     r"\s*\{(?P<inside>(?:[^{}]|\^\s*\{[^{}]*\})*)\}"
 )
 _AFTER_VALUE = re.compile(r"[0-9A-Za-z)}\].*/](?:\\[,;:!\s]|[\s~])*(?:\\frac\s*)?\{?\s*$")
@@ -86,17 +77,25 @@ def _mixed_number(match: re.Match[str]) -> str:
     return rf"{whole}\frac{{{top}}}{{{bottom}}}" if is_proper else match[0]
 
 
+def _conditions(system: re.Match[str]) -> str:
+    """The rows of a system of equations as `x=1 and y=2`; a function by cases is not changed."""
+    rows = [row.replace("&=", "=").strip(" ,;.") for row in system["rows"].split(r"\\")]
+    return system[0] if any("&" in row for row in rows) else " and ".join(filter(None, rows))
+
+
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\\\\\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\]", r"\\\\"),  # the space between two rows
         (r",\s*\\!\s*", _NARROW),
         (r"\{,\}", _BRACED),
         (r"(?<!\\)\\[,;:!\s]|\\q?quad(?![a-zA-Z])|~|&nbsp;", " "),
-        (r"\\(?:left|right|middle|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])\s*\.?", ""),
-        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\(?:left|right|middle|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
+        (r"\\(?:displaystyle|limits|bf|it)(?![a-zA-Z])\s*|\\(?:text)?color\s*\{\w+\}", ""),
+        (r"\\(?:[dtcs]|nice)frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
-        (r"\\neq(?![a-zA-Z])", r"\\ne "),
+        (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne "),
         (r"\\in(?![a-zA-Z])", r"\\in "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
@@ -110,13 +109,22 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
             r"[(\[]\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?((?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{array\}\s*[)\]]",
             r"\\begin{pmatrix}\1\\end{pmatrix}",
         ),
+        (
+            r"(?:\\begin\s*\{(?P<name>cases|aligned|gathered)\}|\\\{\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?)"
+            r"(?P<rows>(?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{(?:(?P=name)|array)\}",
+            _conditions,
+        ),
         (r"\\[()\[\]]|(?<!\\)\$", " "),  # math delimiters
         (rf"\\frac{_ONE}{_ONE}", r"\\frac{\1}{\2}"),
         (rf"\\frac{_ONE}\s*\{{", r"\\frac{\1}{"),
         (rf"(\\frac\s*\{{[^{{}}]*\}}){_ONE}", r"\1{\2}"),
         (r"\\sqrt\s*(\\[a-zA-Z]+|[0-9a-zA-Z])", r"\\sqrt{\1}"),
         (r"\\(frac|sqrt)\s+(?=[{\[])", r"\\\1"),
-        (r"(\.\d*)\s*\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))", r"\1\\overline{\2\3}"),  # a repeating decimal
+        # A repeating decimal: 0.\overline{142}, 0.\dot{1}4\dot{2}, 0.(142)
+        (r"(\.\d*)\s*\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?", r"\1\\overline{\2\3\4}"),
+        (r"(\.\d*)\s*\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))", r"\1\\overline{\2\3}"),
+        (r"(?<=\d\.)\((\d+)\)", r"\\overline{\1}"),
+        (r"(?<!\d)\.(?=\d*\\overline)", "0."),
         (r"_\s*\{\s*base\s*(\d+)\s*\}", r"_{\1}"),
         (r"\(\s*([0-9A-F]+)\s*\)\s*_(?=\s*\{?\s*\d)", r"\1_"),
         (r"\}\s+\{", "}{"),
@@ -140,7 +148,7 @@ def readable(text: str) -> bool:
 
 def tidied(answer: str, gold: str) -> tuple[str, str] | None:
     r"""Both texts tidy; None unless both are readable before and after (`\lbrace` is a bracket only when tidy)."""
-    if not all(readable(_in_ascii(text)) for text in (answer, gold)):
+    if not all(readable(in_ascii(text)) for text in (answer, gold)):
         return None
     texts = tidy(answer), tidy(gold)
     return texts if all(map(readable, texts)) else None
@@ -148,14 +156,32 @@ def tidied(answer: str, gold: str) -> tuple[str, str] | None:
 
 def tidy(text: str) -> str:
     r"""One spelling per meaning: NFKC, `\dfrac12` -> `\frac{1}{2}`, `\text{ cm}` -> ` cm`, `1,000` -> `1000`."""
-    text = _in_ascii(text)
+    text = in_ascii(text)
     for _ in range(3):  # \text{\textbf{(C)}}
         text = _TEXT.sub(_plain, text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = spelled(text)
-    text = _with_plain_commas(text.strip().removesuffix(".").rstrip("\\ "))
-    return text if "," in text else text.replace(";", ",")  # a list whose numbers have a decimal comma
+    text = _with_plain_commas(_bare(spelled(text).strip().removesuffix(".").rstrip("\\ ")))
+    return _with_comma_separators(text) if ";" in text else text
+
+
+def _with_comma_separators(text: str) -> str:
+    """`(1,2); (3,4)` as `(1,2), (3,4)`, but not `1,5; 2,5`, whose commas may be decimal commas."""
+    levels: dict[str, list[int]] = {",": [], ";": []}
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        levels.get(character, []).append(depth)
+    return text.replace(";", ",") if max(levels[";"]) < min(levels[","], default=len(text)) else text
+
+
+def _bare(text: str) -> str:
+    """A tidy text without the asterisks of Markdown or the braces of a group around all of it."""
+    for opening, closing in (("**", "**"), ("{", "}")):
+        inside = text.removeprefix(opening).removesuffix(closing)
+        if len(inside) == len(text) - len(opening) - len(closing) and _closed(inside):
+            text = inside.strip()
+    return text
 
 
 def _plain(text: re.Match[str]) -> str:
@@ -187,8 +213,25 @@ def apart(text: str) -> bool:
     return _APART.search(_FUNCTION_POWER.sub("", " ".join(text.split()))) is not None
 
 
-def _in_ascii(text: str) -> str:
-    return unicodedata.normalize("NFKC", text.translate(_UNICODE))
+def in_ascii(text: str) -> str:
+    r"""The text as LaTeX spells it: `2⁵` is `2^{5}`, `x₁` is `x_{1}`, `1⅓` is `1\frac{1}{3}`; the rest by NFKC."""
+    text = _ROOT.sub(lambda root: _ROOTS[root[1]] + (f"{{{root[2]}}}" if root[2] else " "), text).translate(_UNICODE)
+    if text.isascii():
+        return text
+    text = _FOREIGN.sub(lambda run: "".join(starmap(_laid_out, groupby(run[0], _layout))), text)
+    return unicodedata.normalize("NFKC", text)
+
+
+def _layout(character: str) -> str:
+    return unicodedata.decomposition(character).partition(" ")[0]
+
+
+def _laid_out(layout: str, run: Iterable[str]) -> str:
+    text = "".join(run)
+    if layout not in _LAYOUTS:
+        return text
+    start, slash = _LAYOUTS[layout]
+    return start + unicodedata.normalize("NFKC", text).replace("−", "-").replace("⁄", slash, 1) + "}"
 
 
 def _with_plain_commas(text: str) -> str:

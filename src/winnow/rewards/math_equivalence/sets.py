@@ -98,23 +98,27 @@ def _built(left: str, conditions: str) -> str | None:
 
 def _interval(condition: str, letter: str) -> str | None:
     r"""`a < x \le b` as `(a,b]`, `x \ne a` as two intervals; None for another condition."""
-    sides = [part.strip() for part in _SIDES.split(condition)]
-    signs = [_PLAIN.get(sign, sign) for sign in sides[1::2]]
-    values = sides[::2]
+    values, signs = rising(condition)
     bounds = [value for value in values if value != letter]
     if values.count(letter) != 1 or not all(bounds) or any(letter in re.sub(r"\\[a-zA-Z]+", "", b) for b in bounds):
         return None
     if len(values) == 2:
         sign = signs[0] if values[0] == letter else _FLIPPED[signs[0]]
         return _ray(sign, bounds[0])
-    rising = [{"<", r"\le"}, {">", r"\ge"}]
-    if len(values) != 3 or values[1] != letter or not any(set(signs) <= direction for direction in rising):
+    if len(values) != 3 or values[1] != letter or not set(signs) <= {"<", r"\le"}:
         return None
-    if set(signs) <= rising[1]:
-        values, signs = values[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
     low = "(" if signs[0] == "<" or "infty" in values[0] else "["
     high = ")" if signs[1] == "<" or "infty" in values[2] else "]"
     return f"{low}{values[0]},{values[2]}{high}"
+
+
+def rising(condition: str) -> tuple[list[str], list[str]]:
+    r"""The sides of a condition and the signs between them, `5 > x \ge 3` as `3 \le x < 5`."""
+    sides = [part.strip() for part in _SIDES.split(condition)]
+    values, signs = sides[::2], [_PLAIN.get(sign, sign) for sign in sides[1::2]]
+    if signs and set(signs) <= {">", r"\ge"}:
+        return values[::-1], [_FLIPPED[sign] for sign in signs[::-1]]
+    return values, signs
 
 
 def _ray(sign: str, bound: str) -> str | None:

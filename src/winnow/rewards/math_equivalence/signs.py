@@ -19,7 +19,7 @@ _SPELLINGS = tuple(
         (r"(?:\{\s*\}\s*)?\^\s*(?:\{\s*\\(?:circ|degree)\s*([CF]?)\s*\}|\\(?:circ|degree)(?![a-zA-Z]))", r"^\\circ \1"),
         (r"(?<!\^)\\degrees?(?![a-zA-Z])", r"^\\circ "),
         (r"(?<!\\)%", r"\\%"),
-        (r"([\d})]|(?<![a-zA-Z\\])[a-zA-Z]) ?degrees?(?![a-zA-Z]|\s*[a-zA-Z])", r"\1^\\circ "),
+        (r"([\d})]|(?<![a-zA-Z\\])[a-zA-Z]) ?deg(?:rees?)?(?![a-zA-Z]|\s*[a-zA-Z])", r"\1^\\circ "),
         (r"([\d})]|(?<![a-zA-Z\\])[a-zA-Z]) ?(?:percent|per cent)(?![a-zA-Z])", r"\1\\% "),
     )
 )

@@ -14,6 +14,7 @@ import re
 
 from winnow.rewards.math_equivalence import expression
 from winnow.rewards.math_equivalence.latex import UPRIGHT, brackets, spelling, split_top, tidied, tidy
+from winnow.rewards.math_equivalence.names import capitals
 from winnow.rewards.math_equivalence.units import compound, in_digits, without_signs
 
 MAX_LETTERS = 2
@@ -43,7 +44,7 @@ def equal(answer: str, gold: str) -> bool:
     a, g = map(_canonical, texts)
     if not a or not g:
         return False
-    return a.lower() == g.lower() or _same_elements(a, g)
+    return a.lower() == g.lower() or (capitals(a, g) is not False and _same_elements(a, g))
 
 
 def canonical(text: str) -> str:

@@ -30,6 +30,14 @@ EQUAL = [
     (r"S = \frac{100 \cdot 101}{2} = 5050", "5050"), (r"5050", r"S = \frac{100 \cdot 101}{2} = 5050"),
     (r"\frac{1}{4} \text{ (or } 0.25)", "0.25"), (r"f(x) = (x+1)^2 = x^2+2x+1", "f(x) = (x+1)^2"),
     (r"\angle ABC = 45^\circ", "45"), ("E = mc^2 = 9", "9"), ("E = mc^2 = 9", "E = 9"),
+    # an exact value before its decimals
+    (r"\frac13", r"\frac{1}{3} \approx 0.333"), (r"\frac{\sqrt3}{2}", "√3/2 ≈ 0.87"),
+    (r"25\pi", r"x = 25\pi\approx78.54"),
+    (r"25\pi", r"25\pi \approx 78.5 \text{ cm}^2"), (r"\frac13 \approx 0.333", "1/3"),
+    (r"\sqrt{2}", r"\sqrt{2} \approx 1"), (r"\ln 2", r"\ln 2 \approx 0.693"),
+    (r"e^2-\sin 1", r"e^2-\sin 1 \approx 6.5"),
+    (r"25\pi \text{ cm}^2", r"25\pi \approx 78.5 \text{ cm}^2"),
+    (r"25\pi \text{ cm}^2", r"25\pi \text{ cm}^2 \approx 78.5 \text{ cm}^2"),
     # a noun of the gold in brackets
     ("9 (apples)", "9"), ("9 (apples)", r"9 \text{ apples}"), ("9 (apples)", "9 (apples)"), ("2.5 (red apples)", "2.5"),
     ("9 (apples)", "x = 9"), ("9 (apples)", "9.0"), ("5 (hours)", "5"), ("5 (hours)", "5 hours"),
@@ -51,6 +59,14 @@ DIFFERENT = [
     (r"\frac{1}{2} = 0.6", "0.6"), ("1 or 2", "1"), ("1 or 1", "1"), (r"0.5 \text{ or } \frac{1}{3}", "0.5"),
     ("0.5, 0.5", "0.5"),
     ("m+n = 50+20 = 70", "p+q = 30+40 = 70"), (r"x=1 \text{ or } x=2", "1"), (r"\frac13", r"0.333 \text{ or } \frac13"),
+    # decimals after an exact value
+    ("0.333", r"\frac13 \approx 0.333"), (r"\frac13", r"\frac13 \approx 0.34"), (r"\frac13", r"0.333 \approx \frac13"),
+    (r"\frac13", r"\frac13 \simeq 0.34"), (r"\ln 2", r"\ln 2 \approx 0.7 \approx 1"), (r"\ln 2", r"\ln 3 \approx 0.69"),
+    (r"25\pi \text{ cm}^2", r"25\pi \approx 78.5 \text{ m}^2"), ("5", r"5 \approx 6"),
+    ("5", r"5 \approx 5 \text{ or } 6"),
+    ("5", r"5.4 \approx 5"), ("5.4", r"5 \approx 5.4"), ("70", r"\approx 70"), ("70", r"x \approx 70"),
+    (r"25\pi \text{ cm}^2", r"25\pi \text{ cm}^2 \approx 78.5 \text{ m}^2"), ("5", r"5 \approx 5 \approx 6"),
+    (r"\frac13", r"\frac13 \approx"), (r"x \approx y", "x"), ("x", r"x \approx 5"),
     # nouns
     ("9 (apples)", "8"), ("9 (apples)", r"9 \text{ pears}"), ("9 (apples)", "9x"), ("5 (hours)", "5 minutes"),
     ("9 (x)", "9"),

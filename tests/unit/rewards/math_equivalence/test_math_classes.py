@@ -71,6 +71,10 @@ ONCE_PAID = [
     (r"864 \mbox{ inches}^3", r"864 \mbox{ inches}^2"), (r"(-\infty, 0) \cup \{2\}", r"(-\infty, 0) \cup \{1\}"),
     # functions that differ far from where anybody looks
     (r"\sin x", r"\sin x + 10^{-20}"), (r"\lfloor\sqrt{n-1}\rfloor", r"\lfloor\sqrt{n-2}\rfloor"),
+    # a fraction inside a text that is not read as a whole
+    (r"8 | \frac{1}{2}", r"\frac{1}{2}"), (r"7 @ \frac{1}{2}", r"\frac{1}{2}"),
+    (r"1|2|\frac{1}{2}|\frac{1}{3}", r"\frac{1}{3}"),
+    (r"\frac{1}{2} \bigtriangleup 3", r"\frac{1}{2}"), (r"\{ \frac{1}{2} ] \ln 3", r"\frac{1}{2}"),
     # the whole exponent, a tiny change
     ("3.83e35", "3.83e36"), ("1.0000000000000001", "1"), (r"e^{-40}", r"e^{-41}"),
 ]  # fmt: skip

@@ -51,6 +51,7 @@ DIFFERENT = [
     (r"\{1,2\}", "(1,2)"), ("1,2", "(1,2)"), (r"\{5\}", "5"), ("(1,)", "(1,2)"), ("[3,4)", "(3,4]"),
     # words and letters
     ("north", "south"), ("no", "yes"), ("A", "B"), ("x", "y"), ("listen", "silent"), ("even", "odd"),
+    ("IX", "XI"), ("AB", "BA"),
     # algebra that is not the same
     ("x+1", "x-1"), ("x^2", "x^3"), (r"\sqrt{x^2}", "x"), (r"\sqrt{2}1", r"\sqrt{21}"),
     (r"\frac{x}{y}", r"\frac{y}{x}"),
