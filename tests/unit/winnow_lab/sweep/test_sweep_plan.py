@@ -304,6 +304,27 @@ def test_a_run_whose_reward_changed_since_is_trained_again(sweep_file, tmp_path)
     assert reused(sweep_file("second", label="b", rate=1e-3, reuse=["first"])) == []
 
 
+def test_a_run_of_the_same_files_is_found_behind_one_of_others(sweep_file, tmp_path):
+    """The first folder has runs of the same configuration with an earlier reward, and the second one with this one."""
+    trained(sweep_file("earlier", label="a", rate=1e-3))
+    (tmp_path / "mine.py").write_text("def paid(prompt, rollout):\n    return 2.0\n")
+    trained(sweep_file("later", label="a", rate=1e-3))
+    plan = sweep_file("second", label="b", rate=1e-3, reuse=["earlier", "later"])
+    assert reused(plan) == ["b/seed-0", "b/seed-1"]
+
+
+def test_a_run_that_ended_before_its_first_step_is_trained(sweep_file):
+    trained(sweep_file("first", label="a", rate=1e-3))
+    plan = sweep_file("second", label="b", rate=1e-3, reuse=["first"])
+    with SweepFolder.open(plan.output, resume=False) as folder:
+        record(plan, folder)
+        begun = plan.output / "b" / "seed-0" / "manifest.json"
+        begun.parent.mkdir()
+        begun.write_text("{}")
+        assert reuse(plan, folder) == ["b/seed-1"]
+        assert begun.read_text() == "{}"
+
+
 def test_an_interrupted_copy_is_repeated(sweep_file):
     trained(sweep_file("first", label="a", rate=1e-3))
     plan = sweep_file("second", label="a", rate=2e-3, reuse=["first"])
