@@ -19,7 +19,8 @@ import numpy as np
 from winnow.alarms.history import is_held
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
-from winnow.run_view.summary import LARGEST, Row, training_rows
+from winnow.run_view.summary import Row, training_rows
+from winnow.view.text import LARGEST
 
 VALUED = ("critic/explained_variance", "critic/loss")
 LEAST_EXPLAINED = -1.0  # smaller values are drawn here: an untrained value model may be far below

@@ -16,6 +16,7 @@ from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.forecast import forecast_of
 from winnow.state.logbook import totals
 from winnow.view.text import (
+    LARGEST,
     MARGIN,
     format_accuracies,
     format_count,
@@ -27,7 +28,6 @@ from winnow.view.text import (
 
 Row = Mapping[str, float]
 
-LARGEST = 1e15  # larger numbers are neither drawn nor summed: no run reaches them, and sums would overflow
 LAST = 5  # steps whose shares decide hints about rollouts, at most: earlier ones are over
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 

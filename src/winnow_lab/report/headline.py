@@ -9,8 +9,8 @@ from typing import Any
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.forecast import forecast_of
-from winnow.run_view.summary import LARGEST, Row, costs, mean, phase_shares, training_rows
-from winnow.view.text import format_accuracies, format_count, format_duration, format_percent
+from winnow.run_view.summary import Row, costs, mean, phase_shares, training_rows
+from winnow.view.text import LARGEST, format_accuracies, format_count, format_duration, format_percent
 
 # label, metric of its tokens, metric of its rollouts, note
 LINES = (
