@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -340,6 +341,16 @@ def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
     printed = CliRunner().invoke(app, ["compare", *arguments, "--costs", str(table)])
     assert printed.exit_code == 0, printed.output
     assert printed.output.count("the paper") == 2  # above the costs of a step, and in the notes
+
+
+@pytest.mark.parametrize(("per", "beyond"), [("step", "4 steps"), ("prompt", "")])
+def test_seconds_beyond_the_last_point_are_noted(tmp_path, per, beyond):
+    """A step samples 16 rollouts of 4 prompts: more than 12 on one machine, and 4 on each of four."""
+    write_run(tmp_path / "run", (0.1, 0.6, 0.6), step=trained(8))
+    points, seconds = np.array([4.0, 8.0, 12.0]), np.array([1.0, 2.0, 3.0])
+    of = StepCosts(CostCurve(points, seconds), CostCurve(points, seconds), per, source="a table")
+    found = [note for note in compare_inputs([str(tmp_path / "run")], costs=of).notes if "extrapolated" in note]
+    assert [re.findall(r"run \((.+?)\)", note) for note in found] == ([[beyond]] if beyond else [])
 
 
 @pytest.mark.parametrize(
