@@ -22,7 +22,7 @@ ROLLOUT = (
 )  # fmt: skip
 
 
-LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
+LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")  # "user:password@" of an address; a password may contain "@"
 
 
 @dataclass(frozen=True)
