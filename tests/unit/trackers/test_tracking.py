@@ -129,6 +129,24 @@ def test_samples_are_dropped_before_metrics(tmp_path):
     assert re.findall(r"\d+", notices[0].text) == [str(dropped)]
 
 
+def test_a_tracker_whose_mark_cannot_be_written_is_closed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("winnow.trackers.feed.SETTLED_SECONDS", 0.0)
+    received: list[Any] = []
+
+    class Removes(Kept):
+        def log(self, step, metrics):
+            super().log(step, metrics)
+            shutil.rmtree(tmp_path / "trackers", ignore_errors=True)
+
+    with tracking(lambda run: Removes(run, received)) as watch:
+        watch(Started(tmp_path, 0, 2))
+        watch(report(0))
+        watch(report(1))
+        watch(Ended(2, None, interrupted=False))
+    assert [what for what, *_ in received] == ["log", "close"]
+    assert received[-1] == ("close", "failed")
+
+
 def fails(run):
     class Fails(Tracker):
         def log(self, step, metrics):
@@ -239,6 +257,18 @@ def test_a_copied_run_starts_a_new_tracker_run_and_a_moved_run_does_not(tmp_path
     assert [run.id for run in runs] == [None, None, "a-1"]
     (notice,) = notices
     assert ("'kept'" in notice.text, f"{tmp_path}/one" in notice.text) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("address", "without"),
+    [
+        ("postgresql://me:p@ss@host:5432/runs", "postgresql://host:5432/runs"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("http://host?user=a@b", "http://host?user=a@b"),
+    ],
+)
+def test_a_login_is_all_before_the_host(address, without):
+    assert without_secrets({"uri": address})["uri"] == without
 
 
 def test_no_password_reaches_a_tracker(tmp_path):
