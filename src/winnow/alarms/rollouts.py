@@ -193,11 +193,13 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
     if high > low:
         return None
-    unread = share_of_judged(rows, "outcome/unparsable")
+    counted = [row for row in rows if "outcome/unparsable" in row]  # another trainer's log has no such number
+    unread = {"outcome/unparsable": share_of_judged(counted, "outcome/unparsable")} if counted else {}
     count, right = total(rows, "budget/rollouts"), min(values(rows, "reward/accuracy"), default=0.0) == 1
     return Evidence(
-        f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}; {unread:.0%} have no readable answer",
-        {"reward/min": low, "reward/max": high, "outcome/unparsable": unread},
+        f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}"
+        + "".join(f"; {part:.0%} have no readable answer" for part in unread.values()),
+        {"reward/min": low, "reward/max": high, **unread},
         cause="the task is solved, or the reward is the same for any text" if right else None,
     )
 
@@ -278,7 +280,8 @@ def ends_in_first_turn(past: Past, limits: AlarmsSection) -> Evidence | None:
     share, right = mean(rows, "environment/one_turn"), accuracy(rows)
     if not share >= limits.one_turn_share or right >= SOLVED:
         return None
-    text = f"{share:.0%} of the rollouts of {len(rows)} steps ended in their first turn, and {right:.0%} were right"
+    text = f"{share:.0%} of the rollouts of {len(rows)} steps ended in their first turn"
+    text += f", and {right:.0%} were right" * (not math.isnan(right))
     return Evidence(text, {"environment/one_turn": share})
 
 
