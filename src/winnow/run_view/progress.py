@@ -296,7 +296,8 @@ class _Lines:
         self._last = clock()  # when the newest line was printed
 
     def __call__(self, event: Event, standing: Standing) -> None:
-        text = _message(event, standing) or _line(event, standing) or self._doing(event, standing)
+        line = standing.line() if isinstance(event, StepReport) else None
+        text = _message(event, standing) or line or self._doing(event, standing)
         if text is not None:
             self._last = self._clock()
             _print(self._console, text)
@@ -341,11 +342,6 @@ def _steps(run: Started) -> str:
     if run.first_step >= run.last_step:
         return f"all {run.first_step} steps are done"
     return f"steps {run.first_step} to {run.last_step - 1}"
-
-
-def _line(event: Event, standing: Standing) -> str | None:
-    """The line of a finished step, where no picture is drawn."""
-    return standing.line() if isinstance(event, StepReport) else None
 
 
 def _too_quick(event: Event, standing: Standing) -> bool:

@@ -42,11 +42,6 @@ def costs(rows: Sequence[Row]) -> dict[str, float]:
     return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
 
 
-def column(rows: Sequence[Row], name: str) -> list[float]:
-    """One metric of every row, NaN where a row lacks it."""
-    return [row.get(name, math.nan) for row in rows]
-
-
 def summary(
     rows: Sequence[Row],
     config: Mapping[str, Any] = MappingProxyType({}),
@@ -200,7 +195,7 @@ def mean(rows: Sequence[Row], name: str) -> float:
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [float(value) for value in column(rows, name) if not math.isnan(value)]
+    return [float(value) for row in rows if not math.isnan(value := row.get(name, math.nan))]
 
 
 def _sum(rows: Sequence[Row], name: str) -> float:

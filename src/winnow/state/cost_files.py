@@ -100,12 +100,7 @@ def as_json(costs: StepCosts) -> dict[str, Any]:
     """The content of a file that `read_costs` reads."""
 
     def curve(of: CostCurve) -> dict[str, Any]:
-        return {
-            "rollouts": of.rollouts.tolist(),
-            "seconds": of.seconds.tolist(),
-            "tokens_per_rollout": of.tokens_per_rollout,
-            "mixed_lengths": of.mixed_lengths,
-        }
+        return {name: np.asarray(getattr(of, name)).tolist() for name in _Curve.model_fields}
 
     return {
         "winnow_costs": FORMAT,

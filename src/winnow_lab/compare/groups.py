@@ -15,12 +15,12 @@ from typing import Any
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.errors import DataError
 from winnow.metrics import is_step
-from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
+from winnow.run_view.configuration import Keys, at, differing, keys_of, labels
 from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 from winnow.view.text import common_prefix
-from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, measurable
+from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, further_tasks, measurable
 from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
 
 Row = Mapping[str, float]
@@ -203,8 +203,9 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             **({} if log is None else {"restoring": log.restoring}),
         )
         if curve is None:
-            of = "" if task is None else f" of {task}"
-            notes.append(f"{item.path} has no evaluation{of} yet, and is omitted")
+            of, others = ("", []) if task is None else (f" of {task}", further_tasks(rows))
+            has = f"; its further tasks: {', '.join(others)}" if others else ""
+            notes.append(f"{item.path} has no evaluation{of} yet, and is omitted{has}")
             continue
         steps = [row for row in rows if is_step(row)]
         works = (works_of(row, config, str(item.path)) for row in (steps if costs else ()))
@@ -220,7 +221,7 @@ def _labels(runs: Sequence[ReadRun]) -> list[str]:
         if run.named.label is not None:
             kind_of.append(None)
             continue
-        kind = next((i for i, other in enumerate(kinds) if is_one_configuration(other.keys, run.keys)), len(kinds))
+        kind = next((i for i, other in enumerate(kinds) if not differing([other.keys, run.keys])), len(kinds))
         if kind == len(kinds):
             kinds.append(run)
         kind_of.append(kind)

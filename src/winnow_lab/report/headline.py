@@ -25,6 +25,7 @@ LINES = (
     ("environment", "budget/environment_tokens", None, "texts of an environment, in addition to the generated tokens"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
+    ("mismatch", "budget/mismatch_tokens", None, "to measure it, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),
     ("probe prompts", "budget/probe_prompt_tokens", None, "prompt tokens of probes"),
     ("evaluation prompts", "budget/evaluation_prompt_tokens", None, "prompt tokens of evaluations"),

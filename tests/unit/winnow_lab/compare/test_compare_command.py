@@ -180,6 +180,14 @@ def test_an_allocation_has_a_panel_and_a_table(tmp_path):
     assert panel.get_ylabel() == "rollouts of a prompt"
 
 
+def test_seeds_that_share_no_pass_rate_have_an_empty_panel(tmp_path):
+    """Every prompt of seed 0 is solved, and none of seed 1."""
+    for seed, outcome in enumerate((RIGHT, WRONG)):
+        write_run(tmp_path / f"gvm-{seed}", (0.1, 0.4), seed=seed, rollouts=(outcome, outcome), allocate="gvm_online")
+    panel = draw_comparison(compare_inputs([str(tmp_path)])).axes[-1]
+    assert panel.get_ylabel() == "rollouts of a prompt"
+
+
 def test_without_matplotlib_the_error_names_the_extra(curves, tmp_path, monkeypatch):
     for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
         monkeypatch.setitem(sys.modules, name, None)

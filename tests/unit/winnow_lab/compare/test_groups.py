@@ -325,6 +325,18 @@ def test_seconds_of_a_run_that_shared_its_machine_are_compared(tmp_path):
     assert (row.group, row.axis, row.ratio.ratio) == ("PODS", "seconds", pytest.approx(1))
 
 
+def test_a_remedy_for_two_sweeps_with_one_label_works_as_it_is_written(tmp_path):
+    one, two = (
+        write_sweep(tmp_path / name, ACCURACIES, alone=True, pods={}, grpo={}, step=trained(8)) for name in ("a", "b")
+    )
+    with refused(DataError, "seed 0", code="data.mismatch"):
+        compare(one, two)
+    with refused(DataError, two, code="data.mismatch") as caught:
+        compare(one, f"mine={two}")
+    found = compare(one, caught.value.remedy.rpartition(" ")[2])
+    assert groups(found) == {"PODS": ["0"], "GRPO": ["0"], "mine": ["0"]}
+
+
 def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
     for label, count, threads in (("a", 16, 1), ("b", 8, 2)):
         for seed in (0, 1):

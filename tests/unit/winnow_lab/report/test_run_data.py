@@ -232,6 +232,7 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         {"step": 1, **metrics(1, **{"budget/tokens_verified": 1000, "budget/tokens_wasted": 750})},
         {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8, "budget/probe_prompt_tokens": 40},
         {"step": 2, "eval/seconds": 1.0, "budget/evaluation_tokens": 500, "budget/evaluation_prompt_tokens": 60},
+        {"step": 2, "budget/mismatch_tokens": 70},
     ]
     for r in rows[1:3]:
         r.update({"select/kept": 8, "select/trained": 6, "budget/tokens_kept": 300, "budget/prompt_tokens": 100})
@@ -244,6 +245,7 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         "wasted": (1500, 20, 0.75),
         "probe": (300, 8, 0.15),
         "evaluation": (500, None, 0.25),
+        "mismatch": (70, None, 0.035),
         "prompts": (200, None, 0.1),
         "probe prompts": (40, None, 0.02),
         "evaluation prompts": (60, None, 0.03),
