@@ -99,8 +99,8 @@ class MetricsLog(ForeignLog):
         return f"put the event files in {self.path} back as they were"
 
     def scalars(self) -> Scalars:
-        """The scalars of all event files. A launch replaces what earlier ones logged from its first step of training on:
-        it was resumed from there.
+        """The scalars of all event files. A launch replaces what earlier ones logged from its first step of training
+        on, from which it was resumed.
         """
         merged: dict[int, dict[str, float]] = {}
         for path in _files(self.path):

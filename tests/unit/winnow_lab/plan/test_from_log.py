@@ -231,7 +231,9 @@ def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
 @pytest.mark.parametrize(("count", "few"), [(9, True), (10, False)])
 def test_few_prompts_are_named_as_what_cannot_be_known(tmp_path, count, few):
     run = write_planned_run(tmp_path / "run", [group(f"p{i}", rewards_of(i % 8)) for i in range(count)], steps=2)
-    found = [why for what, why in LogPlan(evidence_of(run), PlanRequest(), draws=20).unknown() if "prompts differ" in what]
+    found = [
+        why for what, why in LogPlan(evidence_of(run), PlanRequest(), draws=20).unknown() if "prompts differ" in what
+    ]
     assert [f"has {count} " in why for why in found] == [True] * few
 
 
