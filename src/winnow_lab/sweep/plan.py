@@ -289,5 +289,8 @@ def _copy(source: Path, target: Path) -> None:
     problem, remedy = f"cannot copy {source} to {target}", "make room, or remove the key reuse"
     with errors_as(RunFolderError, problem, remedy, key="reuse", code="run_folder.unwritable"):
         shutil.rmtree(draft, ignore_errors=True)  # of a copy that was interrupted
-        shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
-        draft.rename(target)
+        try:
+            shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)  # half a copy would keep the disk full

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 
 import pytest
@@ -323,6 +325,21 @@ def test_a_run_that_ended_before_its_first_step_is_trained(sweep_file):
         begun.write_text("{}")
         assert reuse(plan, folder) == ["b/seed-1"]
         assert begun.read_text() == "{}"
+
+
+def test_a_copy_that_does_not_fit_leaves_nothing_on_the_disk(sweep_file, monkeypatch):
+    trained(sweep_file("first", label="a", rate=1e-3))
+    plan = sweep_file("second", label="a", rate=2e-3, reuse=["first"])
+
+    def full(source, target, **_):
+        target.mkdir(exist_ok=True)
+        (target / "metrics.jsonl").write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with refused(RunFolderError, plan.output / "a" / "seed-0", key="reuse"):
+        reused(plan)
+    assert [path.name for path in (plan.output / "a").iterdir()] == ["config.toml"]
 
 
 def test_an_interrupted_copy_is_repeated(sweep_file):
