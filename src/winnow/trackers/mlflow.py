@@ -15,7 +15,7 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, config_text, flat_config
+from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, flat_config
 
 AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
 LONGEST = 500  # characters of a parameter that every version of MLflow accepts; config.json has the full values
@@ -66,7 +66,7 @@ class MlflowTracker(Tracker):
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for first in range(0, len(new), AT_ONCE):
             self._client.log_batch(self.id, params=new[first : first + AT_ONCE])
-        self._client.log_text(self.id, config_text(config), "config.json")
+        self._client.log_text(self.id, json.dumps(config, indent=1), "config.json")
 
 
 @register("tracker", "mlflow", requires="mlflow")

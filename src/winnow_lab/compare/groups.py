@@ -20,10 +20,8 @@ from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 from winnow.view.text import common_prefix
-from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, further_tasks, measurable
+from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, Row, check_measure, curve_of, further_tasks, measurable
 from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
-
-Row = Mapping[str, float]
 
 WORK = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
 PROBE = ("budget/probe_rollouts", "budget/probe_tokens")
