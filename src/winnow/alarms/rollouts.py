@@ -26,6 +26,7 @@ from winnow.alarms.history import (
     variance_of_mean,
 )
 from winnow.alarms.kinds import Evidence, alarm
+from winnow.algos.advantage import FLAT
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
@@ -191,7 +192,7 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None
     low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
-    if high > low:
+    if high - low > FLAT * max(1.0, -low, high):
         return None
     counted = [row for row in rows if "outcome/unparsable" in row]  # another trainer's log has no such number
     unread = {"outcome/unparsable": share_of_judged(counted, "outcome/unparsable")} if counted else {}

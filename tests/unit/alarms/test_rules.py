@@ -52,6 +52,7 @@ ILL = [
     ("all_flat", run(4) + [{**one, "step": one["step"] + 4} for one in run(8, **FLAT)], [8]),
     ("nothing_trained", run(9, **IDLE), [2]),
     ("constant_reward", run(8, reward__min=0.0, reward__max=0.0, reward__mean=0.0, reward__std=0.0), [4]),
+    ("constant_reward", run(8, reward__min=0.3, reward__max=0.1 + 0.2, reward__mean=0.3, reward__std=0.0), [4]),
     ("unparsable", run(8, outcome__unparsable=480), [4]),
     ("verifier_failures", run(8, outcome__failed=from_step(3, 11, 0)), [5]),
     ("verifier_failures", run(8, outcome__failed=1, outcome__cut=412), [4]),  # 5 of the 500 that were judged
