@@ -15,6 +15,7 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.registry import register
+from winnow.state.log import plain
 from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, flat_config
 
 AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
@@ -39,8 +40,8 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self.id, metrics=entities[first : first + AT_ONCE])
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a file in the format of MLflow's tables. MLflow's `log_table` would need pandas."""
-        data = [[row[name] for name in ROLLOUT] for row in rows]
+        """Write a file in the format of MLflow's tables, where NaN is null. Their `log_table` would need pandas."""
+        data = plain([[row[name] for name in ROLLOUT] for row in rows])
         text = json.dumps({"columns": list(ROLLOUT), "data": data})
         self._client.log_text(self.id, text, f"rollouts/step-{step:06d}.json")
 
