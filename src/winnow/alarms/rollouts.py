@@ -132,12 +132,13 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
     if credit > CREDIT * span:
         return None
+    text, numbers = f"{flat:.0%} of the groups of {len(rows)} steps are flat", {"group/flat": flat}
+    if not any("group/all_correct" in row for row in rows):  # rewards without verdicts
+        return Evidence(text, numbers)
     right, wrong = total(rows, "group/all_correct"), total(rows, "group/all_wrong")
-    return Evidence(
-        f"{flat:.0%} of the groups of {len(rows)} steps are flat ({right:.0f} all correct, {wrong:.0f} all wrong)",
-        {"group/flat": flat, "group/all_correct": right, "group/all_wrong": wrong},
-        cause=_too_easy_or_hard(right, wrong),
-    )
+    text += f" ({right:.0f} all correct, {wrong:.0f} all wrong)"
+    numbers |= {"group/all_correct": right, "group/all_wrong": wrong}
+    return Evidence(text, numbers, cause=_too_easy_or_hard(right, wrong))
 
 
 @alarm(

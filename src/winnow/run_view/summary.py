@@ -109,13 +109,14 @@ def _flat(last: Sequence[Row], of_last: str) -> Iterator[str]:
     if not groups or flat / groups <= 0.9:
         return
     right, wrong = _sum(last, "group/all_correct"), _sum(last, "group/all_wrong")
-    remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
+    known = any("group/all_correct" in row for row in last)  # not where rewards are no verdicts
+    remedy = "the task is too hard for this policy, or misread" if known else "the task is too easy or too hard"
     yield (
-        f"! {format_percent(flat / groups)} of the groups {of_last} are flat "
-        f"({right:.0f} all correct, {wrong:.0f} all wrong) and give "
-        f"no signal: {remedy}"
+        f"! {format_percent(flat / groups)} of the groups {of_last} are flat"
+        f"{f' ({right:.0f} all correct, {wrong:.0f} all wrong)' * known} and give no signal: "
+        f"{'the task is solved, or too easy' if right > wrong else remedy}"
     )
-    if all(row.get("reward/min") == row.get("reward/max") for row in last):
+    if all("reward/min" in row and row["reward/min"] == row.get("reward/max") for row in last):
         yield "! the reward's range has collapsed: all rollouts of a step have the same reward"
 
 

@@ -105,6 +105,13 @@ def test_a_text_has_no_number_that_the_log_lacks(name, rows, steps):
     assert not [text for text in texts if re.search(r"\d+% have no readable answer", text)]
 
 
+def test_flat_groups_without_verdicts_are_called_neither_right_nor_wrong():
+    without = {"group__all_wrong": None, "group__all_correct": None, "reward__accuracy": None}
+    (alarm,) = (alarm for alarm in alarms_of_run(run(8, **{**FLAT, **without})) if alarm.name == "all_flat")
+    assert alarm.evidence.keys() == {"group/flat"}
+    assert ["all wrong" in alarm.text, "too easy or too hard" in alarm.text] == [False, True]
+
+
 SHORTEST = {name: rows for name, rows, _ in sorted(ILL, key=lambda ill: -len(ill[1]))}  # of each alarm
 
 

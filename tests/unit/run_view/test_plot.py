@@ -350,6 +350,12 @@ def test_a_hint_names_each_symptom(changes, names):
     assert [name for name in names if name not in text] == []
 
 
+def test_a_hint_about_rewards_without_verdicts_counts_none():
+    unlogged = ("group/all_correct", "group/all_wrong", "reward/min", "reward/max")
+    text = hint({name: value for name, value in metrics(0, **{"group/flat": 4}).items() if name not in unlogged})
+    assert ["too easy or too hard" in text, "wrong" in text, "range" in text] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("name", "bad", "good"),
     [

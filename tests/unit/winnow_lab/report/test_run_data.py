@@ -365,6 +365,13 @@ def test_without_a_verdict_an_accuracy_is_a_dash():
     assert [line["value"] for line in headline(rows)[:2]] == ["–", "–"]
 
 
+def test_the_headline_of_rewards_without_verdicts_has_the_reward():
+    rows = [{"step": i, **metrics(i)} for i in range(2)]
+    for row in rows:
+        del row["reward/accuracy"]
+    assert headline(rows)[0] == {"label": "training reward", "value": "0.100 → 0.200", "detail": "no evaluation yet"}
+
+
 def test_alarms_have_their_steps_by_the_runs_limits(tmp_path):
     flat = {"group/flat": 4, "group/all_wrong": 4, "group/all_correct": 0, "advantage/std": 0.0}
     lines = [{"step": i, **metrics(i, **(flat if 3 <= i < 12 else {}))} for i in range(15)]
