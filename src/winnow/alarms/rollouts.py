@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from winnow.alarms.history import (
     ACCURACY_READ,
@@ -12,7 +11,6 @@ from winnow.alarms.history import (
     READABLE,
     REWARD_READ,
     Past,
-    Row,
     accuracy,
     is_held,
     judged,
@@ -86,18 +84,13 @@ def _length(past: Past, limits: AlarmsSection, *, grows: bool) -> Evidence | Non
     noise = math.sqrt(variance_of_mean(before) + variance_of_mean(now))
     if long < limits.length_factor * short or long - short <= limits.standard_errors * noise:
         return None
-    if _better(rows[:BLOCK], rows[-BLOCK:]):
+    earlier, later = rewards(rows[:BLOCK]), rewards(rows[-BLOCK:])
+    if not later.mean - earlier.mean <= BETTER * math.sqrt(earlier.variance + later.variance):  # or not known
         return None
     return Evidence(
         f"completions went from {was:.0f} to {is_now:.0f} tokens within {APART} steps, and the reward did not rise",
         {"rollout/length_mean": is_now, "before": was, "rollout/truncated": mean(rows[-BLOCK:], "rollout/truncated")},
     )
-
-
-def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
-    """Whether the reward rose beyond noise; true where it is not known, as it may have risen."""
-    was, is_now = rewards(before), rewards(now)
-    return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)
 
 
 @alarm(
