@@ -41,7 +41,7 @@ from winnow.recipes import recipe_paths
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
-from winnow.view.drawing import BLUE, GREEN, ORANGE, new_figure, save_figure, scale_of_shares
+from winnow.view.drawing import COLORS, new_figure, save_figure, scale_of_shares
 
 CONFIG = recipe_paths()["arithmetic"]
 NO_MASTERS = ("model.dtype=bfloat16", "optimizer.master_weights=false", "optimizer.stochastic_rounding=true")
@@ -169,8 +169,8 @@ def draw(by_rate: Mapping[str, Any], path: Path) -> None:
     figure = new_figure(2.6 * len(by_rate), 2.6)
     panels = figure.subplots(1, len(by_rate), sharey=True, squeeze=False)[0]
     for panel, (rate, of) in zip(panels, by_rate.items(), strict=True):
-        for (way, steps), colour in zip(of["followed"].items(), (ORANGE, BLUE, GREEN), strict=False):
-            panel.plot(range(1, len(steps) + 1), steps, color=colour, label=way.replace("_", " "))
+        for (way, steps), colour in zip(of["followed"].items(), ("orange", "blue", "green"), strict=False):
+            panel.plot(range(1, len(steps) + 1), steps, color=COLORS[colour], label=way.replace("_", " "))
         panel.set_title(f"rate {rate}", fontsize=9)
         panel.set_xlabel("step")
     scale_of_shares(panels[0], "move followed")

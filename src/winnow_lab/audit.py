@@ -279,8 +279,11 @@ def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
 
 
 def normalised(question: str) -> str:
-    """The question without case, spaces and punctuation; it is equal for questions that count as the same."""
-    return re.sub(r"[\s.,;:!?'\"$]+", "", question).casefold()
+    """The question without case, spaces and punctuation; it is equal for questions that count as the same. What has a
+    meaning in a number or an expression stays: 2.5 is not 25, 1 2 not 12, and 5! not 5.
+    """
+    text = re.sub(r"[.,;:?']+(?!\S)|(?<![\d)])!+(?!\S)", "", re.sub(r'["$]', "", question))
+    return re.sub(r"(?<!\d) | (?!\d)", "", " ".join(text.split())).casefold()
 
 
 def describe(result: Audit) -> Iterator[str]:

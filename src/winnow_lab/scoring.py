@@ -213,9 +213,12 @@ def _rows(path: Path) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    wrong = (ValueError, RecursionError)
-    with errors_as(DataError, f"{where}: no JSON object", "repair or delete the line", code="data.malformed", of=wrong):
-        row = json.loads(line)
+    wrong, code = (ValueError, RecursionError), "data.malformed"
+    with (
+        errors_as(DataError, f"{where}: no JSON object", "repair or delete the line", code=code, of=wrong),
+        errors_as(DataError, f"{where}: no UTF-8", "save the file in UTF-8", code=code, of=(UnicodeDecodeError,)),
+    ):
+        row = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16 or UTF-32 for some bytes
         if not isinstance(row, dict):
             raise ValueError(f"the line is a {type(row).__name__}")
         return row

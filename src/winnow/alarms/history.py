@@ -62,7 +62,7 @@ class Past:
     rows: list[Row] = field(default_factory=list)
     first: list[Row] = field(default_factory=list)  # the first steps in which the policy was trained
     best: Sequence[Row] = ()  # the block of at most BLOCK successive steps with the highest lower bound of accuracy
-    evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first and the newest
+    evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first, the best and the newest
     compared: list[Compared] = field(default_factory=list)  # the first and the newest
 
     def add(self, row: Row) -> None:
@@ -70,7 +70,8 @@ class Past:
         row = _by_prompt({name: float(v) for name, v in row.items() if v is not None and math.isfinite(v)})
         if MEASURED in row and row["step"] >= self.evaluated_since:
             evaluation = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
-            self.evaluations = _ends([*self.evaluations, evaluation])
+            every = [*self.evaluations, evaluation]
+            self.evaluations = _ends(every, max(every, key=lambda one: one.accuracy))
         if is_step(row):
             self.rows = [*self.rows[-self.reach + 1 :], row]
             if len(self.first) < self.reach and not is_held(row):
@@ -111,9 +112,10 @@ def _by_prompt(row: dict[str, float]) -> dict[str, float]:
     return {**{name: value for name, value in known.items() if value is not None}, **row}
 
 
-def _ends(items: list[T]) -> list[T]:
-    """The first and the newest items."""
-    return items if len(items) <= EVALUATIONS else [items[0], *items[2:]]
+def _ends(items: list[T], best: T | None = None) -> list[T]:
+    """The first and the newest items, and the best one."""
+    oldest = 1 + (items[1] is best) if len(items) > EVALUATIONS else None
+    return [item for place, item in enumerate(items) if place != oldest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,14 +162,15 @@ def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
 )
 def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
     """At both of the last two evaluations, training accuracy exceeds held-out accuracy by more than at the first one,
-    and held-out accuracy no longer rises.
+    and held-out accuracy is not above what it was half of these evaluations ago, beyond noise.
 
     The second condition is needed because harder held-out problems may improve more slowly.
     """
     if len(past.compared) < 3:
         return None
-    start, now = past.compared[0], past.compared[-1]
-    if not all(_parted(start, later, limits) for later in past.compared[-2:]) or _rises(past.compared):
+    start, middle, now = (past.compared[place] for place in (0, len(past.compared) // 2 - 1, -1))
+    rise, noise = now.held_out.accuracy - middle.held_out.accuracy, errors((middle.held_out, now.held_out))
+    if not all(_parted(start, later, limits) for later in past.compared[-2:]) or rise > CONFIDENT * math.hypot(*noise):
         return None
     return Evidence(
         f"around step {now.held_out.step} training accuracy is {now.train:.1%} and held-out accuracy "
@@ -239,12 +240,6 @@ def _sawing(what: str, name: str, turns: Sequence[float], when: str) -> Evidence
     low, high = min(turns), max(turns)
     text = f"{what} went up and down {len(turns) - 1} times {when}, between {low:.3g} and {high:.3g}"
     return Evidence(text, {name: turns[-1], "lowest": low, "highest": high, "swings": float(len(turns) - 1)})
-
-
-def _rises(compared: Sequence[Compared]) -> bool:
-    """Whether held-out accuracy is above what it was half of these evaluations ago, beyond noise."""
-    middle, now = compared[len(compared) // 2 - 1].held_out, compared[-1].held_out
-    return now.accuracy - middle.accuracy > CONFIDENT * math.hypot(*errors((middle, now)))
 
 
 def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:

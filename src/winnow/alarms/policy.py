@@ -56,13 +56,11 @@ def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     flat = share([row for row in rows if "group/flat" in row], "group/flat", "group/count")
     if not entropy < max(limits.entropy_floor, FALLEN * was) or right >= SOLVED or flat < ALIKE:
         return None
-    text = (
-        f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token (at first {was:.2g}), while {right:.0%} of "
-        f"the answers are right"
-    )
-    alike = {} if math.isnan(flat) else {"group/flat": flat}
-    text += f" and {flat:.0%} of the groups are flat" * bool(alike)
-    return Evidence(text, {"policy/entropy": entropy, "before": was, ACCURACY: right, **alike})
+    measured = {name: of for name, of in ((ACCURACY, right), ("group/flat", flat)) if not math.isnan(of)}
+    text = f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token (at first {was:.2g})"
+    text += f", while {right:.0%} of the answers are right" * (ACCURACY in measured)
+    text += f" and {flat:.0%} of the groups are flat" * ("group/flat" in measured)
+    return Evidence(text, {"policy/entropy": entropy, "before": was, **measured})
 
 
 @alarm(

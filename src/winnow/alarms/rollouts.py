@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from winnow.alarms.history import (
     ACCURACY_READ,
@@ -12,7 +11,6 @@ from winnow.alarms.history import (
     READABLE,
     REWARD_READ,
     Past,
-    Row,
     accuracy,
     is_held,
     judged,
@@ -26,6 +24,7 @@ from winnow.alarms.history import (
     variance_of_mean,
 )
 from winnow.alarms.kinds import Evidence, alarm
+from winnow.algos.advantage import FLAT
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
@@ -85,18 +84,13 @@ def _length(past: Past, limits: AlarmsSection, *, grows: bool) -> Evidence | Non
     noise = math.sqrt(variance_of_mean(before) + variance_of_mean(now))
     if long < limits.length_factor * short or long - short <= limits.standard_errors * noise:
         return None
-    if _better(rows[:BLOCK], rows[-BLOCK:]):
+    earlier, later = rewards(rows[:BLOCK]), rewards(rows[-BLOCK:])
+    if not later.mean - earlier.mean <= BETTER * math.sqrt(earlier.variance + later.variance):  # or not known
         return None
     return Evidence(
         f"completions went from {was:.0f} to {is_now:.0f} tokens within {APART} steps, and the reward did not rise",
         {"rollout/length_mean": is_now, "before": was, "rollout/truncated": mean(rows[-BLOCK:], "rollout/truncated")},
     )
-
-
-def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
-    """Whether the reward rose beyond noise; true where it is not known, as it may have risen."""
-    was, is_now = rewards(before), rewards(now)
-    return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)
 
 
 @alarm(
@@ -131,12 +125,13 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
     if credit > CREDIT * span:
         return None
+    text, numbers = f"{flat:.0%} of the groups of {len(rows)} steps are flat", {"group/flat": flat}
+    if not any("group/all_correct" in row for row in rows):  # rewards without verdicts
+        return Evidence(text, numbers)
     right, wrong = total(rows, "group/all_correct"), total(rows, "group/all_wrong")
-    return Evidence(
-        f"{flat:.0%} of the groups of {len(rows)} steps are flat ({right:.0f} all correct, {wrong:.0f} all wrong)",
-        {"group/flat": flat, "group/all_correct": right, "group/all_wrong": wrong},
-        cause=_too_easy_or_hard(right, wrong),
-    )
+    text += f" ({right:.0f} all correct, {wrong:.0f} all wrong)"
+    numbers |= {"group/all_correct": right, "group/all_wrong": wrong}
+    return Evidence(text, numbers, cause=_too_easy_or_hard(right, wrong))
 
 
 @alarm(
@@ -191,13 +186,15 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None
     low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
-    if high > low:
+    if high - low > FLAT * max(1.0, -low, high):
         return None
-    unread = share_of_judged(rows, "outcome/unparsable")
+    counted = [row for row in rows if "outcome/unparsable" in row]  # another trainer's log has no such number
+    unread = {"outcome/unparsable": share_of_judged(counted, "outcome/unparsable")} if counted else {}
     count, right = total(rows, "budget/rollouts"), min(values(rows, "reward/accuracy"), default=0.0) == 1
     return Evidence(
-        f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}; {unread:.0%} have no readable answer",
-        {"reward/min": low, "reward/max": high, "outcome/unparsable": unread},
+        f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}"
+        + "".join(f"; {part:.0%} have no readable answer" for part in unread.values()),
+        {"reward/min": low, "reward/max": high, **unread},
         cause="the task is solved, or the reward is the same for any text" if right else None,
     )
 
@@ -278,7 +275,8 @@ def ends_in_first_turn(past: Past, limits: AlarmsSection) -> Evidence | None:
     share, right = mean(rows, "environment/one_turn"), accuracy(rows)
     if not share >= limits.one_turn_share or right >= SOLVED:
         return None
-    text = f"{share:.0%} of the rollouts of {len(rows)} steps ended in their first turn, and {right:.0%} were right"
+    text = f"{share:.0%} of the rollouts of {len(rows)} steps ended in their first turn"
+    text += f", and {right:.0%} were right" * (not math.isnan(right))
     return Evidence(text, {"environment/one_turn": share})
 
 

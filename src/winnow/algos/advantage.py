@@ -23,7 +23,7 @@ Eps = Annotated[float, Field(ge=0.0)]
 Credit = FloatArray | tuple[FloatArray, ...]  # [N], or N x [L]
 
 # Rewards that agree to this relative precision are equal: else 0.1 * 3 and 0.3 would give advantages of pure rounding.
-_FLAT = 1e-9
+FLAT = 1e-9
 
 
 @register("advantage", baseline="group")
@@ -119,7 +119,7 @@ def is_flat(rewards: FloatArray) -> bool:
     if len(rewards) < 2:
         return True
     low, high = float(rewards.min()), float(rewards.max())
-    return high - low <= _FLAT * max(1.0, -low, high)
+    return high - low <= FLAT * max(1.0, -low, high)
 
 
 def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credit]:

@@ -109,6 +109,20 @@ class StepCosts:
     source: str = ""
     open_ended: bool = False  # whether the curves are lines, which have no last point
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The rollouts of a machine at the last points of both curves, beyond which seconds are extrapolated. A curve
+        of one point is a proportion, with no end.
+        """
+        curves = (self.sampling.rollouts, self.update.rollouts)
+        sampled, updated = (np.inf if self.open_ended or len(of) == 1 else float(of[-1]) for of in curves)
+        return sampled, updated
+
+    def extrapolates(self, work: StepWork) -> bool:
+        """Whether a step has more rollouts than the last point of a curve."""
+        parts, (sampled, updated) = 1 if self.per == "step" else max(1, work.prompts), self.ends
+        return work.rollouts > parts * sampled or work.trained > parts * updated
+
     def seconds(self, work: StepWork) -> float:
         """Seconds of a step. With `per` "step" all prompts add up; with "prompt" the step costs the mean of its
         prompts.
@@ -161,13 +175,9 @@ class StepClock:
         return [PredictedSeconds(*row) for row in np.stack(columns, axis=1).tolist()]
 
     def extrapolates(self, works: Sequence[StepWork], *, at_once: Numbers) -> list[bool]:
-        """Whether the work is beyond the last point of a curve. A curve of one point is a proportion, with no end."""
-        if self.costs.open_ended:
-            return [False] * len(works)
+        """Whether the work of a machine is beyond the last point of a curve."""
         rollouts, _, trained, _ = self._parts(works)
-        sampled, updated = (
-            np.inf if len(of.rollouts) == 1 else of.rollouts[-1] for of in (self.costs.sampling, self.costs.update)
-        )
+        sampled, updated = self.costs.ends
         beyond: BoolArray = (np.minimum(rollouts, at_once) > sampled) | (trained > updated)
         return [bool(one) for one in beyond]
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from winnow.algos.advantage import FLAT
 from winnow.records import FloatArray, IntArray
 
 MOST_LEVELS = 6  # rewards with more values are put into so many bins
@@ -55,11 +56,13 @@ class Levels:
 
 
 def levels_of(rewards: FloatArray) -> Levels:
-    """The levels of [N] rewards: every distinct reward, or bins of equal counts if there are many.
+    """The levels of [N] rewards: every reward that differs by more than rounding, or bins of equal counts if there are
+    many.
 
     Raises ValueError if all rewards are equal.
     """
     distinct = np.unique(rewards)
+    distinct = distinct[np.append(True, np.diff(distinct) > FLAT * np.maximum(1.0, np.abs(distinct[1:])))]
     if len(distinct) < 2:
         raise ValueError("all rewards are equal")
     borders = (distinct[:-1] + distinct[1:]) / 2

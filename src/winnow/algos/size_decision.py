@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from winnow.algos.advantage import is_flat
 from winnow.algos.costs import CostCurve, MeasuredWork, StepClock, StepCosts
 from winnow.algos.planning import Noise, Rule, second_moment
 from winnow.algos.reward_mixture import levels_of
@@ -93,8 +94,7 @@ def evidence_of(steps: Sequence[Mapping[str, Any]]) -> Row:
     }
     if not len(sizes):
         return found
-    starts = np.cumsum(sizes) - sizes
-    flat = np.minimum.reduceat(rewards, starts) == np.maximum.reduceat(rewards, starts)
+    flat = np.array([is_flat(group) for group in np.split(rewards, np.cumsum(sizes)[:-1])])
     if flat.all():
         return {**found, "groups": [{"flat": True, "times": len(sizes)}]}
     levels = levels_of(rewards)

@@ -20,8 +20,9 @@ def plot(
     """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
     from winnow.run_view.configuration import changes_in, evaluations, heading
     from winnow.run_view.summary import summary
-    from winnow.state.disk import check_new
+    from winnow.state.disk import check_new, check_replaced
     from winnow.state.logbook import read_metrics
+    from winnow.state.manifest import MANIFEST
     from winnow.state.saved_runs import manifest_of
 
     if output is not None and not summary_only:
@@ -33,7 +34,10 @@ def plot(
     print_text(summary(rows, manifest.config, evaluated))
     if not summary_only:
         from winnow.run_view.plot import plot as draw
+        from winnow.view.drawing import MARK
 
         picture = output or folder / "plot.png"
+        if not (folder / MANIFEST).exists():  # no run of winnow: the picture may be another program's
+            check_replaced(picture, MARK, "a picture of winnow")
         draw(rows, picture, title=folder.resolve().name, subtitle=heading(manifest.config), evaluated=evaluated)
         print_text(f"plot      {picture}")

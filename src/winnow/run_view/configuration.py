@@ -186,10 +186,6 @@ def differing(configurations: Sequence[Keys]) -> list[str]:
     return [name for name in names if len({_frozen(keys.get(name, ABSENT)) for keys in configurations}) > 1]
 
 
-def is_one_configuration(first: Keys, second: Keys) -> bool:
-    return not differing([first, second])
-
-
 def labels(configurations: Sequence[Keys]) -> list[str]:
     """A label for each configuration ("select.keep_per_prompt = 4"), from all keys in which any of them differ."""
     keys = differing(configurations)

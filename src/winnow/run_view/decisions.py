@@ -13,6 +13,7 @@ from winnow.state.disk import errors_as
 from winnow.view.text import format_duration, format_percent
 
 MEASURED = ("seconds", "tokens", "flat", "signal_share")
+SIZES = ("rollouts", "kept", "prompts")
 
 
 def decisions(run: Path) -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def decisions(run: Path) -> list[dict[str, Any]]:
 
 
 def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    before, after = (str(_setting(row[name])) for name in ("before", "chosen"))
+    before, after = (str(Setting(*(int(row[of][name]) for name in SIZES))) for of in ("before", "chosen"))
     expected = row.get("expected", {})
     steps, own = (_number(of.get("seconds")) for of in (row.get("spent") or {}, row))
     return {
@@ -53,10 +54,6 @@ def _row(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
             name: [_number(expected.get(name)), _number((outcome.get(name) or [None, None])[1])] for name in MEASURED
         },
     }
-
-
-def _setting(sizes: Mapping[str, Any]) -> Setting:
-    return Setting(*(int(sizes[name]) for name in ("rollouts", "kept", "prompts")))
 
 
 def _seconds(seconds: float) -> str:

@@ -21,6 +21,7 @@ from winnow.view.text import format_count, format_duration, format_percent
 
 Row = Mapping[str, float]
 MEASURE = "eval/accuracy_sampled"
+SPENT = ("budget/tokens_generated", "seconds/step")
 SURE = 0.9  # the weight of rising curves below which no plateau is forecast
 FARTHEST = 10.0  # times the steps done, beyond which a forecast has no number
 
@@ -85,6 +86,11 @@ class RunForecast:
         return f"{middle}{unit} ({low} to {high})"
 
 
+def read_of(row: Row) -> Row:
+    """What `forecast_of` reads of a row: a run in progress keeps no more of each of its steps."""
+    return {name: row[name] for name in ("step", "budget/rollouts", MEASURE, *SPENT) if name in row}
+
+
 def forecast_of(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> RunForecast | None:
     """The forecast from a run's rows; None if too few evaluations can be compared with each other."""
     seen = [row for row in evaluated.rows(rows) if not math.isnan(row.get(MEASURE, math.nan))]
@@ -93,7 +99,7 @@ def forecast_of(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> Ru
         return None
     steps = [row for row in rows if is_step(row)]
     spent = {}
-    for name in ("budget/tokens_generated", "seconds/step"):
+    for name in SPENT:
         each = np.array([row.get(name, math.nan) for row in steps], dtype=np.float64)
         if len(each) and np.isfinite(each).all():
             spent[name] = float(each.sum()), float(each[-max(1, len(each) // 4) :].mean())

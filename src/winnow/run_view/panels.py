@@ -12,14 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from winnow.alarms.history import is_held
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
-from winnow.run_view.summary import LARGEST, Row, training_rows
+from winnow.run_view.summary import Row, training_rows
+from winnow.view.text import LARGEST
 
 VALUED = ("critic/explained_variance", "critic/loss")
 LEAST_EXPLAINED = -1.0  # smaller values are drawn here: an untrained value model may be far below
@@ -33,9 +34,9 @@ Ends = tuple[float, float]
 
 
 class Quantity(NamedTuple):
-    """A quantity that a line shows, and the look of the line."""
+    """A quantity that a line shows, and the look of the line: fields of `RunSeries`."""
 
-    name: str
+    quantity: str
     color: Color
     style: Style = "solid"
     marker: Marker | None = None  # at each point of a quantity that is measured at some steps only
@@ -139,13 +140,13 @@ def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
     if not _has(steps, name):
         return []
     mean, low, high = (_column(steps, key) for key in (name, "reward/min", "reward/max"))
-    binary = {*low, *high} <= {0.0, 1.0}
+    binary = {end for end in (*low, *high) if not math.isnan(end)} <= {0.0, 1.0}
     if binary:
         error = _column(steps, f"{name}_sem")
         low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
     known = any(not math.isnan(end) for end in low) and any(not math.isnan(end) for end in high)
     line = RunSeries(
-        **_look(MEAN_REWARD),
+        **MEAN_REWARD._asdict(),
         x=_x(steps),
         y=tuple(mean),
         band=(tuple(low), tuple(high)) if known else None,
@@ -221,7 +222,7 @@ def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     """
     explained = np.array(_column(steps, VALUED[0]))
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
-    line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))
+    line = RunSeries(**EXPLAINED._asdict(), x=_x(steps), y=tuple(drawn.tolist()))
     beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
     held = [row["step"] for row in takewhile(is_held, steps)]
     return RunPanel(
@@ -243,7 +244,7 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
         mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
         band = tuple((mean - spread).tolist()), tuple((mean + spread).tolist())
         y = tuple(mean.tolist())
-        returns = [RunSeries(**_look(RETURN), x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
+        returns = [RunSeries(**RETURN._asdict(), x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
     return RunPanel(
         title="values and returns",
         y_label="reward to come, mean over tokens",
@@ -288,24 +289,12 @@ def _line(
     error: tuple[float, ...] | None = None,
 ) -> RunSeries:
     places, y = _x(steps) if x is None else tuple(x), tuple(_column(steps, name))
-    return RunSeries(**_look(quantity), note=note, x=places, y=y, axis=axis, error=error)
+    return RunSeries(**quantity._asdict(), note=note, x=places, y=y, axis=axis, error=error)
 
 
 def _share(steps: Sequence[Row], part: str, whole: str, quantity: Quantity) -> RunSeries:
     pairs = zip(_column(steps, part), _column(steps, whole), strict=True)
-    return RunSeries(**_look(quantity), x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
-
-
-class _Look(TypedDict):
-    quantity: str
-    color: Color
-    style: Style
-    marker: Marker | None
-
-
-def _look(quantity: Quantity) -> _Look:
-    """The fields of a series that a quantity decides."""
-    return _Look(quantity=quantity.name, color=quantity.color, style=quantity.style, marker=quantity.marker)
+    return RunSeries(**quantity._asdict(), x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
 
 
 def _x(steps: Sequence[Row]) -> tuple[float, ...]:

@@ -11,23 +11,10 @@ from winnow.errors import DataError
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.panels import STEPS, Ends, RunPanel, RunSeries, panels
 from winnow.run_view.summary import Row
-from winnow.view.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    EngFormatter,
-    Figure,
-    MaxNLocator,
-    new_figure,
-    save_figure,
-    scale_of_shares,
-)
+from winnow.view.drawing import COLORS, EngFormatter, Figure, MaxNLocator, new_figure, save_figure, scale_of_shares
 from winnow.view.text import one_line, shorten
 
 LONGEST = 110  # characters of a title's line
-COLORS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "purple": PURPLE, "grey": GREY}
 MARKERS = {"circle": "o", "square": "s"}
 
 
@@ -68,11 +55,11 @@ def _panel(axes: Any, panel: RunPanel) -> None:
     axes.set_title(panel.title)
     beside = axes.twinx() if panel.y2_label else None
     if panel.zero:
-        axes.axhline(0.0, color=GREY, linewidth=0.8)
+        axes.axhline(0.0, color=COLORS["grey"], linewidth=0.8)
     for series in panel.series:
         _draw(beside if series.axis == 2 else axes, series)
     for span in panel.spans:
-        axes.axvspan(span.first, span.last, color=GREY, alpha=0.2, linewidth=0, label=span.label)
+        axes.axvspan(span.first, span.last, color=COLORS["grey"], alpha=0.2, linewidth=0, label=span.label)
     _scale(axes, panel.y_label, panel.percent, panel.y_range)
     if beside and panel.y2_label:
         _scale(beside, panel.y2_label, panel.percent2, panel.y2_range)

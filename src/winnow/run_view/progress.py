@@ -22,7 +22,7 @@ from winnow.errors import ConfigError, WinnowError
 from winnow.metrics import per_prompt_metric
 from winnow.records import Alarm, StepReport
 from winnow.run_view.configuration import changes_in, evaluations
-from winnow.run_view.forecast import RunForecast, forecast_of
+from winnow.run_view.forecast import RunForecast, forecast_of, read_of
 from winnow.state.log import plain
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import describe
@@ -87,7 +87,7 @@ class Standing:
             case Evaluated():
                 self.evaluation = event.metrics
                 self.margins += not math.isnan(event.metrics.get("eval/accuracy_sampled_sem", math.nan))
-                self._rows.append({"step": event.step, **event.metrics})
+                self._rows.append(read_of({"step": event.step, **event.metrics}))
                 self.forecast = forecast_of(self._rows)
             case _:
                 pass
@@ -99,7 +99,7 @@ class Standing:
         if self.done == self.first:
             self._since = now - event.metrics["seconds/step"]
         self.done, self.metrics = event.step + 1, event.metrics
-        self._rows.append({"step": event.step, **event.metrics})
+        self._rows.append(read_of({"step": event.step, **event.metrics}))
         pace = (now - self._since) / (self.done - self.first)
         self.seconds_left = pace * (self.last - self.done)
         if self.max_hours:
@@ -152,7 +152,7 @@ def earlier_rows(event: Started) -> list[Mapping[str, float]]:
     try:
         manifest = describe(event.folder)
         compared = evaluations(manifest.config, changes_in(manifest.data))
-        return [row for row in compared.rows(read_metrics(event.folder)) if row["step"] < event.first_step]
+        return [read_of(row) for row in compared.rows(read_metrics(event.folder)) if row["step"] < event.first_step]
     except WinnowError:
         return []
 
@@ -296,7 +296,8 @@ class _Lines:
         self._last = clock()  # when the newest line was printed
 
     def __call__(self, event: Event, standing: Standing) -> None:
-        text = _message(event, standing) or _line(event, standing) or self._doing(event, standing)
+        line = standing.line() if isinstance(event, StepReport) else None
+        text = _message(event, standing) or line or self._doing(event, standing)
         if text is not None:
             self._last = self._clock()
             _print(self._console, text)
@@ -320,9 +321,9 @@ def _message(event: Event, standing: Standing) -> str | None:
     """The message of an event, which stays on the screen; None for events that only update the display."""
     match event:
         case Started():
-            return "\n".join(
-                [*map(sanitize, event.devices), f"{_steps(event)}, written to {sanitize(str(event.folder))}"]
-            )
+            first, last = event.first_step, event.last_step
+            steps = f"steps {first} to {last - 1}" if first < last else f"all {first} steps are done"
+            return "\n".join([*map(sanitize, event.devices), f"{steps}, written to {sanitize(str(event.folder))}"])
         case Evaluated():
             advice = standing.forecast.advice() if standing.forecast else None
             line = f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
@@ -334,18 +335,6 @@ def _message(event: Event, standing: Standing) -> str | None:
             return wrap(f"note: {event.text}")
         case _:
             return None
-
-
-def _steps(run: Started) -> str:
-    """The steps that a run will take."""
-    if run.first_step >= run.last_step:
-        return f"all {run.first_step} steps are done"
-    return f"steps {run.first_step} to {run.last_step - 1}"
-
-
-def _line(event: Event, standing: Standing) -> str | None:
-    """The line of a finished step, where no picture is drawn."""
-    return standing.line() if isinstance(event, StepReport) else None
 
 
 def _too_quick(event: Event, standing: Standing) -> bool:

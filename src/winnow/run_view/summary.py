@@ -16,6 +16,7 @@ from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.forecast import forecast_of
 from winnow.state.logbook import totals
 from winnow.view.text import (
+    LARGEST,
     MARGIN,
     format_accuracies,
     format_count,
@@ -27,7 +28,6 @@ from winnow.view.text import (
 
 Row = Mapping[str, float]
 
-LARGEST = 1e15  # larger numbers are neither drawn nor summed: no run reaches them, and sums would overflow
 LAST = 5  # steps whose shares decide hints about rollouts, at most: earlier ones are over
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
@@ -40,11 +40,6 @@ def training_rows(rows: Sequence[Row]) -> list[Row]:
 def costs(rows: Sequence[Row]) -> dict[str, float]:
     """The totals of a run (`state.logbook.totals`), without numbers of `LARGEST` or more."""
     return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
-
-
-def column(rows: Sequence[Row], name: str) -> list[float]:
-    """One metric of every row, NaN where a row lacks it."""
-    return [row.get(name, math.nan) for row in rows]
 
 
 def summary(
@@ -114,13 +109,14 @@ def _flat(last: Sequence[Row], of_last: str) -> Iterator[str]:
     if not groups or flat / groups <= 0.9:
         return
     right, wrong = _sum(last, "group/all_correct"), _sum(last, "group/all_wrong")
-    remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
+    known = any("group/all_correct" in row for row in last)  # not where rewards are no verdicts
+    remedy = "the task is too hard for this policy, or misread" if known else "the task is too easy or too hard"
     yield (
-        f"! {format_percent(flat / groups)} of the groups {of_last} are flat "
-        f"({right:.0f} all correct, {wrong:.0f} all wrong) and give "
-        f"no signal: {remedy}"
+        f"! {format_percent(flat / groups)} of the groups {of_last} are flat"
+        f"{f' ({right:.0f} all correct, {wrong:.0f} all wrong)' * known} and give no signal: "
+        f"{'the task is solved, or too easy' if right > wrong else remedy}"
     )
-    if all(row.get("reward/min") == row.get("reward/max") for row in last):
+    if all("reward/min" in row and row["reward/min"] == row.get("reward/max") for row in last):
         yield "! the reward's range has collapsed: all rollouts of a step have the same reward"
 
 
@@ -200,7 +196,7 @@ def mean(rows: Sequence[Row], name: str) -> float:
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [float(value) for value in column(rows, name) if not math.isnan(value)]
+    return [float(value) for row in rows if not math.isnan(value := row.get(name, math.nan))]
 
 
 def _sum(rows: Sequence[Row], name: str) -> float:

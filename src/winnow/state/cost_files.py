@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
 from winnow.algos.costs import CostCurve, Scope, StepCosts
 from winnow.config import Section
-from winnow.errors import DataError
+from winnow.errors import DataError, accepted_value, combine_errors
 from winnow.state.disk import check_kind, errors_as
 
 FORMAT = 1
 MEASURED = "measured"  # `ending` of a profile's point that has seconds
 SAMPLING, UPDATE = "sampling", "update, accumulation"
+S = TypeVar("S", bound=Section)
 
 
 class _Curve(Section, extra="ignore"):
@@ -63,33 +65,42 @@ def read_costs(path: Path) -> StepCosts:
     unread = errors_as(
         DataError, f"cannot read {path}", "name a file that `winnow profile` wrote", code="data.unreadable"
     )
-    wrong = errors_as(
-        DataError,
-        f"{path} contains no costs of a step",
-        "name the .json file that `winnow profile` wrote, or one as docs/commands.md describes it",
-        code="data.malformed",
-        of=(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
-    )
-    with unread, wrong:
+    problem = f"{path} contains no costs of a step"
+    remedy = "name the .json file that `winnow profile` wrote, or one as docs/commands.md describes it"
+    damage = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+    with unread, errors_as(DataError, problem, remedy, code="data.malformed", of=damage):
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
+        if not isinstance(data, dict) or not {"winnow_profile", "winnow_costs"} & data.keys():
+            raise DataError(f"{problem}: it has no key 'winnow_costs'", remedy=remedy, code="data.malformed")
         if "winnow_profile" in data:
             return costs_of_profile(data, str(path))
-        read = _Costs.model_validate(data)
+        read = _read(_Costs, data, str(path))
         curves = read.sampling.curve(), read.update.curve()
         return StepCosts(*curves, read.per, read.seconds_per_step, read.seconds_per_rollout, read.source or str(path))
+
+
+def _read(kind: type[S], data: Any, source: str) -> S:
+    """The section in `data`. Raises DataError, with each wrong key below `source`."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise combine_errors([_explain(mistake, source) for mistake in error.errors()]) from error
+
+
+def _explain(mistake: Any, source: str) -> DataError:
+    """The error for one of pydantic's."""
+    key, absent = ".".join(map(str, mistake["loc"])), mistake["type"] == "missing"
+    what = f"{key or 'it'} is {'missing' if absent else reprlib.repr(mistake['input'])}"
+    remedy = "set it" if absent else accepted_value(mistake["msg"].removeprefix("Value error, "))
+    return DataError(f"{source}: {what}", remedy=remedy, key=key or None, code="data.malformed")
 
 
 def as_json(costs: StepCosts) -> dict[str, Any]:
     """The content of a file that `read_costs` reads."""
 
     def curve(of: CostCurve) -> dict[str, Any]:
-        return {
-            "rollouts": of.rollouts.tolist(),
-            "seconds": of.seconds.tolist(),
-            "tokens_per_rollout": of.tokens_per_rollout,
-            "mixed_lengths": of.mixed_lengths,
-        }
+        return {name: np.asarray(getattr(of, name)).tolist() for name in _Curve.model_fields}
 
     return {
         "winnow_costs": FORMAT,
@@ -120,6 +131,7 @@ def costs_of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
             )
         rollouts, seconds = [p[counted] for p in points], [p["seconds"] for p in points]
         longest = max(p["tokens"] / p[counted] for p in points)
-        return _Curve(rollouts=rollouts, seconds=seconds, tokens_per_rollout=longest).curve()
+        numbers = {"rollouts": rollouts, "seconds": seconds, "tokens_per_rollout": longest}
+        return _read(_Curve, numbers, f"{source}: {what}").curve()
 
     return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=source)

@@ -30,6 +30,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+MARK_BYTES = 4096  # at the beginning of a file, in which its mark is
 
 
 class InTheWay(OSError):
@@ -163,6 +164,24 @@ def check_new(*outputs: Path) -> None:
                 f"{path} already exists", remedy="choose another file to write, or remove it", code="data.exists"
             )
         check_parent(path)
+
+
+def check_replaced(path: Path, mark: bytes, what: str) -> None:
+    """Check an output that replaces an earlier one. Raises DataError where a file exists that is not `what`, which has
+    `mark` in its first bytes, or if none can be written.
+    """
+    with refused(path):
+        check_kind(path, "a file")
+        if os.path.lexists(path):
+            with path.open("rb") as file:
+                own = mark in file.read(MARK_BYTES)
+            if not own:
+                raise DataError(
+                    f"{path} already exists and is not {what}",
+                    remedy="choose another file to write, or remove it",
+                    code="data.exists",
+                )
+    check_parent(path)
 
 
 def check_parent(path: Path) -> None:

@@ -129,20 +129,29 @@ class TrackerFeed:
                 pass
             if self._launch is None:
                 return
-            self._open(self._launch)
-            while isinstance(item := self._next(), Item):
-                self._deliver(item)
+            end = self._follow(self._launch)
             if self._off:
                 with contextlib.suppress(Exception):  # a tracker that failed may still have a run to close
                     self._tracker.close("failed")
             else:
-                self._tracker.close(item)
+                self._tracker.close(end)
                 if not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                     self._mark.settle()
         except BaseException as error:  # even SystemExit ends this thread alone
             self._stop(error)
         finally:
             self._ended.set()
+
+    def _follow(self, launch: Launch) -> Status:
+        """Create the tracker and deliver every item. Returns how the launch ended."""
+        try:
+            self._open(launch)
+            while isinstance(item := self._next(), Item):
+                self._deliver(item)
+            return item
+        except BaseException as error:
+            self._stop(error)
+            return "failed"
 
     def _next(self) -> Item | Status:
         while True:

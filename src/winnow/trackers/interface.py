@@ -5,7 +5,6 @@ Each tracker has a thread of its own, in which all of this happens. The configur
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ ROLLOUT = (
 )  # fmt: skip
 
 
-LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
+LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")  # "user:password@" of an address; a password may contain "@"
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,3 @@ def _without_logins(value: Any) -> Any:
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """{"rollout.max_new_tokens": 64, "select.0.use": "max_variance", ...}"""
     return {".".join(map(str, path)): value for path, value in leaves(config)}
-
-
-def config_text(config: Mapping[str, Any]) -> str:
-    """The configuration as indented JSON."""
-    return json.dumps(config, indent=1)

@@ -18,6 +18,7 @@ from winnow.installed import is_installed
 from winnow.state.log import METRICS, row_of
 from winnow.state.logbook import read_metrics
 from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
+from winnow.state.saved_runs import manifest_of
 from winnow.trackers.interface import ROLLOUT
 from winnow.view.text import encodable, one_line
 
@@ -40,14 +41,6 @@ def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str,
         step = int(row.pop("step"))
         if step >= since:
             yield step, row
-
-
-def size_of_log(folder: Path) -> int:
-    """Bytes of metrics.jsonl; 0 if it does not exist."""
-    try:
-        return (folder / METRICS).stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 class _Newest(Generic[T]):
@@ -132,12 +125,14 @@ class Pictures:
 def _drawn(folder: Path, step: int) -> bytes | None:
     if not is_installed("matplotlib"):
         return None
+    from winnow.run_view.configuration import changes_in, evaluations
     from winnow.run_view.plot import draw
 
+    manifest = manifest_of(folder)
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     name = encodable(one_line(folder.absolute().name), "ascii")  # every font has these characters
     try:
-        figure = draw(rows, title=name)
+        figure = draw(rows, title=name, evaluated=evaluations(manifest.config, changes_in(manifest.data)))
     except DataError:  # no step is finished
         return None
     drawn = io.BytesIO()

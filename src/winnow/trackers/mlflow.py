@@ -15,7 +15,8 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, config_text, flat_config
+from winnow.state.log import plain
+from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, flat_config
 
 AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
 LONGEST = 500  # characters of a parameter that every version of MLflow accepts; config.json has the full values
@@ -39,8 +40,8 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self.id, metrics=entities[first : first + AT_ONCE])
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a file in the format of MLflow's tables. MLflow's `log_table` would need pandas."""
-        data = [[row[name] for name in ROLLOUT] for row in rows]
+        """Write a file in the format of MLflow's tables, where NaN is null. Their `log_table` would need pandas."""
+        data = plain([[row[name] for name in ROLLOUT] for row in rows])
         text = json.dumps({"columns": list(ROLLOUT), "data": data})
         self._client.log_text(self.id, text, f"rollouts/step-{step:06d}.json")
 
@@ -66,7 +67,7 @@ class MlflowTracker(Tracker):
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for first in range(0, len(new), AT_ONCE):
             self._client.log_batch(self.id, params=new[first : first + AT_ONCE])
-        self._client.log_text(self.id, config_text(config), "config.json")
+        self._client.log_text(self.id, json.dumps(config, indent=1), "config.json")
 
 
 @register("tracker", "mlflow", requires="mlflow")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow.registry import register
-from winnow.trackers.interface import Status, TrackedRun, Tracker, config_text
+from winnow.trackers.interface import Status, TrackedRun, Tracker
 
 
 class TensorBoardTracker(Tracker):
@@ -55,7 +56,7 @@ def tensorboard(run: TrackedRun, *, folder: str | None = None) -> Tracker:
 
     # TensorBoard applies `purge_step` from the second one that it reads, so the first launch sets it, too
     writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=run.first_step)
-    writer.add_text("config", code_block(config_text(run.config)), run.first_step)
+    writer.add_text("config", code_block(json.dumps(run.config, indent=1)), run.first_step)
     return TensorBoardTracker(writer)
 
 

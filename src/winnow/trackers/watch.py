@@ -32,9 +32,10 @@ from winnow.errors import StoppedBySignal
 from winnow.metrics import distinct
 from winnow.options import hide_secrets
 from winnow.records import StepReport
+from winnow.state.log import METRICS
 from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
 from winnow.trackers.interface import Status, without_secrets
-from winnow.trackers.items import Pictures, Samples, size_of_log
+from winnow.trackers.items import Pictures, Samples
 
 UNFINISHED = 5.0  # seconds that trackers have after an error or a signal, whose sender may soon send SIGKILL
 OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwhile, and only up to that limit
@@ -102,8 +103,8 @@ class _Tracking:
                 return
             case Started():
                 self._step = event.first_step
-                size = size_of_log(event.folder)
-                folder = event.folder
+                folder, log = event.folder, event.folder / METRICS
+                size = log.stat().st_size if log.exists() else 0
                 launch = Launch(folder, self.config, event.first_step, size, Pictures(folder), Samples(folder))
                 for feed in self.feeds:
                     feed.begin(launch)

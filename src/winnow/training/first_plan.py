@@ -85,6 +85,10 @@ class FirstPlan:
         """The mean over worlds of a column of the table."""
         return float(getattr(self.table, of)[:, self.settings.index(setting)].mean())
 
+    def extrapolates(self, setting: Setting) -> bool:
+        """Whether its cost is beyond the last point of a curve, by the work of the first world."""
+        return self.table.predicted[self.settings.index(setting)].extrapolated
+
     @property
     def accuracy(self) -> float:
         """The mean pass rate over all prompts of all worlds, with those that are never or always solved."""

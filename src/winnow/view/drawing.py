@@ -34,28 +34,14 @@ except ImportError as error:  # an extra: a run needs no picture
     ) from error
 
 __all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "PURPLE",
-    "EngFormatter",
-    "Figure",
-    "FixedLocator",
-    "FuncFormatter",
-    "Line2D",
-    "LogLocator",
-    "MaxNLocator",
-    "NullLocator",
-    "Patch",
-    "new_figure",
-    "picture",
-    "save_figure",
-    "scale_of_shares",
-]
+    "COLORS", "MARK", "EngFormatter", "Figure", "FixedLocator", "FuncFormatter", "Line2D", "LogLocator", "MaxNLocator",
+    "NullLocator", "Patch", "new_figure", "picture", "save_figure", "scale_of_shares",
+]  # fmt: skip
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish; lines also differ in style or marker.
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"
+COLORS = {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73", "purple": "#aa4499", "grey": "#777777"}
+METADATA = {"svg": {"Date": None}, "png": {"Software": "winnow"}}
+MARK = b"Software\0winnow"  # in the first bytes of every PNG
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -81,7 +67,7 @@ def picture(figure: Figure, path: Path, *, dpi: int = 120) -> bytes:
     try:
         with warnings.catch_warnings(), matplotlib.rc_context(same):
             warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks become boxes
-            figure.savefig(drawn, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(drawn, format=kind, dpi=dpi, metadata=METADATA.get(kind))
     except ValueError as error:
         raise DataError(
             f"cannot draw {path}: {error}",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 WIDTH = 80
+LARGEST = 1e15  # larger numbers are neither drawn, summed nor written out: no run reaches them, and sums would overflow
 
 # Control characters, invisible format characters (they reorder or hide text), lone surrogates, and separators of lines
 # and paragraphs.
@@ -63,8 +64,8 @@ def wrap(text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as "0:04", "12:30" or "1:02:03"; "?" for a number that is not finite."""
-    if not math.isfinite(seconds):
+    """Seconds as "0:04", "12:30" or "1:02:03"; "?" for a number that is not finite, or that no run reaches."""
+    if not abs(seconds) < LARGEST:
         return "?"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
@@ -72,7 +73,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """A number in two or three digits with a letter for its size: "950", "3.4k", "12M"."""
+    """A number in two or three digits with a letter for its size: "950", "3.4k", "12M"; from 1e15 on as "1.0e+15"."""
+    if abs(number) >= LARGEST:
+        return f"{number:.1e}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             scaled = number / size

@@ -6,6 +6,7 @@ The points are the evaluations during training. The value of an axis at an evalu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,12 +39,19 @@ SPENT = {  # axis -> the metrics of a step whose sum it is
 AXES = tuple(SPENT)
 SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, excluded from the comparison
 Row = Mapping[str, float]
+_OF_TASK = re.compile(rf"{EVALUATION}([^/]+)/(?:accuracy_sampled|reward_mean)")
 NORMAL = 1.96  # standard errors to either side: the band that papers draw
 
 
 def prefix_of(task: str | None) -> str:
     """The prefix of an evaluation's metrics, or of the metrics of its further task `task`."""
     return EVALUATION if task is None else f"{EVALUATION}{task}/"
+
+
+def further_tasks(rows: Iterable[Mapping[str, float]]) -> list[str]:
+    """The further tasks of which the rows have an evaluation."""
+    matches = (_OF_TASK.fullmatch(name) for row in rows for name in row)
+    return sorted({match[1] for match in matches if match})
 
 
 def metrics_of(measure: str, task: str | None) -> list[str]:

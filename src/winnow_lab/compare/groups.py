@@ -15,22 +15,20 @@ from typing import Any
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.errors import DataError
 from winnow.metrics import is_step
-from winnow.run_view.configuration import Keys, at, is_one_configuration, keys_of, labels
+from winnow.run_view.configuration import Keys, at, differing, keys_of, labels
 from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 from winnow.view.text import common_prefix
-from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, check_measure, curve_of, measurable
+from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, Row, check_measure, curve_of, further_tasks, measurable
 from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
-
-Row = Mapping[str, float]
 
 WORK = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
 PROBE = ("budget/probe_rollouts", "budget/probe_tokens")
 
 
-def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: str) -> float:
-    """Seconds of one step, including the probe before it. Raises DataError for a row that lacks the step's work.
+def works_of(row: Row, config: Mapping[str, Any], source: str) -> tuple[StepWork, StepWork]:
+    """The work of one step, and of the probe before it. Raises DataError for a row that lacks the step's work.
 
     A probe is one further call that samples all prompts of its window. If the curves are per prompt, the window's
     prompts are spread over as many machines as the step has prompts.
@@ -47,23 +45,32 @@ def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: st
     epochs = _epochs(config, source)
     work = StepWork(int(prompts), rollouts, generated, epochs * trained, epochs * tokens_trained)
     probed, probe_tokens = (row.get(name, 0.0) for name in PROBE)
-    probe = StepWork(int(prompts), probed, probe_tokens, trained=0, tokens_trained=0)
+    return work, StepWork(int(prompts), probed, probe_tokens, trained=0, tokens_trained=0)
+
+
+def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: str) -> float:
+    """Seconds of one step, including the probe before it. Raises as `works_of`."""
+    work, probe = works_of(row, config, source)
     # A probe belongs to its step, so the fixed cost per step is counted once
-    return costs.seconds(work) + (costs.seconds(probe) - costs.seconds_per_step if probed else 0.0)
+    return costs.seconds(work) + (costs.seconds(probe) - costs.seconds_per_step if probe.rollouts else 0.0)
 
 
-def costs_notes(costs: StepCosts, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    """A note on the source of computed seconds, and notes on work of the runs (group, configuration) that these costs
-    omit.
-    """
+def costs_notes(costs: StepCosts, groups: Sequence[SeedGroup]) -> Iterator[str]:
+    """Notes on computed seconds: their source, the groups in which they are extrapolated, and work that they omit."""
     yield (
         f"seconds are computed, not measured: from the rollouts that every step sampled and trained on, and the costs "
         f"of {costs.source}"
     )
-    omitted = [(label, what) for label, config in runs for what in omitted_work(config)]
+    beyond = {group.label: sum(run.extrapolated for run in group.runs) for group in groups}
+    if named := [f"{label} ({count:,} steps)" for label, count in beyond.items() if count]:
+        yield (
+            f"{', '.join(named)}: seconds are extrapolated, as more rollouts are sampled or trained than at the last "
+            f"point of these costs"
+        )
+    omitted = [(group.label, what) for group in groups for run in group.runs for what in omitted_work(run.config)]
     for what in dict.fromkeys(what for _, what in omitted):
-        groups = dict.fromkeys(label for label, of in omitted if of == what)
-        yield f"{', '.join(groups)}: these costs omit the seconds of {what}"
+        lacking = dict.fromkeys(label for label, of in omitted if of == what)
+        yield f"{', '.join(lacking)}: these costs omit the seconds of {what}"
 
 
 def omitted_work(config: Mapping[str, Any]) -> list[str]:
@@ -97,6 +104,7 @@ class ReadRun:
     done: int  # finished steps
     curve: Curve
     measurable: frozenset[str]  # the measures of its evaluations
+    extrapolated: int = 0  # steps that are beyond the last point of the given costs
 
     @property
     def path(self) -> Path:
@@ -165,8 +173,7 @@ def seed_groups(
     known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
     check_measure(reading.measure, known)
     if reading.costs is not None:
-        notes += costs_notes(reading.costs, [(group.label, run.config) for group in groups for run in group.runs])
-        return groups, notes
+        return groups, [*notes, *costs_notes(reading.costs, groups)]
     return [_without_shared_seconds(group) for group in groups], [*notes, *_shared_notes(groups)]
 
 
@@ -194,10 +201,14 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             **({} if log is None else {"restoring": log.restoring}),
         )
         if curve is None:
-            of = "" if task is None else f" of {task}"
-            notes.append(f"{item.path} has no evaluation{of} yet, and is omitted")
+            of, others = ("", []) if task is None else (f" of {task}", further_tasks(rows))
+            has = f"; its further tasks: {', '.join(others)}" if others else ""
+            notes.append(f"{item.path} has no evaluation{of} yet, and is omitted{has}")
             continue
-        yield ReadRun(item, manifest, sum(map(is_step, rows)), curve, measurable(rows, task))
+        steps = [row for row in rows if is_step(row)]
+        works = (works_of(row, config, str(item.path)) for row in (steps if costs else ()))
+        beyond = sum(any(map(costs.extrapolates, of)) for of in works) if costs else 0
+        yield ReadRun(item, manifest, len(steps), curve, measurable(rows, task), beyond)
 
 
 def _labels(runs: Sequence[ReadRun]) -> list[str]:
@@ -208,7 +219,7 @@ def _labels(runs: Sequence[ReadRun]) -> list[str]:
         if run.named.label is not None:
             kind_of.append(None)
             continue
-        kind = next((i for i, other in enumerate(kinds) if is_one_configuration(other.keys, run.keys)), len(kinds))
+        kind = next((i for i, other in enumerate(kinds) if not differing([other.keys, run.keys])), len(kinds))
         if kind == len(kinds):
             kinds.append(run)
         kind_of.append(kind)

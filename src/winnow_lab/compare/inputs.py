@@ -112,9 +112,10 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
         yield NamedFile(path, label)
     elif (path / SWEEP).is_file():
         if label is not None:
+            first = next(iter(read_contents(path).labels), "LABEL")
             raise DataError(
                 f"{label}={path}: a sweep has its labels already",
-                remedy="name it without one",
+                remedy=f"name it without one, or give the label to one of its configurations: {label}={path / first}",
                 code="data.mismatch",
             )
         yield from map(_of_sweep, read_sweep(path))

@@ -234,7 +234,8 @@ def _allocation(comparison: GroupComparison, panel: Any) -> None:
     for number, label in enumerate(shown):
         look, counts = looks(comparison)[label], comparison.allocation[label].counts
         known = [place for place in places if counts[place] is not None]
-        means, errors = np.array([(c.mean, NORMAL * c.standard_error) for c in counts if c is not None]).T
+        pairs = [(c.mean, NORMAL * c.standard_error) for c in counts if c is not None]  # none if seeds share no bin
+        means, errors = np.array(pairs).reshape(-1, 2).T
         shift = 0.08 * (number - (len(shown) - 1) / 2)  # so that error bars do not cover each other
         panel.errorbar(
             np.array(known) + shift, means, yerr=np.nan_to_num(errors), capsize=2, linewidth=1.3, **look.style

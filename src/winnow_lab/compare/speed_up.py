@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from winnow.algos.intervals import Interval, of_seed_means, over_seeds
+from winnow.algos.intervals import of_seed_means, over_seeds
 from winnow.records import FloatArray
 from winnow_lab.compare.curve import AXES, Curve, OnSharedX, on_shared_x
 
@@ -181,12 +181,16 @@ def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: st
     """The ratio on one axis; None if a seed of either group lacks the axis, or has a time of 0 on it."""
     if any(axis not in seed.x for seed in (*baseline, *group)):
         return None
-    one, two = (np.array([seed.x[axis] for seed in seeds]) for seeds in (baseline, group))
     if any(seed.reached and seed.x[axis] <= 0 for seed in (*baseline, *group)):
         return None
     paired = is_paired(baseline, group)
+    if paired:
+        by_seed = {seed.seed: seed for seed in group}
+        group = [by_seed[seed.seed] for seed in baseline]
+    one, two = (np.array([seed.x[axis] for seed in seeds]) for seeds in (baseline, group))
     if all(seed.reached for seed in (*baseline, *group)):
-        low, high = np.exp(_interval(np.log(one), np.log(two), _order(baseline, group) if paired else None))
+        logs = np.log(one), np.log(two)
+        low, high = np.exp(over_seeds(logs[0] - logs[1]) if paired else of_seed_means(*logs))
         ratio = _mean(one) / _mean(two)
         return TimeRatio(_mean(one), _mean(two), ratio, float(low), float(high), paired, ratio, ratio)
     at_least, at_most = _bounds(baseline, group, one, two)
@@ -199,16 +203,6 @@ def is_paired(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> bool:
     """Whether the two groups have the same seeds."""
     one, two = ({seed.seed for seed in seeds} for seeds in (baseline, group))
     return one == two and None not in one
-
-
-def _order(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> list[int]:
-    """The place in the group of each seed of the baseline."""
-    places = {seed.seed: place for place, seed in enumerate(group)}
-    return [places[seed.seed] for seed in baseline]
-
-
-def _interval(baseline: FloatArray, group: FloatArray, order: Sequence[int] | None) -> Interval:
-    return of_seed_means(baseline, group) if order is None else over_seeds(baseline - group[list(order)])
 
 
 def _bounds(

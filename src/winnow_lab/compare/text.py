@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from winnow.view.text import format_count, format_duration, one_line, sanitize
+from winnow.view.text import LARGEST, format_count, format_duration, one_line, sanitize
 from winnow_lab.compare.comparison import BINS, GroupComparison, SpeedUpRow, per_step
 from winnow_lab.compare.curve import NORMAL, Estimate, heading, title
 from winnow_lab.compare.speed_up import PODS_SHARE, SHARE, SeedTime, SpeedUp, TimeRatio
@@ -195,11 +195,16 @@ def _row(label: str, cells: str) -> str:
 def _value(of: Estimate, share: bool) -> tuple[str, str]:
     """ "80.8 ± 1.2", "[78.1, 83.5]": a share in percent, other measures with three digits of the mean."""
     scale, decimals = (100.0, 1) if share else (1.0, _decimals(abs(of.mean)))
-    mean, error, low, high = (
-        f"{scale * number:.{decimals}f}" for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)
-    )
+    mean, error, low, high = _written(of, scale, decimals)
     interval = "" if math.isnan(of.low) else f"[{low}, {high}]"
     return mean if math.isnan(of.standard_error) else f"{mean} ± {error}", interval
+
+
+def _written(of: Estimate, scale: float, decimals: int) -> list[str]:
+    """Mean, 1.96 standard errors and both ends with so many decimals; with an exponent, if one would be long."""
+    numbers = [scale * number for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)]
+    long = decimals > 6 or any(abs(number) >= LARGEST for number in numbers)
+    return [f"{number:.2e}" if long else f"{number:.{decimals}f}" for number in numbers]
 
 
 def _decimals(number: float) -> int:
@@ -209,11 +214,8 @@ def _decimals(number: float) -> int:
 
 def _number(of: Estimate) -> str:
     """ "2.13 ± 0.08 [1.93, 2.33]k", three digits of the mean."""
-    unit, letter = next((u for u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if of.mean >= u[0]), (1.0, ""))
-    decimals = _decimals(max(1.0, of.mean / unit))
-    mean, error, low, high = (
-        f"{number / unit:.{decimals}f}" for number in (of.mean, NORMAL * of.standard_error, of.low, of.high)
-    )
+    unit, letter = next((u for u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if u[0] <= of.mean < LARGEST), (1.0, ""))
+    mean, error, low, high = _written(of, 1 / unit, _decimals(max(1.0, of.mean / unit)))
     return f"{mean}{letter}" if math.isnan(of.low) else f"{mean} ± {error} [{low}, {high}]{letter}"
 
 

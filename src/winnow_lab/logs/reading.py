@@ -33,7 +33,7 @@ def json_lines(path: Path, *, may_be_cut: bool = False) -> Iterator[tuple[int, d
                 if may_be_cut and not line.endswith(b"\n"):
                     return
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16 or UTF-32 for some bytes
                 except (ValueError, RecursionError) as error:
                     raise malformed(path, f"line {number}: is no JSON ({error})") from error
                 if not isinstance(row, dict):

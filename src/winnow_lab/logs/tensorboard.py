@@ -8,6 +8,7 @@ fields are read here, so that the package tensorboard is not needed. Checksums a
 from __future__ import annotations
 
 import functools
+import math
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -98,10 +99,15 @@ class MetricsLog(ForeignLog):
         return f"put the event files in {self.path} back as they were"
 
     def scalars(self) -> Scalars:
-        """The scalars of all event files; of a step that was logged twice, the later."""
+        """The scalars of all event files. A launch replaces what earlier ones logged from its first step of training
+        on, from which it was resumed.
+        """
         merged: dict[int, dict[str, float]] = {}
         for path in _files(self.path):
-            for step, tag, value in _scalars(path, written(path)):
+            own = _scalars(path, written(path))
+            began = min((step for step, tag, _ in own if tag == self.count), default=math.inf)
+            merged = {step: tags for step, tags in merged.items() if step < began}
+            for step, tag, value in own:
                 merged.setdefault(step, {})[tag] = value
         return dict(sorted(merged.items()))
 

@@ -26,6 +26,7 @@ from winnow.metrics import distinct
 from winnow.records import FloatArray
 from winnow.state.disk import check_kind, errors_as
 from winnow.state.foreign_log import SETTINGS, ForeignGroup, ForeignLog, listed, read_settings
+from winnow.state.log import ends_cut
 from winnow_lab.logs.reading import digest_of, estimated_lengths, json_lines, malformed, metric, written
 
 OWN = ("input", "output", "gts", "score", "step")
@@ -118,7 +119,7 @@ class VerlLog(ForeignLog):
         with errors_as(DataError, f"cannot read {self.path}", "make it readable", code="data.unreadable"):
             (folder,) = [self.path] if _dumps(self.path) else _folders(self.path, training=True)
             files: dict[int, Path] = {}
-            for name in _dumps(folder):
+            for name in _whole(folder):
                 path = folder / name
                 step = self.step_of(path)
                 if step is None:
@@ -184,6 +185,9 @@ class VerlLog(ForeignLog):
             notes.append("rows with the same input count as one prompt, as no row has a uid")
         if "acc" in columns:
             notes.append("a response is correct if its acc is 1: one with partial credit is not")
+        folders = {path.parent for path in (*files.values(), *self._validations().values())}
+        if cut := [f"{own.name}/{name}" for own in sorted(folders) for name in _dumps(own) if name not in _whole(own)]:
+            notes.append(f"left out, because the last line is cut: {listed(cut)}")
         if extra := [name for name in columns if name not in READ]:
             notes.append(f"columns that are not read: {listed(extra)}")
         if unknown:
@@ -211,8 +215,8 @@ class VerlLog(ForeignLog):
         if _VALIDATION.fullmatch(self.path.name) and _dumps(self.path):
             return {}  # this folder was named itself
         found = [folder for folder in _folders(self._run, training=False) if folder.name != self.path.name]
-        files = {int(Path(name).stem): folder / name for folder in found for name in _dumps(folder)}
-        if len(files) < sum(len(_dumps(folder)) for folder in found):
+        files = {int(Path(name).stem): folder / name for folder in found for name in _whole(folder)}
+        if len(files) < sum(len(_whole(folder)) for folder in found):
             raise DataError(
                 f"{self._run} has validations of one step twice, in {', '.join(folder.name for folder in found)}",
                 remedy="keep those of one run in its folder",
@@ -271,6 +275,12 @@ def _dumps(folder: Path) -> list[str]:
         return sorted(name for name in os.listdir(folder) if _DUMP.fullmatch(name))
     except OSError:
         return []
+
+
+def _whole(folder: Path) -> list[str]:
+    """The dumps in step order, without the newest of several if its last line is cut: verl was killed at it."""
+    names = sorted(_dumps(folder), key=lambda name: int(Path(name).stem))
+    return names[:-1] if len(names) > 1 and ends_cut(folder / names[-1]) else names
 
 
 def _folders(path: Path, *, training: bool) -> list[Path]:

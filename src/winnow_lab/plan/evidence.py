@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from winnow.algos.advantage import is_flat
 from winnow.algos.planning import CreditName, Rule
 from winnow.algos.reward_mixture import Levels, levels_of
 from winnow.algos.size_choice import FEWEST
@@ -105,7 +106,7 @@ def evidence_of(
         explained=levels.explained(rewards, sizes),
         atoms=atoms_for(levels.values.tolist(), counts),
         counts=counts,
-        flat=np.array([np.ptp(of) == 0 for of in groups], dtype=np.bool_),
+        flat=np.array([is_flat(of) for of in groups], dtype=np.bool_),
         prompt=np.array([prompts[name] for name in names]),
         rows=columns,
         grad_norm=columns_of(rows, ["policy/grad_norm"])["policy/grad_norm"],
@@ -134,7 +135,7 @@ def _of_one_setting(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 
 
 def _refuse_flat(run: Path, rows: Sequence[Mapping[str, float]], groups: Sequence[FloatArray]) -> None:
-    if not groups or all(np.ptp(rewards) == 0 for rewards in groups):
+    if all(map(is_flat, groups)):
         raise ConfigError(
             f"{run}, steps {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}: the rewards of every prompt are all "
             f"equal, so no setting is known to give a gradient",

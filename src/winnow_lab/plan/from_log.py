@@ -34,6 +34,8 @@ from winnow_lab.plan.advice import (
 )
 from winnow_lab.plan.evidence import LogWindow
 
+FEW_PROMPTS = 10  # a bootstrap of fewer covers too seldom: docs/statistics.md has it for three seeds
+
 
 @dataclass(frozen=True, eq=False)
 class LogPlan:
@@ -211,6 +213,9 @@ class LogPlan:
     def unknown(self) -> Iterator[tuple[str, str]]:
         """(what cannot be known from this log, why; with what is supposed instead)."""
         evidence = self.evidence
+        if (prompts := int(evidence.prompt.max()) + 1) < FEW_PROMPTS:
+            what = f"the log has {prompts} of them, and intervals from fewer than {FEW_PROMPTS} are too narrow"
+            yield "how much prompts differ", what
         if not evidence.has_tokens:
             yield "tokens", "the log has no lengths of rollouts, so every rollout counts as one token"
         if not evidence.has_phases:

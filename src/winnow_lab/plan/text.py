@@ -25,6 +25,7 @@ from winnow_lab.plan.from_log import LogPlan
 
 SHOWN = 5  # settings of a first plan
 LAWS: dict[Law, str] = {"fixed": "one learning rate for all sizes", "tuned": "a learning rate tuned for each size"}
+EXTRAPOLATED = "+: its seconds are extrapolated beyond the last point of a cost curve"
 QUESTIONS = {"n": "which n?", "m": "which m?", "prompts": "how many prompts?", "together": "all three"}
 DESCRIBED: tuple[Callable[[RewardMixture], float], ...] = (
     lambda of: of.mean,
@@ -92,6 +93,8 @@ def _answers(plan: LogPlan) -> Iterator[str]:
     yield f"{'':18}{'n':>5}{'m':>6}{'prompts':>9}{'flat':>8}  {'progress per step':<23}{per:<23}{'best in':>8}"
     for name, one in plan.answers.items():
         yield f"{QUESTIONS[name]:18}{_sizes(one.prediction.setting)}{_cells(one)}"
+    if any(one.prediction.extrapolated for one in plan.answers.values()):
+        yield wrap(EXTRAPOLATED)
     best = plan.best.prediction.setting
     if best == plan.model.current:
         answer = "keep the sizes: no other ones make more progress"
@@ -166,17 +169,17 @@ def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
     yield ""
     per = "step s" if plan.costs is not None else "operations"
     yield f"{'':18}{'n':>5}{'m':>6}{'prompts':>9}{'flat':>8}{per:>12}{'progress':>10}{'good in':>9}"
-    shown = [plan.settings[place] for place in plan.order[:SHOWN]]
-    for setting in dict.fromkeys([*shown, now]):
+    shown = dict.fromkeys([*(plan.settings[place] for place in plan.order[:SHOWN]), now])
+    for setting in shown:
         name = "first choice" if setting == best else "configuration" if setting == now else ""
         mean, close = plan.regret(setting)
         yield (
-            f"{name:18}{_sizes(setting)}{format_percent(plan.mean(setting, 'flat')):>8}"
+            f"{name:18}{_sizes(setting)}{_flat(plan.mean(setting, 'flat'), extrapolated=plan.extrapolates(setting)):>8}"
             f"{_short(plan.mean(setting, 'seconds')):>12}{mean:>10.2f}{close:>9.0%}"
         )
     yield wrap(
         f"progress: per cost, relative to the best setting of each world (geometric mean). good in: the share of "
-        f"worlds with at least {CLOSE:.0%} of the best"
+        f"worlds with at least {CLOSE:.0%} of the best{f'. {EXTRAPOLATED}' * any(map(plan.extrapolates, shown))}"
     )
     yield ""
     yield from _reasons(plan)
@@ -238,6 +241,7 @@ def first_json(plan: FirstPlan) -> dict[str, Any]:
         setting = plan.settings[place]
         mean, close = plan.regret(setting)
         means = {of: plan.mean(setting, of) for of in ("flat", "seconds", "generated", "trained")}
+        means |= {"extrapolated": plan.extrapolates(setting)}
         rows.append({**asdict(setting), "progress": mean, "good_in": close, **means, "set": options_of(setting)})
     return {
         "winnow_plan": 2,
@@ -273,8 +277,12 @@ def _sizes(setting: Setting) -> str:
 
 
 def _cells(one: ComparedSetting) -> str:
-    flat = f"{format_percent(one.prediction.flat)}{'+' * one.prediction.extrapolated}"
+    flat = _flat(one.prediction.flat, extrapolated=one.prediction.extrapolated)
     return f"{flat:>8}  {_range(one.per_step):<23}{_range(one.per_second):<23}{one.chosen:>8.0%}"
+
+
+def _flat(share: float, *, extrapolated: bool) -> str:
+    return f"{format_percent(share)}{'+' * extrapolated}"
 
 
 def _step_cost(plan: LogPlan) -> str:

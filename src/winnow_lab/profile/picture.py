@@ -9,30 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.view.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    NullLocator,
-    new_figure,
-    save_figure,
-)
+from winnow.view.drawing import COLORS, FixedLocator, FuncFormatter, LogLocator, NullLocator, new_figure, save_figure
 from winnow.view.text import one_line, shorten
 from winnow_lab.profile.measurement import Profile
 from winnow_lab.profile.points import Ending, PointResult, Way, measured, points_of, saturation, speed_up, steps
 
 LOOKS: tuple[dict[str, Any], ...] = (  # markers and dashes differ as well as colours
-    {"color": BLUE, "marker": "o", "linestyle": "-"},
-    {"color": ORANGE, "marker": "s", "linestyle": "--"},
-    {"color": GREEN, "marker": "^", "linestyle": "-."},
-    {"color": PURPLE, "marker": "D", "linestyle": ":"},
+    {"color": COLORS["blue"], "marker": "o", "linestyle": "-"},
+    {"color": COLORS["orange"], "marker": "s", "linestyle": "--"},
+    {"color": COLORS["green"], "marker": "^", "linestyle": "-."},
+    {"color": COLORS["purple"], "marker": "D", "linestyle": ":"},
 )
-REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 3))}
+REFERENCE: dict[str, Any] = {"color": COLORS["grey"], "linewidth": 0.8, "linestyle": (0, (4, 3))}
 SIZE, DOTS = (7.2, 5.6), 200  # inches, across two columns of a paper; dots per inch
 LONGEST = 110  # characters of a title's line
 TICKS = 8  # on an axis of rollouts, at most
@@ -96,13 +84,13 @@ def _panel(axes: Any, panel: Panel) -> None:
     if panel.level is not None:
         value, words = panel.level
         axes.axhline(value, **REFERENCE)
-        _words(axes, words, (0.01, value), axes.get_yaxis_transform(), GREY, ha="left", va="bottom")
+        _words(axes, words, (0.01, value), axes.get_yaxis_transform(), COLORS["grey"], ha="left", va="bottom")
     _ticks(axes, panel.curves)
     _ends(axes, panel.curves)
     if panel.mark is not None:
         at, words = panel.mark
         axes.axvline(at, **REFERENCE)
-        _words(axes, words, (at, 0.96), axes.get_xaxis_transform(), GREY, ha="right", va="top")
+        _words(axes, words, (at, 0.96), axes.get_xaxis_transform(), COLORS["grey"], ha="right", va="top")
     named = [curve for curve in panel.curves if curve.label]
     axes.set_title(panel.title, fontsize=9, pad=18 if named else 6, parse_math=False)
     if named:  # above the panel, where it covers nothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation.folder import AGAINST
-from winnow.state.disk import check_kind, check_parent, refused, write_output
+from winnow.state.disk import check_replaced, write_output
 from winnow.state.folder import SWEEP
 from winnow.state.foreign import no_run
 from winnow.state.log import METRICS
@@ -25,7 +24,6 @@ from winnow_lab.report.html import MARK, assemble
 from winnow_lab.sweep_folder import read_sweep
 
 REPORT = "report.html"
-MARK_BYTES = 4096  # an earlier report has its mark within this many bytes
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
@@ -86,15 +84,7 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
                 code="data.unwritable",
             )
         output = (paths[0] if paths[0].is_dir() else paths[0].parent) / REPORT
-    with refused(output):
-        check_kind(output, "a file")
-        if os.path.lexists(output) and MARK not in _beginning(output):
-            raise DataError(
-                f"{output} already exists and is not a report",
-                remedy="choose another file to write, or remove it",
-                code="data.exists",
-            )
-    check_parent(output)
+    check_replaced(output, MARK, "a report")
     return output
 
 
@@ -163,8 +153,3 @@ def _names(folders: Sequence[Path]) -> list[str]:
         if max(Counter(names).values()) == 1:
             return names
     return [str(folder.resolve()) for folder in folders]
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MARK_BYTES)

@@ -9,8 +9,8 @@ from typing import Any
 from winnow.metrics import per_prompt_metric
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.forecast import forecast_of
-from winnow.run_view.summary import LARGEST, Row, costs, mean, phase_shares, training_rows
-from winnow.view.text import format_accuracies, format_count, format_duration, format_percent
+from winnow.run_view.summary import Row, costs, mean, phase_shares, training_rows
+from winnow.view.text import LARGEST, format_accuracies, format_count, format_decimal, format_duration, format_percent
 
 # label, metric of its tokens, metric of its rollouts, note
 LINES = (
@@ -26,6 +26,7 @@ LINES = (
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("mismatch", "budget/mismatch_tokens", None, "sampled to compare engine and policy, in addition to the generated"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
+    ("mismatch", "budget/mismatch_tokens", None, "to measure it, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),
     ("probe prompts", "budget/probe_prompt_tokens", None, "prompt tokens of probes"),
     ("mismatch prompts", "budget/mismatch_prompt_tokens", None, "prompt tokens of these"),
@@ -121,18 +122,16 @@ def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     if not (steps := training_rows(rows)):
         return
     width = max(1, len(steps) // 10)
-    name = per_prompt_metric("reward/accuracy", steps)
-    first, last = (mean(some, name) for some in (steps[:width], steps[-width:]))
-    value = NONE if math.isnan(first) and math.isnan(last) else f"{_known(first)} → {_known(last)}"
+    what, name = "accuracy", per_prompt_metric("reward/accuracy", steps)
+    if not any(name in row for row in steps) and any("reward/mean" in row for row in steps):  # no verdicts, but rewards
+        what, name = "reward", per_prompt_metric("reward/mean", steps)
+    ends = [mean(some, name) for some in (steps[:width], steps[-width:])]
+    unknown, show = all(map(math.isnan, ends)), format_percent if what == "accuracy" else format_decimal
+    value = NONE if unknown else " → ".join(NONE if math.isnan(end) else show(end) for end in ends)
     changed = f" since evaluations were changed at step {evaluated.since}" if evaluated.since else " yet"
     detail = f"no evaluation{changed}{f'; first and last {width} steps' * (width > 1)}"
-    if value == NONE:
-        detail += "; no verdict, every verifier failed"
-    yield {"label": "training accuracy", "value": value, "detail": detail}
-
-
-def _known(share: float) -> str:
-    return NONE if math.isnan(share) else format_percent(share)
+    detail += "; no verdict, every verifier failed" * unknown
+    yield {"label": f"training {what}", "value": value, "detail": detail}
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:

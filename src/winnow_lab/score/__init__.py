@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from winnow.commands.command_line import FAILED, Sets, interruptible, print_text
 from winnow.errors import DataError
 from winnow.view.screen import console_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from winnow_lab.scoring import Scored
 
 
 def score(
@@ -32,6 +27,8 @@ def score(
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the rows of --output.")] = False,
 ) -> None:
     """Score saved responses again, with outcome, reason and seconds of every row."""
+    from rich.progress import track
+
     from winnow_lab.score.folder import UnfinishedScores, settings_of_scores
     from winnow_lab.scoring import build_config, count_rows, describe, summary, verifiers_for
     from winnow_lab.scoring import score as scored
@@ -50,7 +47,10 @@ def score(
         if not total:
             raise DataError(f"{file} contains no row", remedy="name a file of responses", code="data.empty")
         rows = [] if kept is None else list(kept.rows)
-        for row in _with_progress_bar(scored(file, verifiers, done=len(rows)), total - len(rows)):
+        console = console_on(sys.stderr)
+        quiet, left = not console.is_terminal, total - len(rows)
+        new = scored(file, verifiers, done=len(rows))
+        for row in track(new, "scoring", total=left, console=console, disable=quiet, transient=True):
             rows.append(row)
             if kept is None:
                 print_text(describe(row))
@@ -64,11 +64,3 @@ def score(
         print_text(f"{total - len(rows):,} rollouts were logged without their text, and are omitted")
     if rows and all(row.outcome.failed for row in rows):
         raise typer.Exit(FAILED)
-
-
-def _with_progress_bar(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
-    """The same rows with a progress bar on standard error, where that is a terminal."""
-    from rich.progress import track
-
-    console = console_on(sys.stderr)
-    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)

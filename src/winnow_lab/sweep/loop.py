@@ -160,16 +160,18 @@ class Sweep:
         shown = [f"{run.name} {self._progress[run.name].done}/{self.steps[run.label]}" for run in now[:SHOWN]]
         shown += [f"and {len(now) - SHOWN} more"] if len(now) > SHOWN else []
         done = sum(map(self._done, self.runs))
-        left = sum(self.steps[run.label] for run in self.runs) - done
+        left = sum(self.steps[run.label] - self._done(run) for run in self.runs if not self._is_over(run))
         return format_status(over, len(self.runs), shown, self._left.seconds(left, done) if left > 0 else None)
 
     def _is_over(self, run: SweepRun) -> bool:
         return run.finished or run.name in self.ends
 
     def _done(self, run: SweepRun) -> float:
-        """Of the steps of a run, those that are done. One that ends by its hours has them all at its last hour."""
+        """Of the steps of a run, those that are done. One that ends by its hours has them all at its last hour, and one
+        that failed has only those that it took.
+        """
         steps, hours = self.steps[run.label], self.max_hours.get(run.label, 0.0)
-        if self._is_over(run):
+        if run.finished or self.ends.get(run.name) == "finished":
             return steps
         progress = self._progress[run.name]
         return max(progress.done, steps * min(progress.hours / hours, 1.0) if hours else 0.0)

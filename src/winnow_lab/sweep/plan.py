@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import glob
 import itertools
+import json
 import os
 import shutil
 import tomllib
@@ -256,11 +257,8 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
     for label, settings in plan.settings.items():
         for seed in plan.file.seeds:
             target = run_path(folder.path, label, seed)
-            match = finished.get((settings.text, seed))
-            if match is None or has_finished_step(target):
-                continue
-            run, inputs = match
-            if inputs != settings.inputs:
+            run = finished.get((settings.text, seed, _frozen(settings.inputs)))
+            if run is None or os.path.lexists(target):
                 continue
             _copy(run.path, target)
             folder.note(LedgerLine(label, seed, "began", run.alone))
@@ -269,16 +267,20 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
     return copied
 
 
-def _finished_runs(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:
-    """(text of the configuration, seed) -> run; the first sweep that contains it is used."""
-    finished: dict[tuple[str, int], tuple[SweepRun, Inputs]] = {}
+def _finished_runs(sweeps: list[Path]) -> dict[tuple[str, int, str], SweepRun]:
+    """(text of the configuration, seed, digests of its files) -> run; the first sweep that contains it is used."""
+    finished: dict[tuple[str, int, str], SweepRun] = {}
     for sweep in (folder for folder in sweeps if (folder / SWEEP).is_file()):
         inputs = read_contents(sweep).inputs
         for run in read_sweep(sweep):
             if run.finished and run.settings.is_file():
-                key = run.settings.read_text(encoding="utf-8"), run.seed
-                finished.setdefault(key, (run, inputs.get(run.label, {})))
+                text = run.settings.read_text(encoding="utf-8")
+                finished.setdefault((text, run.seed, _frozen(inputs.get(run.label, {}))), run)
     return finished
+
+
+def _frozen(inputs: Inputs) -> str:
+    return json.dumps(inputs, sort_keys=True)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -287,5 +289,8 @@ def _copy(source: Path, target: Path) -> None:
     problem, remedy = f"cannot copy {source} to {target}", "make room, or remove the key reuse"
     with errors_as(RunFolderError, problem, remedy, key="reuse", code="run_folder.unwritable"):
         shutil.rmtree(draft, ignore_errors=True)  # of a copy that was interrupted
-        shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
-        draft.rename(target)
+        try:
+            shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)  # half a copy would keep the disk full

@@ -52,6 +52,7 @@ ILL = [
     ("all_flat", run(4) + [{**one, "step": one["step"] + 4} for one in run(8, **FLAT)], [8]),
     ("nothing_trained", run(9, **IDLE), [2]),
     ("constant_reward", run(8, reward__min=0.0, reward__max=0.0, reward__mean=0.0, reward__std=0.0), [4]),
+    ("constant_reward", run(8, reward__min=0.3, reward__max=0.1 + 0.2, reward__mean=0.3, reward__std=0.0), [4]),
     ("unparsable", run(8, outcome__unparsable=480), [4]),
     ("verifier_failures", run(8, outcome__failed=from_step(3, 11, 0)), [5]),
     ("verifier_failures", run(8, outcome__failed=1, outcome__cut=412), [4]),  # 5 of the 500 that were judged
@@ -91,6 +92,24 @@ ILL = [
 @pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
 def test_an_alarm_is_raised_on_its_symptom(name, rows, steps):
     assert raised(rows)[name] == steps
+
+
+@pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
+def test_a_text_has_no_number_that_the_log_lacks(name, rows, steps):
+    """As in the log of another trainer."""
+    unlogged = ("reward/accuracy", "outcome/unparsable", "outcome/failed", "rollout/truncated", "group/flat")
+    bare = [{key: value for key, value in row.items() if key not in unlogged} for row in rows]
+    of_winnow = ("nothing_trained", "parity")  # no other log has the numbers that raise these
+    texts = [alarm.text for alarm in alarms_of_run(bare) if alarm.name not in of_winnow]
+    assert not [text for text in texts if re.search(r"\bnan\b", text)]
+    assert not [text for text in texts if re.search(r"\d+% have no readable answer", text)]
+
+
+def test_flat_groups_without_verdicts_are_called_neither_right_nor_wrong():
+    without = {"group__all_wrong": None, "group__all_correct": None, "reward__accuracy": None}
+    (alarm,) = (alarm for alarm in alarms_of_run(run(8, **{**FLAT, **without})) if alarm.name == "all_flat")
+    assert alarm.evidence.keys() == {"group/flat"}
+    assert ["all wrong" in alarm.text, "too easy or too hard" in alarm.text] == [False, True]
 
 
 SHORTEST = {name: rows for name, rows, _ in sorted(ILL, key=lambda ill: -len(ill[1]))}  # of each alarm
@@ -308,6 +327,13 @@ def test_held_out_accuracy_raises_sudden_drop_and_oscillation():
     flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s, reward__accuracy=0.6)
     assert raised(held_out(flat, lambda s: 0.2 if s == 100 else 0.6)) == {"sudden_drop": [100]}  # after the last step
     assert raised(held_out(flat, lambda s: 0.4 if s // 10 % 2 else 0.7))["oscillation"] == [40]
+
+
+def test_a_slow_fall_is_compared_with_the_best_of_all_evaluations():
+    """0.7 points an evaluation, from 80% after step 100 on: 7 points over the newest ten, and 10 are the limit."""
+    flat = run(400, reward__accuracy=0.6)
+    falls = held_out(flat, lambda s: 0.3 if s == 0 else 0.8 - 0.0007 * max(0, s - 100))
+    assert raised(falls)["sudden_drop"] == [250]  # 10.5 points below
 
 
 def test_a_standard_error_of_0_from_a_few_problems_is_not_trusted():

@@ -89,6 +89,12 @@ def test_levels_are_the_distinct_rewards():
     assert levels.counts(np.array([2.0, 0.5, 2.0, 0.0]), np.array([3, 1])).tolist() == [[0, 1, 2], [1, 0, 0]]
 
 
+def test_rewards_that_differ_by_rounding_alone_have_one_level():
+    levels = levels_of(np.array([0.3, 0.1 + 0.2, 0.3, 1.0]))
+    assert levels.values == pytest.approx([0.3, 1.0])
+    assert levels.counts(np.array([0.1 + 0.2, 0.3, 1.0]), np.array([3])).tolist() == [[2, 1]]
+
+
 def test_many_rewards_become_bins_whose_means_keep_their_variance():
     rng = np.random.default_rng(0)
     rewards = rng.normal(size=400)
@@ -100,7 +106,7 @@ def test_many_rewards_become_bins_whose_means_keep_their_variance():
     assert 0.85 < levels.explained(rewards, np.full(50, 8)) < 0.99
 
 
-@pytest.mark.parametrize("rewards", [[1.0, 1.0], [0.1 * 3]])
+@pytest.mark.parametrize("rewards", [[1.0, 1.0], [0.1 * 3], [0.1 * 3, 0.3]])
 def test_equal_rewards_have_no_levels(rewards):
     with pytest.raises(ValueError, match="equal"):
         levels_of(np.array(rewards))

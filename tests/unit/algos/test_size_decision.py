@@ -135,6 +135,13 @@ def test_groups_of_one_level_are_flat_only_if_their_rewards_are_equal():
     assert sorted(groups.values()) == [False, False, True]
 
 
+def test_groups_whose_rewards_differ_by_rounding_alone_are_flat():
+    alike, sure = [0.3, 0.1 + 0.2], [0.0, 1.0]
+    assert evidence_of([step(0, rewards=np.array(alike), sizes=[2])])["groups"] == [{"flat": True, "times": 1}]
+    found = evidence_of([step(0, rewards=np.array(alike + sure), sizes=[2, 2])])
+    assert [(group["counts"], group["flat"]) for group in found["groups"]] == [((0, 2, 0), True), ((1, 0, 1), False)]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_without_a_signal_nothing_is_compared(whole):
     flat = decided(row([step(0, rights=(0, 8))], whole=whole))

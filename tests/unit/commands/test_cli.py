@@ -193,6 +193,7 @@ def test_plot_writes_through_no_link(tmp_path, no_picture, target):
 
 def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path, no_picture):
     run = write_run(tmp_path / "toy")
+    (run / "manifest.json").write_text('{"winnow_run": 1, "config": {}}')
     (tmp_path / "mine.txt").write_text("mine")
     (run / "plot.png").hardlink_to(tmp_path / "mine.txt")
     (run / ".plot.png.draft").symlink_to(tmp_path / "mine.txt")
@@ -201,6 +202,20 @@ def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path
     assert (run / "plot.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert not (run / ".plot.png.draft").is_symlink()
+
+
+def test_plot_replaces_no_picture_of_another_program(tmp_path):
+    """Beside a log without the manifest of a run, as in the folder of another trainer."""
+    write_run(tmp_path / "toy")
+    (tmp_path / "mine").mkdir()
+    log, picture = tmp_path / "mine" / "metrics.jsonl", tmp_path / "mine" / "plot.png"
+    log.write_bytes((tmp_path / "toy" / "metrics.jsonl").read_bytes())
+    picture.write_bytes(b"\x89PNG of mine")
+    check_printed_error(winnow("plot", log), picture, code="data.exists")
+    assert picture.read_bytes() == b"\x89PNG of mine"
+    picture.unlink()
+    for _ in range(2):  # the second one replaces the first
+        assert winnow("plot", log).exit_code == 0
 
 
 def test_export_to_a_file_and_to_standard_output(run, tmp_path):

@@ -242,6 +242,14 @@ def test_no_text_of_a_run_has_empty_parentheses():
         assert [one.title for one in panels(some) if "()" in "".join(line.label for line in one.series)] == []
 
 
+def test_a_step_without_a_verdict_leaves_the_band_of_a_0_1_reward_a_standard_error():
+    of_step = {"reward/mean_of_prompts": 0.5, "reward/mean_of_prompts_sem": 0.1, "reward/min": 0.0, "reward/max": 1.0}
+    lost = dict.fromkeys(of_step, math.nan)
+    rows = [{"step": i, "budget/rollouts": 4, **row} for i, row in enumerate((of_step, lost, of_step))]
+    (reward,) = (one for one in panels(rows) if one.title == "reward")
+    assert [low for low in reward.series[0].band[0] if not math.isnan(low)] == pytest.approx([0.4, 0.4])
+
+
 def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
     plot([{"step": 0, **metrics(0)}], tmp_path / "plot.png", title="one")
     assert (tmp_path / "plot.png").exists()
@@ -340,6 +348,12 @@ def test_a_healthy_run_gets_no_hint():
 def test_a_hint_names_each_symptom(changes, names):
     text = hint(metrics(0, **changes), metrics(1, **changes))
     assert [name for name in names if name not in text] == []
+
+
+def test_a_hint_about_rewards_without_verdicts_counts_none():
+    unlogged = ("group/all_correct", "group/all_wrong", "reward/min", "reward/max")
+    text = hint({name: value for name, value in metrics(0, **{"group/flat": 4}).items() if name not in unlogged})
+    assert ["too easy or too hard" in text, "wrong" in text, "range" in text] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from golden_files import assert_golden
 from synthetic_run import evaluation, metrics
 from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.records import Alarm, StepReport
+from winnow.run_view.forecast import forecast_of
 from winnow.run_view.progress import Standing, progress
 from winnow.view.screen import console_on, is_screen
 
@@ -43,6 +44,19 @@ def step(number, **changes):
 def test_without_a_terminal_every_event_is_plain_text():
     text = shown(Started(Path("runs/toy"), 0, 10), Evaluated(0, evaluation(0.05, 0.04)), step(0), 10.0, step(1))
     assert_golden("progress_lines", text)
+
+
+def test_a_run_in_progress_keeps_only_what_its_forecast_reads():
+    standing, whole = Standing(clock=lambda: 0.0), []
+    standing.follow(Started(Path("run"), 0, 99))
+    for number in range(6):
+        whole.append({"step": number, **evaluation(0.1 * number, 0.0)})
+        standing.follow(Evaluated(number, evaluation(0.1 * number, 0.0)))
+        assert standing.forecast is None or standing.forecast.lines() == forecast_of(whole).lines()
+        whole.append({"step": number, **metrics(number)})
+        standing.follow(step(number))
+    assert standing.forecast is not None
+    assert max(map(len, standing._rows)) <= 4  # of about twenty metrics in a step
 
 
 def test_a_margin_is_explained_once():

@@ -1,6 +1,7 @@
 """Costs from a profile, and from a file of two curves."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,30 @@ def test_a_file_without_costs_is_refused_by_its_name(tmp_path, data):
     path = write(tmp_path, data)
     with refused(DataError, path):
         read_costs(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "names"),
+    [
+        ({"per": "token"}, "per", ("token",)),
+        ({"update": {"rollouts": [4, 8], "seconds": [1.0, -2.0]}}, "update.seconds.1", ("-2.0",)),
+        ({"update": {"seconds": [1.0]}}, "update.rollouts", ()),
+        ({"update": {"rollouts": [8, 4], "seconds": [1.0, 2.0]}}, "update", ()),
+        ({"seconds_per_step": -1, "per": "token"}, "per", ("seconds_per_step", "-1")),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_key(tmp_path, change, key, names):
+    path = write(tmp_path, {**COSTS, **change})
+    with refused(DataError, path, key, *names, key=key, code="data.malformed") as caught:
+        read_costs(path)
+    assert not {"pydantic", "ValidationError", "_Costs"} & set(re.findall(r"\w+", str(caught.value)))
+
+
+def test_a_wrong_point_of_a_profile_is_refused_by_its_curve(tmp_path):
+    points = [point("sampling", 8, -1.0, tokens=80), point("update, accumulation", 8, 1.0, tokens=8, trained=8)]
+    with refused(DataError, "sampling", "seconds.0", "-1.0", code="data.malformed") as caught:
+        read_costs(write(tmp_path, {"winnow_profile": 1, "points": points}))
+    assert "pydantic" not in str(caught.value)
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +16,8 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
-from winnow.trackers.interface import flat_config
-from winnow.trackers.mlflow import legal
+from winnow.trackers.interface import ROLLOUT, flat_config
+from winnow.trackers.mlflow import MlflowTracker, legal
 from winnow.trackers.tensorboard import code_block
 from winnow.training import resolve
 from winnow.training.resolve import check_installed, resolve_members
@@ -77,6 +80,14 @@ def test_names_for_mlflow_are_legal_and_distinct():
     assert len({*changed, "a_b"}) == len(others) + 1
     assert all(re.fullmatch(r"[\w./ -]{1,250}", name, flags=re.ASCII) for name in changed)
     assert all(part not in ("", ".", "..") for name in changed for part in name.split("/"))
+
+
+def test_a_table_for_mlflow_is_json_where_a_verifier_failed():
+    sent = list[str]()
+    client = SimpleNamespace(log_text=lambda run, text, path: sent.append(text))
+    MlflowTracker(client, "run").rollouts(0, [{**dict.fromkeys(ROLLOUT, "?"), "reward": math.nan}])
+    table = json.loads(sent[0], parse_constant=pytest.fail)
+    assert dict(zip(table["columns"], table["data"][0], strict=True))["reward"] is None
 
 
 def test_no_markup_in_a_models_text_ends_its_code_block():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -13,12 +14,15 @@ from typing import Any
 import pytest
 
 import winnow
+from synthetic_run import write_run
 from winnow.config_file import validate
 from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.records import Alarm, StepReport
+from winnow.run_view.configuration import Evaluations
+from winnow.state.logbook import read_metrics
 from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES, SETTLED_SECONDS, TrackerMark
 from winnow.trackers.interface import TrackedRun, Tracker, without_secrets
-from winnow.trackers.items import chosen_of
+from winnow.trackers.items import Pictures, chosen_of
 from winnow.trackers.watch import digest, track_run
 from winnow.training.resolve import resolve_members
 
@@ -127,6 +131,24 @@ def test_samples_are_dropped_before_metrics(tmp_path):
     assert [step for what, step, *_ in received if what == "log"] == list(range(200))
     dropped = 200 - MOST_SAMPLES // 2  # before the sample of step s, 2 s items wait: s rows, and the samples before it
     assert re.findall(r"\d+", notices[0].text) == [str(dropped)]
+
+
+def test_a_tracker_whose_mark_cannot_be_written_is_closed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("winnow.trackers.feed.SETTLED_SECONDS", 0.0)
+    received: list[Any] = []
+
+    class Removes(Kept):
+        def log(self, step, metrics):
+            super().log(step, metrics)
+            shutil.rmtree(tmp_path / "trackers", ignore_errors=True)
+
+    with tracking(lambda run: Removes(run, received)) as watch:
+        watch(Started(tmp_path, 0, 2))
+        watch(report(0))
+        watch(report(1))
+        watch(Ended(2, None, interrupted=False))
+    assert [what for what, *_ in received] == ["log", "close"]
+    assert received[-1] == ("close", "failed")
 
 
 def fails(run):
@@ -239,6 +261,18 @@ def test_a_copied_run_starts_a_new_tracker_run_and_a_moved_run_does_not(tmp_path
     assert [run.id for run in runs] == [None, None, "a-1"]
     (notice,) = notices
     assert ("'kept'" in notice.text, f"{tmp_path}/one" in notice.text) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("address", "without"),
+    [
+        ("postgresql://me:p@ss@host:5432/runs", "postgresql://host:5432/runs"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("http://host?user=a@b", "http://host?user=a@b"),
+    ],
+)
+def test_a_login_is_all_before_the_host(address, without):
+    assert without_secrets({"uri": address})["uri"] == without
 
 
 def test_no_password_reaches_a_tracker(tmp_path):
@@ -380,6 +414,20 @@ def test_whole_groups_of_the_widest_spread_are_chosen_first():
     assert chosen_of(rewards, 2) == [3, 4]  # the best and the worst
     assert chosen_of(rewards, 99) == list(range(8))
     assert chosen_of([("a", math.nan), ("a", 1.0), ("b", 0.0), ("b", 0.5)], 1) == [3]
+
+
+def test_a_picture_is_of_the_evaluations_that_winnow_plot_draws(tmp_path):
+    pytest.importorskip("matplotlib")
+    from winnow.run_view.plot import draw
+
+    write_run(tmp_path)
+    change = {"step": 5, "key": "evaluate.problems", "was": "8", "now": "16"}
+    manifest = {"winnow_run": 1, "config": {"evaluate": {"split": "train"}}, "changes": [change]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    drawn = io.BytesIO()
+    comparable = Evaluations(since=5, held_out=False)
+    draw(read_metrics(tmp_path), title=tmp_path.name, evaluated=comparable).savefig(drawn, format="png", dpi=100)
+    assert Pictures(tmp_path).at(10) == drawn.getvalue()
 
 
 def test_two_trackers_of_one_name_have_separate_files(tmp_path):

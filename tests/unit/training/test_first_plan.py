@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from planned_run import CONFIG, SETS
 from refusals import refused
+from winnow.algos.costs import CostCurve, StepCosts
 from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
@@ -22,6 +23,7 @@ from winnow.training.budget import plan_devices
 from winnow.training.first_plan import FirstPlan
 from winnow.training.resolve import resolve_file
 from winnow.training.size_fits import Fits, PlanRequest
+from winnow_lab.plan.text import first_lines
 
 COSTS = Path(__file__).parents[3] / "configs" / "costs" / "two_cpu_cores.json"
 
@@ -115,6 +117,17 @@ def test_with_costs_prompts_are_chosen_too_and_seconds_are_those_of_the_curves(f
     predicted = plan.table.predicted[plan.settings.index(now)]
     (seconds,) = clock.seconds([predicted.work], at_once=plan.at_once(now))
     assert predicted.seconds.sampling == pytest.approx(seconds.sampling)
+
+
+def test_settings_beyond_the_curves_are_marked_and_explained(fits):
+    points = np.array([2.0, 8.0])
+    few, many = (StepCosts(*[CostCurve(points * by, points, 8.0)] * 2, source="by hand") for by in (1.0, 1e6))
+    plans = [first(fits, costs=costs) for costs in (few, many)]
+    assert [[one.extrapolates(setting) for setting in one.settings].count(True) > 0 for one in plans] == [True, False]
+    assert plans[0].extrapolates(max(plans[0].settings, key=lambda one: one.sampled))
+    for plan, marked in zip(plans, (True, False), strict=True):
+        lines = "\n".join(first_lines(plan, CONFIG))
+        assert ("%+" in lines, "+: " in lines) == (marked, marked)
 
 
 def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):

@@ -39,14 +39,16 @@ def test_sentences_are_broken_at_80_columns():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0:00"), (4.4, "0:04"), (59.6, "1:00"), (750, "12:30"), (3723, "1:02:03")]
+    ("seconds", "shown"),
+    [(0, "0:00"), (4.4, "0:04"), (59.6, "1:00"), (750, "12:30"), (3723, "1:02:03"), (1e308, "?"), (math.nan, "?")],
 )
 def test_durations(seconds, shown):
     assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"), [(0, "0"), (950, "950"), (3400, "3.4k"), (9960, "10k"), (12e6, "12M"), (2.5e9, "2.5G")]
+    ("number", "shown"),
+    [(0, "0"), (950, "950"), (3400, "3.4k"), (9960, "10k"), (12e6, "12M"), (2.5e9, "2.5G"), (-1e308, "-1.0e+308")],
 )
 def test_large_numbers(number, shown):
     assert format_count(number) == shown

@@ -53,19 +53,29 @@ const winnow = {};
         h('tbody', {}, rows.map((row) => h('tr', {}, row.map(cell))))));
   }
 
+  const unseen = new Map(); // element -> what ends the wait for its first sight
+
   /** What is drawn as soon as it is first seen, or printed: charts below the fold cost nothing until then. */
   function whenSeen(element, act) {
     const watch = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) draw(); }, { rootMargin: '300px' });
-    function draw() {
+    function end() {
       watch.disconnect();
       window.removeEventListener('beforeprint', draw);
+      unseen.delete(element);
+    }
+    function draw() {
+      end();
       if (element.isConnected) act();
     }
     watch.observe(element);
     window.addEventListener('beforeprint', draw);
+    unseen.set(element, end);
   }
 
-  winnow.dom = { h, svg, show, button, option, table, whenSeen };
+  /** Draw no more what has not been seen within an element, which is about to be replaced. */
+  const forget = (parent) => unseen.forEach((end, element) => { if (parent.contains(element)) end(); });
+
+  winnow.dom = { h, svg, show, button, option, table, whenSeen, forget };
 })();
 
 /** Numbers as a person reads them. A minus is a minus sign, and what is missing is a dash. */

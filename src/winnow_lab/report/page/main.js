@@ -79,7 +79,10 @@
   /** Make the views again from newer data; the rollouts list what it has by itself. */
   function redraw() {
     const from = window.scrollY;
-    for (const view of place.VIEWS) if (view !== 'rollouts') delete views[view];
+    for (const view of place.VIEWS.filter((name) => name !== 'rollouts' && views[name])) {
+      winnow.chart.clear(views[view].element);
+      delete views[view];
+    }
     update(place.get(), {}, true);
     window.scrollTo(0, from);
   }

@@ -80,6 +80,7 @@
       const off = curves.hidden(at);
       element.querySelectorAll('[data-run]').forEach((box) => box.setAttribute('aria-pressed', String(!off.has(Number(box.dataset.run)))));
       body.querySelectorAll('[data-metric]').forEach((box) => { box.checked = on.has(box.dataset.metric); });
+      chart.clear(grid);
       show(grid, on.size ? [...on].map((name) => chart.make(axes.chosen(spec(name, off), at))) : h('p', { class: 'nothing' }, 'Choose metrics below to draw them here.'));
     }
 

@@ -145,10 +145,26 @@ def test_a_reward_without_example_leaves_sizes_and_overlap() -> None:
     assert list(describe(disjoint))[-1] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("What is 2.5 + 1?", "What is 25 + 1?"),
+        ("What is 5!?", "What is 5?"),
+        ("Simplify 3:4.", "Simplify 34."),
+        ("Sort 1 2 and 3.", "Sort 12 and 3."),
+        ("What is f'(2)?", "What is f(2)?"),
+    ],
+)
+def test_questions_of_different_numbers_are_not_the_same(one: str, other: str) -> None:
+    first, second = problem("a", one, "1"), problem("b", other, "2")
+    assert duplicates([first, second]) == []
+    assert overlap({"train": [first], "test": [second]}) == []
+
+
 def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
     first, second, third = (
-        problem("a", "What is 2+2?", "4"),
-        problem("b", "what is  2 + 2", "4"),
+        problem("a", 'First, what is "2+2"?', "4"),
+        problem("b", "first what is  2 + 2", "4"),
         problem("c", "2-2", "0"),
     )
     assert duplicates([first, second, third]) == [("a", "b")]

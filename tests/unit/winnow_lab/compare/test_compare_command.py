@@ -82,6 +82,22 @@ def test_wide_values_are_columns_of_their_own(tmp_path):
     assert cells[:5] == ["2", *shown, *shown]
 
 
+@pytest.mark.parametrize(("reward", "mean"), [(1e307, "1.00e+307"), (-1e-300, "-1.00e-300")])
+def test_a_damaged_number_is_short_in_every_cell(tmp_path, reward, mean):
+    for seed in (0, 1):
+        write_run(
+            tmp_path / f"run-{seed}",
+            (0.1, 0.2, 0.3),
+            seed=seed,
+            seconds=abs(reward),
+            step=lambda _: {"reward/mean": reward, "budget/tokens_generated": abs(reward)},
+        )
+    result = winnow("compare", f"a={tmp_path / 'run-0'}", f"b={tmp_path / 'run-1'}", "--measure", "reward/mean")
+    assert result.exit_code == 0, result.output
+    assert cells_of(result, "a")[1] == mean
+    assert max(map(len, result.output.splitlines())) <= 120
+
+
 @pytest.mark.parametrize(("scale", "words"), [(1.0, True), (3.0, False)])
 def test_a_row_whose_interval_contains_1_shows_no_difference(tmp_path, scale, words):
     rows = ["group,seed,steps,tokens_generated,accuracy"]
@@ -161,6 +177,14 @@ def test_an_allocation_has_a_panel_and_a_table(tmp_path):
     with (tmp_path / "out" / "allocation.csv").open() as file:
         assert [(row["pass_rate"], row["mean"]) for row in csv.DictReader(file)] == [("≤50", "2.0")]
     panel = draw_comparison(compare_inputs([str(run)])).axes[-1]
+    assert panel.get_ylabel() == "rollouts of a prompt"
+
+
+def test_seeds_that_share_no_pass_rate_have_an_empty_panel(tmp_path):
+    """Every prompt of seed 0 is solved, and none of seed 1."""
+    for seed, outcome in enumerate((RIGHT, WRONG)):
+        write_run(tmp_path / f"gvm-{seed}", (0.1, 0.4), seed=seed, rollouts=(outcome, outcome), allocate="gvm_online")
+    panel = draw_comparison(compare_inputs([str(tmp_path)])).axes[-1]
     assert panel.get_ylabel() == "rollouts of a prompt"
 
 

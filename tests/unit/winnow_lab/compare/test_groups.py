@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -324,6 +325,18 @@ def test_seconds_of_a_run_that_shared_its_machine_are_compared(tmp_path):
     assert (row.group, row.axis, row.ratio.ratio) == ("PODS", "seconds", pytest.approx(1))
 
 
+def test_a_remedy_for_two_sweeps_with_one_label_works_as_it_is_written(tmp_path):
+    one, two = (
+        write_sweep(tmp_path / name, ACCURACIES, alone=True, pods={}, grpo={}, step=trained(8)) for name in ("a", "b")
+    )
+    with refused(DataError, "seed 0", code="data.mismatch"):
+        compare(one, two)
+    with refused(DataError, two, code="data.mismatch") as caught:
+        compare(one, f"mine={two}")
+    found = compare(one, caught.value.remedy.rpartition(" ")[2])
+    assert groups(found) == {"PODS": ["0"], "GRPO": ["0"], "mine": ["0"]}
+
+
 def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
     for label, count, threads in (("a", 16, 1), ("b", 8, 2)):
         for seed in (0, 1):
@@ -340,6 +353,16 @@ def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
     printed = CliRunner().invoke(app, ["compare", *arguments, "--costs", str(table)])
     assert printed.exit_code == 0, printed.output
     assert printed.output.count("the paper") == 2  # above the costs of a step, and in the notes
+
+
+@pytest.mark.parametrize(("per", "beyond"), [("step", "4 steps"), ("prompt", "")])
+def test_seconds_beyond_the_last_point_are_noted(tmp_path, per, beyond):
+    """A step samples 16 rollouts of 4 prompts: more than 12 on one machine, and 4 on each of four."""
+    write_run(tmp_path / "run", (0.1, 0.6, 0.6), step=trained(8))
+    points, seconds = np.array([4.0, 8.0, 12.0]), np.array([1.0, 2.0, 3.0])
+    of = StepCosts(CostCurve(points, seconds), CostCurve(points, seconds), per, source="a table")
+    found = [note for note in compare_inputs([str(tmp_path / "run")], costs=of).notes if "extrapolated" in note]
+    assert [re.findall(r"run \((.+?)\)", note) for note in found] == ([[beyond]] if beyond else [])
 
 
 @pytest.mark.parametrize(

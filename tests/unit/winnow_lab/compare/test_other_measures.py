@@ -10,7 +10,7 @@ from written_runs import write_run
 
 from refusals import refused
 from winnow.commands import app
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow_lab.compare.comparison import compare_inputs
 from winnow_lab.compare.picture import draw_comparison
 
@@ -49,6 +49,11 @@ def test_any_metric_of_a_further_task(runs, task, name):
     result = compare_inputs(runs, task=task, measure=name)
     assert result.plateau.value == pytest.approx(0.25)
     assert result.curves["b", "steps", name].mean.tolist() == pytest.approx([0.5 * both for both in BOTH])
+
+
+def test_a_task_that_no_run_has_is_refused_with_those_that_they_have(runs):
+    with refused(DataError, "maths", "math", code="data.empty"):
+        compare_inputs(runs, task="maths")
 
 
 def test_table_files_and_picture_are_of_the_measure(runs, tmp_path):

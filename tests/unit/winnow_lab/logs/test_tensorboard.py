@@ -5,6 +5,7 @@ SkyRL (tests/with_tensorboard/make_log.py).
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.state.logbook import log_notes, read_metrics
 from winnow.state.saved_runs import describe
+from winnow_lab.logs.tensorboard import _of_event
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 PROGRAMS = {"openrlhf_run": "OpenRLHF", "skyrl_run": "SkyRL"}
@@ -69,6 +71,22 @@ def test_a_record_that_is_being_written_is_ignored(run):
         assert read_metrics(run) == whole
     (run / EVENTS).write_bytes(data[:-2])
     assert len(read_metrics(run)) >= 3
+
+
+def records(data):
+    at = 0
+    while at < len(data):
+        size = 16 + struct.unpack_from("<Q", data, at)[0]
+        yield data[at : at + size]
+        at += size
+
+
+def test_what_a_launch_logged_after_the_step_of_a_resume_is_not_of_the_run(run):
+    """The second launch began at step 2 of the trainer, and was killed after it."""
+    every = records((run / EVENTS).read_bytes())
+    own = [record for record in every if {step for step, *_ in _of_event(record[12:-4])} == {2}]
+    (run / EVENTS.replace(".0", ".1")).write_bytes(b"".join(own))
+    assert [row["step"] for row in read_metrics(run) if is_step(row)] == [0, 1]
 
 
 def test_a_launch_that_was_killed_before_its_first_step_is_passed_over(run):

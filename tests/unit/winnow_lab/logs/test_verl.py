@@ -229,6 +229,22 @@ def test_a_last_row_of_metrics_that_is_being_written_is_ignored(run):
     assert read_metrics(run) == whole
 
 
+def test_the_newest_generations_that_are_being_written_are_left_out_with_a_note(run):
+    whole = read_metrics(run)
+    with (run / "rollouts" / "5.jsonl").open("r+b") as file:
+        file.truncate(200)
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 5]  # of step 5, the evaluation after it
+    assert rows[:4] == whole[:4]
+    assert any("rollouts/5.jsonl" in note for note in log_notes(run))
+    assert replay(run, keep=2).steps == [0, 1, 2, 3]
+    for step in (2, 3, 4, 5):
+        (run / "rollouts" / f"{step}.jsonl").unlink()
+    (run / "rollouts" / "1.jsonl").write_bytes((REAL / "rollouts" / "1.jsonl").read_bytes()[:200])
+    with refused(DataError, "1.jsonl", code="data.malformed"):  # nothing is left beside it
+        read_metrics(run)
+
+
 def lines(run, name, of):
     path = run / name
     path.write_text("".join(of(path.read_text().splitlines(keepends=True))))

@@ -34,6 +34,14 @@ def test_evidence_is_of_the_window(run):
     assert statistics.mixture.mean == pytest.approx(np.mean(RIGHT) / N, abs=0.02)
 
 
+def test_rewards_that_differ_by_rounding_alone_are_flat(tmp_path):
+    alike = group("p", [0.3, 0.1 + 0.2] * 4)
+    with refused(ConfigError, tmp_path / "alike", code="config.unsupported"):
+        evidence_of(write_planned_run(tmp_path / "alike", [alike]))
+    mixed = evidence_of(write_planned_run(tmp_path / "mixed", [alike, group("q", rewards_of(4))]), window=1)
+    assert mixed.flat.tolist() == [True, False]
+
+
 def test_a_prompt_that_is_drawn_twice_counts_twice(run):
     found = evidence_of(run, window=1)
     hard = found.statistics(np.array([3.0, 1.0, 0.0, 0.0])).mixture

@@ -228,6 +228,22 @@ def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
     assert LogPlan(evidence_of(run), PlanRequest(), draws=20).forecast is None  # four evaluations are too few
 
 
+@pytest.mark.parametrize(("count", "few"), [(9, True), (10, False)])
+def test_few_prompts_are_named_as_what_cannot_be_known(tmp_path, count, few):
+    run = write_planned_run(tmp_path / "run", [group(f"p{i}", rewards_of(i % 8)) for i in range(count)], steps=2)
+    found = [
+        why for what, why in LogPlan(evidence_of(run), PlanRequest(), draws=20).unknown() if "prompts differ" in what
+    ]
+    assert [f"has {count} " in why for why in found] == [True] * few
+
+
+def test_a_plus_is_explained_if_it_is_printed(plan, with_costs):
+    """The curves end at 32 sampled and 24 trained rollouts."""
+    beyond = [any(one.prediction.extrapolated for one in of.answers.values()) for of in (plan, with_costs)]
+    assert beyond == [False, True]
+    assert [any(line.startswith("+: ") for line in log_lines(of)) for of in (plan, with_costs)] == beyond
+
+
 def test_a_share_that_is_not_0_is_not_printed_as_0():
     shown = [text._percent(share) for share in (0.0, 0.004, 0.0051, 0.25, 0.996, 1.0)]
     assert shown == ["0%", "under 1%", "under 1%", "25%", "over 99%", "100%"]

@@ -100,6 +100,21 @@ def test_the_values_of_a_point_stay_when_the_pointer_leaves_and_when_the_chart_i
     page.wait_for_function("text => document.querySelector('.keys .at').innerText.trim() === text", arg=kept[0])
 
 
+def test_a_chart_that_is_replaced_is_ended(shown):
+    """uPlot moves a cursor in every chart of a group that was not destroyed. A view that is left keeps its charts."""
+    page = shown().page
+    charts = "[uPlot.sync('winnow training step').plots.length, document.querySelectorAll('.plot canvas').length]"
+    page.wait_for_selector(".plot canvas")
+    for change in ("winnow.place.go({smooth: '5'})", "winnow.place.go({smooth: ''})", "winnow.main.redraw()"):
+        page.evaluate(change)
+        page.wait_for_selector(".plot canvas")
+        assert page.evaluate(charts) == [1, 1]
+    page.evaluate("winnow.place.go({view: 'rollouts'})")
+    assert page.evaluate(charts) == [1, 0]
+    page.evaluate("winnow.place.go({view: 'overview'})")
+    assert page.evaluate(charts) == [1, 1]
+
+
 def test_a_chart_is_saved_as_numbers(shown):
     opened = shown()
     with opened.page.expect_download() as waiting:
@@ -160,6 +175,16 @@ def test_runs_are_sorted_by_any_column(shown):
     assert (row["run"], row["held-out accuracy"], row["tokens sampled"], row["seconds"]) == ("b", "30%", "302", "8")
     assert opened.page.locator("th[aria-sort=ascending]").count() == 1
     assert shown(pages.data(measured())).page.get_by_role("region", name="table of runs").count() == 0
+
+
+def test_what_no_step_of_a_run_measured_is_a_dash_and_not_0(shown):
+    runs = [measured("a"), measured("b")]
+    for name in ("seconds/step", "seconds/probe"):
+        runs[1]["metrics"]["columns"].pop(name, None)
+    table = shown(pages.data(*runs)).page.get_by_role("region", name="table of runs")
+    heads = [text.strip() for text in table.locator("thead th").all_inner_texts()]
+    cells = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert [row[heads.index("seconds")].strip() for row in cells] == ["8", "–"]
 
 
 @pytest.mark.parametrize(

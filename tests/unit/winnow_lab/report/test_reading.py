@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import report_pages as pages
 
+from winnow_lab.report.rollouts import cut
+
 COUNTER = ".counter"
 READ = ".completion .foreign"
 
@@ -226,6 +228,20 @@ def test_a_token_that_is_focused_or_hovered_shows_its_numbers(shown):
     assert [tokens.nth(i).get_attribute("class").split()[1] for i in range(3)] == ["more1", "less2", "more4"]
     opened.page.get_by_role("checkbox", name="numbers under tokens").check()
     assert [tokens.nth(i).get_attribute("data-figure") for i in range(3)] == ["+0.5", "−1", "+2"]
+
+
+def test_the_note_in_a_long_rollout_is_no_token_and_those_after_it_keep_their_places(shown):
+    """As rollouts.py writes it: of 1,240 tokens of one character, two at each end are in the file."""
+    whole = "x" * 1240
+    text = cut(whole, 4)
+    pieces = ["x", "x", text[2:-2], "x", "x"]
+    numbers = [-0.1, -0.1, None, -0.1, -0.1]
+    one = pages.rollout(0, whole, pieces=pieces, logprobs=numbers, length=1240, left_out=1236)
+    tokens = shown(pages.data(pages.run(made=[pages.group(0, "p", [one])])), "#rollouts").page.locator(f"{READ} .token")
+    assert [i for i in range(5) if "left-out" in tokens.nth(i).get_attribute("class").split()] == [2]
+    for place, shown_as in ((1, "token 2 of 1240"), (3, "token 1239 of 1240")):
+        tokens.nth(place).hover()
+        assert shown_as in tokens.page.locator(".readout").inner_text()
 
 
 def test_a_rollout_can_be_compared_with_one_of_another_step_or_run(shown):

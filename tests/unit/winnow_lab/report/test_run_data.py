@@ -232,6 +232,7 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         {"step": 1, **metrics(1, **{"budget/tokens_verified": 1000, "budget/tokens_wasted": 750})},
         {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8, "budget/probe_prompt_tokens": 40},
         {"step": 2, "eval/seconds": 1.0, "budget/evaluation_tokens": 500, "budget/evaluation_prompt_tokens": 60},
+        {"step": 2, "budget/mismatch_tokens": 70},
     ]
     rows[4] |= {"budget/mismatch_tokens": 100, "budget/mismatch_prompt_tokens": 20}
     for r in rows[1:3]:
@@ -246,6 +247,7 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         "probe": (300, 8, 0.15),
         "mismatch": (100, None, 0.05),
         "evaluation": (500, None, 0.25),
+        "mismatch": (70, None, 0.035),
         "prompts": (200, None, 0.1),
         "probe prompts": (40, None, 0.02),
         "mismatch prompts": (20, None, 0.01),
@@ -364,6 +366,13 @@ def test_without_a_verdict_an_accuracy_is_a_dash():
     assert (headline(rows)[0]["label"], headline(rows)[0]["value"]) == ("training accuracy", "–")
     rows[0] |= evaluation(math.nan, math.nan)
     assert [line["value"] for line in headline(rows)[:2]] == ["–", "–"]
+
+
+def test_the_headline_of_rewards_without_verdicts_has_the_reward():
+    rows = [{"step": i, **metrics(i)} for i in range(2)]
+    for row in rows:
+        del row["reward/accuracy"]
+    assert headline(rows)[0] == {"label": "training reward", "value": "0.100 → 0.200", "detail": "no evaluation yet"}
 
 
 def test_alarms_have_their_steps_by_the_runs_limits(tmp_path):

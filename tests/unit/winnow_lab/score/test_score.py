@@ -66,6 +66,19 @@ def test_a_failure_is_a_row_and_the_next_row_is_scored(tmp_path: Path) -> None:
     assert [re.findall(r"\d+ \w+", line) for line in summary(found)] == [["30 responses", "30 failed"], ["30 raised"]]
 
 
+@pytest.mark.parametrize("line", ["#### 1é".encode("latin-1"), b"\xff\xfe{}", '{"response": "1"}'.encode("utf-16")])
+def test_a_line_of_another_encoding_is_refused_as_no_utf_8(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "saved.jsonl").write_bytes(line + b"\n")
+    with refused(DataError, tmp_path / "saved.jsonl", "line 1", "UTF-8", code="data.malformed") as caught:
+        count_rows(tmp_path / "saved.jsonl")
+    assert "utf-16" not in str(caught.value).lower()
+
+
+def test_a_mark_of_utf_8_at_the_beginning_is_no_part_of_a_row(tmp_path: Path) -> None:
+    (tmp_path / "saved.jsonl").write_bytes(b'\xef\xbb\xbf{"response": "#### 1", "answer": "1"}\n')
+    assert count_rows(tmp_path / "saved.jsonl") == 1
+
+
 def test_a_described_row_is_safe_to_print(tmp_path: Path) -> None:
     rows = [{"text": "\\boxed{1\x1b[2J}", "answer": "2"}, {"text": "", "answer": "2"}]
     first, second = map(describe, scored(written(tmp_path / "saved.jsonl", *rows), use="question_only"))

@@ -116,6 +116,17 @@ def test_a_line_of_each_finished_run_has_the_rest_of_the_sweep(tmp_path):
     assert not [line for line in again.lines if "left" in line]  # no run of this launch is finished
 
 
+def test_the_steps_that_a_failed_run_did_not_take_speed_nothing_up(tmp_path):
+    """The first of three runs fails without a step. After 20 s, 2 steps are taken and 2 are left: 20 s."""
+    made = Made(tmp_path / "s", [2, 0, 1], clock=ten_seconds_per_end(tmp_path / "s"))
+    made.run()
+    ends = [line for line in made.lines if line.startswith("finished")]
+    assert [re.findall(r"(\d+/\d+) runs(?:  about (\S+) left)?", line) for line in ends] == [
+        [("2/3", "0:20")],
+        [("3/3", "")],
+    ]
+
+
 def test_runs_that_end_by_their_hours_count_by_them(tmp_path):
     path = tmp_path / "s"
     made = Made(path, [0, 1, 4], clock=ten_seconds_per_end(path))

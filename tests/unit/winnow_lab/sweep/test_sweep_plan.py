@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 
 import pytest
@@ -302,6 +304,42 @@ def test_a_run_whose_reward_changed_since_is_trained_again(sweep_file, tmp_path)
     trained(sweep_file("first", label="a", rate=1e-3), finished=("a",))
     (tmp_path / "mine.py").write_text("def paid(prompt, rollout):\n    return 2.0\n")
     assert reused(sweep_file("second", label="b", rate=1e-3, reuse=["first"])) == []
+
+
+def test_a_run_of_the_same_files_is_found_behind_one_of_others(sweep_file, tmp_path):
+    """The first folder has runs of the same configuration with an earlier reward, and the second one with this one."""
+    trained(sweep_file("earlier", label="a", rate=1e-3))
+    (tmp_path / "mine.py").write_text("def paid(prompt, rollout):\n    return 2.0\n")
+    trained(sweep_file("later", label="a", rate=1e-3))
+    plan = sweep_file("second", label="b", rate=1e-3, reuse=["earlier", "later"])
+    assert reused(plan) == ["b/seed-0", "b/seed-1"]
+
+
+def test_a_run_that_ended_before_its_first_step_is_trained(sweep_file):
+    trained(sweep_file("first", label="a", rate=1e-3))
+    plan = sweep_file("second", label="b", rate=1e-3, reuse=["first"])
+    with SweepFolder.open(plan.output, resume=False) as folder:
+        record(plan, folder)
+        begun = plan.output / "b" / "seed-0" / "manifest.json"
+        begun.parent.mkdir()
+        begun.write_text("{}")
+        assert reuse(plan, folder) == ["b/seed-1"]
+        assert begun.read_text() == "{}"
+
+
+def test_a_copy_that_does_not_fit_leaves_nothing_on_the_disk(sweep_file, monkeypatch):
+    trained(sweep_file("first", label="a", rate=1e-3))
+    plan = sweep_file("second", label="a", rate=2e-3, reuse=["first"])
+
+    def full(source, target, **_):
+        target.mkdir(exist_ok=True)
+        (target / "metrics.jsonl").write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with refused(RunFolderError, plan.output / "a" / "seed-0", key="reuse"):
+        reused(plan)
+    assert [path.name for path in (plan.output / "a").iterdir()] == ["config.toml"]
 
 
 def test_an_interrupted_copy_is_repeated(sweep_file):

@@ -8,7 +8,7 @@
  * the link beside a point of the x axis; a click keeps the point, so that the link can be reached.
  */
 (() => {
-  const { h, svg, show, table, whenSeen } = winnow.dom;
+  const { h, svg, show, table, whenSeen, forget } = winnow.dom;
   const { known, short, compact, percent, whole } = winnow.numbers;
   const { theme, foreign, drawing, save } = winnow;
   const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 4], dashdot: [8, 4, 2, 4] };
@@ -197,6 +197,12 @@
     return figure;
   }
 
-  theme.listen(() => charts.forEach((u) => { if (u.root.isConnected) u.redraw(false, true); else charts.delete(u); }));
-  winnow.chart = { make, join, extent, sentence, whole, DASHES };
+  /** End the charts within an element that is about to be replaced: until then uPlot moves a cursor in each of them. */
+  function clear(element) {
+    forget(element);
+    charts.forEach((u) => { if (element.contains(u.root)) { charts.delete(u); u.destroy(); } });
+  }
+
+  theme.listen(() => charts.forEach((u) => u.redraw(false, true)));
+  winnow.chart = { make, clear, join, extent, sentence, whole, DASHES };
 })();

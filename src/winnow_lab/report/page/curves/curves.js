@@ -113,6 +113,7 @@
       drawn = now;
       const off = hidden(at);
       runs?.querySelectorAll('[data-run]').forEach((box) => box.setAttribute('aria-pressed', String(!off.has(Number(box.dataset.run)))));
+      chart.clear(grid);
       const made = specs(off).map((spec) => chart.make(axes.chosen(spec, at)));
       show(grid, made.length ? made : h('p', { class: 'nothing' }, 'No step is finished yet: there is nothing to draw.'));
     }

@@ -9,7 +9,7 @@
   const values = (run, name) => axes.column(run, name).y;
   const last = (run, name) => values(run, name).at(-1) ?? null;
   const best = (run, name) => values(run, name).reduce((most, y) => (most === null || y > most ? y : most), null);
-  const sum = (run, names) => names.reduce((total, name) => total + values(run, name).reduce((a, b) => a + b, 0), 0);
+  const sum = (run, names) => names.flatMap((name) => values(run, name)).reduce((total, y) => (total ?? 0) + y, null);
 
   /** The mean of the last tenth of the steps. */
   function lately(run, name) {

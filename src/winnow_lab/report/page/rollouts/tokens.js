@@ -5,7 +5,7 @@
  */
 (() => {
   const { h, show } = winnow.dom;
-  const { short, signed, percent, known } = winnow.numbers;
+  const { short, signed, percent, known, whole } = winnow.numbers;
   const { foreign, model } = winnow;
   const SHOWN = 1500; // tokens drawn at first
   const PIECE = 3000; // tokens added at a time
@@ -49,8 +49,8 @@
     return `level${high > low ? Math.round((8 * (x - low)) / (high - low)) : 0}`;
   }
 
-  /** The place of the note that replaces the middle of a long rollout, or -1. */
-  const gapOf = (rollout) => (rollout.left_out ? rollout.pieces.findIndex((piece, i) => piece.startsWith('[... ') && !known(rollout.logprobs?.[i])) : -1);
+  /** The place of the note that replaces the middle of a long rollout, as rollouts.py writes it, or -1. */
+  const gapOf = (rollout) => (rollout.left_out ? rollout.pieces.indexOf(` [... ${whole(rollout.left_out)} characters left out ...] `) : -1);
 
   function describe(rollout, i) {
     const gap = gapOf(rollout);
