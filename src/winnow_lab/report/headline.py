@@ -26,7 +26,6 @@ LINES = (
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, in addition to the generated tokens"),
     ("mismatch", "budget/mismatch_tokens", None, "sampled to compare engine and policy, in addition to the generated"),
     ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, in addition to the generated tokens"),
-    ("mismatch", "budget/mismatch_tokens", None, "to measure it, in addition to the generated tokens"),
     ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per round"),
     ("probe prompts", "budget/probe_prompt_tokens", None, "prompt tokens of probes"),
     ("mismatch prompts", "budget/mismatch_prompt_tokens", None, "prompt tokens of these"),

@@ -232,7 +232,6 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         {"step": 1, **metrics(1, **{"budget/tokens_verified": 1000, "budget/tokens_wasted": 750})},
         {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8, "budget/probe_prompt_tokens": 40},
         {"step": 2, "eval/seconds": 1.0, "budget/evaluation_tokens": 500, "budget/evaluation_prompt_tokens": 60},
-        {"step": 2, "budget/mismatch_tokens": 70},
     ]
     rows[4] |= {"budget/mismatch_tokens": 100, "budget/mismatch_prompt_tokens": 20}
     for r in rows[1:3]:
@@ -247,7 +246,6 @@ def test_the_ledger_sums_every_row_and_counts_probes_separately():
         "probe": (300, 8, 0.15),
         "mismatch": (100, None, 0.05),
         "evaluation": (500, None, 0.25),
-        "mismatch": (70, None, 0.035),
         "prompts": (200, None, 0.1),
         "probe prompts": (40, None, 0.02),
         "mismatch prompts": (20, None, 0.01),
