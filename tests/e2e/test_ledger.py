@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import winnow
-from slow_engine import accept, slow
+from winnow.engines.native.sampler import Native
 from winnow.state.logbook import read_metrics
 
 APART = ("probe", "mismatch", "evaluation")  # rollouts that no step trains on
@@ -36,9 +38,13 @@ class Counting:
 ENGINES = []
 
 
+def accept(config):
+    """It may sample while the policy is trained: it has a copy of the weights."""
+
+
 @winnow.register("engine", "counting", ahead=accept)
 def counting(context):
-    ENGINES.append(Counting(slow(context)))
+    ENGINES.append(Counting(Native(dataclasses.replace(context, sharded=True))))
     return ENGINES[-1]
 
 
