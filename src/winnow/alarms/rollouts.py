@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from winnow.alarms.history import (
     ACCURACY_READ,
     BLOCK,
@@ -24,7 +26,7 @@ from winnow.alarms.history import (
     variance_of_mean,
 )
 from winnow.alarms.kinds import Evidence, alarm
-from winnow.algos.advantage import FLAT
+from winnow.algos.advantage import is_flat
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
@@ -186,7 +188,7 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None
     low, high = min(values(rows, "reward/min")), max(values(rows, "reward/max"))
-    if high - low > FLAT * max(1.0, -low, high):
+    if not is_flat(np.array([low, high])):
         return None
     counted = [row for row in rows if "outcome/unparsable" in row]  # another trainer's log has no such number
     unread = {"outcome/unparsable": share_of_judged(counted, "outcome/unparsable")} if counted else {}
