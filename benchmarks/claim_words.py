@@ -32,7 +32,6 @@ WITHIN = 0.10  # computed over measured seconds, at every point of a file of cos
 STEPS, SECONDS = "steps", "seconds"
 Claim = Mapping[str, Any]
 Result = Mapping[str, Any]
-UNKNOWN = float("nan")
 
 
 def claims() -> list[Claim]:
@@ -45,14 +44,19 @@ def is_tuned(claim: Claim) -> bool:
     return "pilots" in claim
 
 
+def dated(name: str, folder: Path = RESULTS) -> list[Path]:
+    """The results of this name, the newest first. The second one of a day ends in _2."""
+    named = re.compile(rf"(\d{{4}}-\d\d-\d\d)_{name}(?:_(\d+))?\.json")
+    found = [(match[1], int(match[2] or 1), path) for path in folder.iterdir() if (match := named.fullmatch(path.name))]
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
 def newest(sweep: str, folder: Path = RESULTS) -> tuple[str, Result] | None:
     """(file name, content) of the newest result of the registered sweep; None without one.
 
     A result of other cells, seeds, steps, evaluations or learning rates is not the claim's, and a note names it.
     """
-    named = re.compile(rf"(\d{{4}}-\d\d-\d\d)_{sweep}(?:_(\d+))?\.json")
-    found = [(match[1], int(match[2] or 1), path) for path in folder.iterdir() if (match := named.fullmatch(path.name))]
-    for _, _, path in sorted(found, reverse=True):
+    for path in dated(sweep, folder):
         result = json.loads(path.read_text(encoding="utf-8"))
         if not (reasons := list(differences(sweep, result))):
             return path.name, result
@@ -80,14 +84,10 @@ def differences(sweep: str, result: Result) -> Iterator[str]:
             yield f"{label}: seeds {', '.join(cell['seeds'])}"
         if cell["steps"] != [steps]:
             yield f"{label}: steps {cell['steps']}"
-        if points and set(map(round, _gaps(points))) != {every}:
+        if points and {round(b - a) for a, b in itertools.pairwise(points)} != {every}:
             yield f"{label}: evaluated after {points[:3]} steps"
         if cell["keys"].get("optimizer.learning_rate") != rate:
             yield f"{label}: learning rate {cell['keys'].get('optimizer.learning_rate')}"
-
-
-def _gaps(points: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(points)]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _secondary(result: Result, row: Mapping[str, Any], *, fixed: bool) -> Decisi
     """
     baseline, group = (times(result, row, side) for side in ("baseline", "group"))
     if baseline is None or group is None:
-        return Decision("undecided", *[UNKNOWN] * 5, len(row["times"]["group"]), "none")
+        return Decision("undecided", *[math.nan] * 5, len(row["times"]["group"]), "none")
     decision = decided(baseline, group)
     return decision if fixed or fall(result, row["baseline"]) <= MOST_FALL else replace(decision, word="undecided")
 
@@ -277,7 +277,7 @@ def candidates(sweeps: Sequence[str]) -> tuple[int, int, int]:
     """
     found = []
     for sweep in sweeps:
-        path = max(RESULTS.glob(f"20??-??-??_{sweep}.json"))
+        path = dated(sweep)[0]
         contrasts = json.loads(path.read_text(encoding="utf-8"))["contrasts"]
         found += [of["tokens_generated"]["mean difference"] for of in contrasts.values()]
     return len(found), sum(of["low"] > 0 for of in found), sum(of["high"] < 0 for of in found)

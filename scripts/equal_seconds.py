@@ -4,8 +4,8 @@ lines of effects, and their picture. scripts/results.py writes them, if the swee
 
 from __future__ import annotations
 
+import functools
 import json
-import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from claim_words import dated
 
 from winnow.algos.intervals import over_seeds
 
@@ -26,6 +27,7 @@ WIDTH = 118
 Result = Mapping[str, Any]
 
 
+@functools.cache
 def texts() -> Mapping[str, Any]:
     """What a person adds: names of tasks and arms, and the sentences around the numbers."""
     comments = tomllib.loads((DOCS / "results_comments.toml").read_text(encoding="utf-8"))
@@ -33,13 +35,9 @@ def texts() -> Mapping[str, Any]:
 
 
 def newest(folder: Path) -> dict[str, Path]:
-    """Sweep -> its newest result. The second one of a day ends in _2."""
-    found: dict[str, list[tuple[str, int, Path]]] = {sweep: [] for sweep in texts()["tasks"]}
-    for path in folder.iterdir():
-        match = re.fullmatch(r"(\d{4}-\d\d-\d\d)_(\w+?)(?:_(\d+))?\.json", path.name)
-        if match and match[2] in found:
-            found[match[2]].append((match[1], int(match[3] or 1), path))
-    return {sweep: max(of)[2] for sweep, of in found.items() if of}
+    """Sweep -> its newest result, of the sweeps that have one."""
+    found = {sweep: dated(sweep, folder) for sweep in texts()["tasks"]}
+    return {sweep: of[0] for sweep, of in found.items() if of}
 
 
 def contrasts(folder: Path) -> Iterator[tuple[str, Path, Result, Result]]:
@@ -106,9 +104,8 @@ def figure(results: Mapping[str, Result]) -> Figure:
     made = Figure(figsize=(5.5 * len(results), 3.4), layout="constrained")
     for panel, (sweep, result) in zip(made.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
         for (arm, seeds), color in zip(result["points"].items(), COLORS, strict=False):
-            curves = [
-                np.array(seeds[seed]) for seed in result["seeds"]
-            ]  # each [evaluations, (seconds, steps, accuracy)]
+            # Each [evaluations, (seconds, steps, accuracy)]
+            curves = [np.array(seeds[seed]) for seed in result["seeds"]]
             seconds = np.linspace(0, curves[0][-1, 0], 101)
             of = np.array([np.interp(seconds, curve[:, 0], curve[:, 2]) for curve in curves])
             panel.plot(seconds, of.mean(axis=0), color=color, linewidth=1.4, label=texts()["names"][arm])

@@ -28,7 +28,7 @@ from decisions import Decision  # noqa: E402
 
 COMMENTS, PAGE, README = ROOT / "docs" / "results_comments.toml", ROOT / "docs" / "results.md", ROOT / "README.md"
 PICTURES = ROOT / "docs" / "static"
-COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+COLORS = (*equal_seconds.COLORS, "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 COSTS = {
     words.THIS_MACHINE: "on this machine",
     words.PUBLISHED: "at published costs",
@@ -247,7 +247,7 @@ def notes(claim: Claim, result: Result) -> Iterator[str]:
     rates: dict[float, list[str]] = {}
     for label, cell in result["cells"].items():
         rates.setdefault(cell["keys"]["optimizer.learning_rate"], []).append(name(label))
-    path = max(words.RESULTS.glob(f"20??-??-??_{claim['pilots'][-1]}.json"))
+    path = words.dated(claim["pilots"][-1])[0]
     least, *others = sorted(rates, key=lambda rate: len(rates[rate]))
     chosen = (
         f"{least:g} for {' and for '.join(rates[least])}, and {', '.join(f'{rate:g}' for rate in others)} for others"
@@ -308,7 +308,7 @@ def budget() -> Iterator[str]:
 
 
 def _result(sweep: str) -> Any:
-    return json.loads(max(words.RESULTS.glob(f"20??-??-??_{sweep}.json")).read_text(encoding="utf-8"))
+    return json.loads(words.dated(sweep)[0].read_text(encoding="utf-8"))
 
 
 def draw(result: Result, path: Path) -> None:
