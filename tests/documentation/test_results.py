@@ -197,10 +197,10 @@ def test_every_secondary_word_is_recomputed_from_the_stored_times(claim):
 
 
 def of_claim(claim):
-    """The part of the page with a claim's intervals: the first table, or the claim's own section."""
+    """The part of the page with a claim's intervals: the table of the small policies, or the claim's own section."""
     page = results_page.PAGE.read_text(encoding="utf-8")
     if words.is_tuned(claim):
-        rows = page.partition("\n## ")[0].splitlines()
+        rows = page.partition("\n## The papers")[0].rpartition("\n## ")[2].splitlines()
         return "\n".join(row for row in rows if row.endswith(f" {claim['number']} |"))
     return page.partition(f": {claim['question']}\n")[2].partition("\n##")[0]
 
