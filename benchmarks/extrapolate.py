@@ -30,7 +30,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from winnow.algos.intervals import over_seeds
 from winnow.evaluation.evaluate import run_evaluation
 from winnow.models.folder import weights_folder
 from winnow.state.saved_runs import read_manifest
@@ -157,8 +156,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             theirs, start = (np.array([of[step] for of in trained]) for step in (target, 0))
             found[f"{way} at {target}"] = {
                 "accuracy": round(float(ours.mean()), 5),
-                "minus trained": round(float((ours - theirs).mean()), 5),
-                "interval": list(over_seeds(ours - theirs)) if len(runs) > 1 else None,
+                "minus trained": frame.interval((ours - theirs).tolist()),
                 "recovered": round(float((ours - start).mean() / (theirs - start).mean()), 4),
             }
     return found

@@ -12,8 +12,9 @@ a chosen cell that is stable, the lowest of these, rounded down to a tenth of a 
 first or the last of its grid, the grid has to be extended. An arm is left out, with a note, if a run of it has not
 finished. benchmarks/claims.toml and configs/sweeps/published_arithmetic_pilots.toml register these rules.
 
-The labels of other sweeps are arms. Of these the CONTRASTS are decided, over the seeds that every arm has finished.
---evaluations: files of `winnow eval --json`, MODEL.TASK.json, whose models are "base" and ARM-SEED.
+The labels of other sweeps are arms. Of these the contrasts are decided in their --order, over the seeds that every arm
+has finished in one of the folders. At a later look at some seeds (--looks N), "equal" takes 1 - 0.10 / N, and no other
+word is tested. --evaluations: files of `winnow eval --json`, MODEL.TASK.json, whose models are "base" and ARM-SEED.
 Writes benchmarks/results/<date>_NAME.json with every curve.
 """
 
@@ -42,41 +43,48 @@ from winnow_lab.sweep_folder import read_contents
 LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
 SAMPLED = "eval/accuracy_sampled"
 Cells = dict[str, dict[str, Curve]]  # label -> seed -> curve
-# Of runs in equal seconds: (baseline, group) in order, the margin of "equal", and the fewest seeds of a word
-CONTRASTS = (("grpo_8", "pods_32_8"), ("grpo_32", "pods_32_8"), ("grpo_8", "grpo_32"))
+Arm = Mapping[str, Any]
+# Of runs in equal seconds: GROUP-BASELINE in order, the margin of "equal", and the fewest seeds of a word
+ORDER = ("pods_32_8-grpo_8", "pods_32_8-grpo_32", "grpo_32-grpo_8")
 MARGIN, LEAST = (-0.02, 0.02), 4
+AXES = ("steps", "tokens_generated", "tokens_trained")
+SHOWN = ("chosen", "at the edge of the grid", "level", "notes", "seeds", "contrasts")
 
 
 def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the sweep's file")
-    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument("--folder", type=Path, nargs="+", help="of one sweep, or of several; default: sweeps/NAME")
     parser.add_argument("--seconds", type=float, help="T")
     parser.add_argument("--seeds", nargs="+", help="of pilots, if the others were not run; default: all of the sweep")
     parser.add_argument("--level", type=float, help="to which the seconds of each arm are compared")
+    parser.add_argument("--order", nargs="+", default=ORDER, metavar="GROUP-BASELINE", help="of the contrasts")
+    parser.add_argument("--looks", type=int, default=1, help="at the contrasts' seeds, this one included")
     parser.add_argument("--evaluations", type=Path, help="a folder")
     options = frame.parse(parser)
-    folder, evaluated = options.folder or Path("sweeps", options.sweep), options.evaluations
+    folders, evaluated = options.folder or [Path("sweeps", options.sweep)], options.evaluations
     options.folder = options.evaluations = None  # paths of this machine
-    contents = read_contents(folder)
-    labels, seeds = list(contents.labels), options.seeds or [str(seed) for seed in contents.seeds]
+    sweeps = [read_contents(folder) for folder in folders]
+    of_labels, labels = sweeps[0].labels, list(sweeps[0].labels)
+    assert all(sweep.labels == of_labels for sweep in sweeps), "the folders are of sweeps with other cells"
+    seeds = options.seeds or [str(seed) for sweep in sweeps for seed in sweep.seeds]
     cells: Cells = {label: {} for label in labels}
     hours = {label: {"training": 0.0, "evaluation": 0.0} for label in labels}
-    for label, seed, rows in frame.runs_of(folder):
+    for label, seed, rows in (run for folder in folders for run in frame.runs_of(folder)):
         hours[label]["training"] += sum(row.get("seconds/step", 0.0) for row in rows) / 3600
         hours[label]["evaluation"] += sum(row.get("eval/seconds", 0.0) for row in rows) / 3600
         if str(seed) in seeds and (curve := read(rows, str(seed), options.seconds)) is not None:
             cells[label][str(seed)] = curve
     if all(map(LABEL.fullmatch, labels)):
-        report, show = of_pilots(cells, seeds, options.seconds), ("chosen", "at the edge of the grid", "level", "notes")
+        report = of_pilots(cells, seeds, options.seconds)
     else:
-        report, show = of_runs(cells, options.seconds, options.level), ("seeds", "contrasts")
+        report = of_runs(cells, options.seconds, options.level, options.order, options.looks)
         for arm, of in report["arms"].items():
-            of["learning rate"] = contents.labels[arm]["optimizer.learning_rate"]
+            of["learning rate"] = of_labels[arm]["optimizer.learning_rate"]
     if evaluated:
         report["evaluations"] = evaluations(evaluated)
         report["trained - base"] = beside_base(report["evaluations"], labels)
-    frame.finish(options.sweep, report | {"hours": hours}, options, show=show)
+    frame.finish(options.sweep, report | {"hours": hours}, options, show=[part for part in SHOWN if part in report])
 
 
 def read(rows: Sequence[Row], seed: str, seconds: float | None) -> Curve | None:
@@ -162,7 +170,7 @@ def level(cells: Sequence[Mapping[str, Any]]) -> float | None:
     return math.floor(1000 * SHARE * min(stable)) / 1000 if stable else None
 
 
-def of_runs(cells: Cells, seconds: float, level: float | None) -> dict[str, Any]:
+def of_runs(cells: Cells, seconds: float, level: float | None, order: Sequence[str], looks: int) -> dict[str, Any]:
     """What each arm did by T, and the contrasts in their order, over the seeds that every arm has."""
     seeds = sorted(set.intersection(*map(set, cells.values())), key=int)
     arms: dict[str, dict[str, Any]] = {}
@@ -175,19 +183,19 @@ def of_runs(cells: Cells, seconds: float, level: float | None) -> dict[str, Any]
             **{f"{axis} at T": [float(curve.x[axis][-1]) for curve in curves] for axis in AXES},
         }
     rows = list[dict[str, Any]]()
-    for baseline, group in CONTRASTS:
-        tested = all(row["word"] in ("gain", "loss") for row in rows)
-        rows.append(contrast(arms[baseline], arms[group], seconds, tested=tested))
-        rows[-1] |= {"baseline": baseline, "group": group}
+    for group, baseline in (pair.split("-") for pair in order):
+        tested = looks == 1 and all(row["word"] in ("gain", "loss") for row in rows)
+        row = contrast(arms[baseline], arms[group], seconds, tested=tested, looks=looks)
+        rows.append(row | {"baseline": baseline, "group": group})
     return {"seeds": seeds, "contrasts": rows, "arms": arms, "points": _points(cells)}
 
 
-def contrast(one: Mapping[str, Any], two: Mapping[str, Any], seconds: float, *, tested: bool) -> dict[str, Any]:
+def contrast(one: Arm, two: Arm, seconds: float, *, tested: bool, looks: int = 1) -> dict[str, Any]:
     """The second arm minus the first. It is `tested` for a gain or a loss if every contrast before it is one. "sooner":
     seconds to the level, those of the first over those of the second, and T for a seed that never reaches it.
     """
     apart = np.array(two["over the seconds"]) - np.array(one["over the seconds"])
-    near = over_seeds(apart, 0.90)
+    near = over_seeds(apart, 1 - 0.10 / looks)
     word = word_of(*over_seeds(apart), near, tested=tested, none=0.0, margin=MARGIN)
     row = {"word": word if len(apart) >= LEAST else "undecided", **frame.interval(apart.tolist()), "near": near}
     at = [arm["seconds to the level"] for arm in (one, two)]
@@ -197,17 +205,12 @@ def contrast(one: Mapping[str, Any], two: Mapping[str, Any], seconds: float, *, 
     return row
 
 
-AXES = ("steps", "tokens_generated", "tokens_trained")
-
-
 def beside_base(found: Mapping[str, Mapping[str, Any]], arms: Sequence[str]) -> dict[str, Any]:
     """ARM.TASK -> accuracies -> mean over seeds of what its models have more than the base, with its interval."""
     made: dict[str, Any] = {}
     for arm, task in ((arm, name.removeprefix("base.")) for arm in arms for name in found if name.startswith("base.")):
-        of, base = (
-            [found[n] for n in found if n.startswith(f"{arm}-") and n.endswith(f".{task}")],
-            found[f"base.{task}"],
-        )
+        of = [found[n] for n in found if n.startswith(f"{arm}-") and n.endswith(f".{task}")]
+        base = found[f"base.{task}"]
         names = [name for name in (SAMPLED, "eval/part/strict", "eval/part/loose") if name in base]
         made[f"{arm}.{task}"] = {name: frame.interval([one[name] - base[name] for one in of]) for name in names}
     return made

@@ -10,7 +10,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from claim_words import dated
@@ -24,7 +24,31 @@ DOCS = Path(__file__).parents[1] / "docs"
 PICTURE = DOCS / "static" / "equal_seconds.svg"
 COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73")
 WIDTH = 118
+# End of a sweep's name -> its seeds. All seeds together are no new evidence of a gain or a loss: pilots.py, --looks
+LOOKS = {"": "first seeds", "_again": "new seeds", "_joined": "all seeds"}
 Result = Mapping[str, Any]
+
+
+class Contrast(NamedTuple):
+    """Two arms, by the names that a person gave them, and what each look found."""
+
+    task: str
+    this: str
+    other: str
+    looks: Mapping[str, tuple[Result, int, str]]  # look, in their order -> the contrast, number of seeds, file
+
+    @property
+    def last(self) -> Result:
+        """The contrast over the most seeds."""
+        return list(self.looks.values())[-1][0]
+
+    @property
+    def word(self) -> str:
+        """That of the new seeds if there are some, whose order was fixed when the first ones were known. A contrast
+        that they leave undecided can be equal over all seeds.
+        """
+        word = self.looks.get("_again", self.looks[""])[0]["word"]
+        return str(self.last["word"] if word == "undecided" else word)
 
 
 @functools.cache
@@ -34,19 +58,26 @@ def texts() -> Mapping[str, Any]:
     return comments["equal_seconds"]  # type: ignore[no-any-return]
 
 
-def newest(folder: Path) -> dict[str, Path]:
-    """Sweep -> its newest result, of the sweeps that have one."""
-    found = {sweep: dated(sweep, folder) for sweep in texts()["tasks"]}
-    return {sweep: of[0] for sweep, of in found.items() if of}
+def newest(folder: Path) -> dict[str, dict[str, Path]]:
+    """Sweep -> look -> its newest result, of the sweeps whose first look has one."""
+    found = {sweep: {look: dated(sweep + look, folder) for look in LOOKS} for sweep in texts()["tasks"]}
+    return {sweep: {look: of[0] for look, of in looks.items() if of} for sweep, looks in found.items() if looks[""]}
 
 
-def contrasts(folder: Path) -> Iterator[tuple[str, Path, Result, Result]]:
-    """(task, file, result, contrast with the names of its arms), in the order of the tasks and of the contrasts."""
-    names, tasks = texts()["names"], texts()["tasks"]
-    for sweep, path in newest(folder).items():
-        result = json.loads(path.read_text(encoding="utf-8"))
-        for row in result["contrasts"]:
-            yield tasks[sweep], path, result, row | {"this": names[row["group"]], "other": names[row["baseline"]]}
+def contrasts(folder: Path) -> Iterator[Contrast]:
+    """In the order of the tasks, and of the contrasts at the last look that has words."""
+    names = texts()["names"]
+    for sweep, paths in newest(folder).items():
+        results = {look: _read(path) for look, path in paths.items()}
+        for row in results.get("_again", results[""])["contrasts"]:
+            pair = (row["baseline"], row["group"])
+            looks = {
+                look: (other, len(result["seeds"]), paths[look].name)
+                for look, result in results.items()
+                for other in result["contrasts"]
+                if (other["baseline"], other["group"]) == pair
+            }
+            yield Contrast(texts()["tasks"][sweep], names[row["group"]], names[row["baseline"]], looks)
 
 
 def table(folder: Path) -> Iterator[str]:
@@ -57,14 +88,11 @@ def table(folder: Path) -> Iterator[str]:
     yield from (*wrapped(texts()["before"].strip()), "")
     yield f"![Held-out accuracy of every arm over the seconds of training](static/{PICTURE.name})"
     yield ""
-    yield "| task | this | instead of | mean accuracy, points | word | seconds to the level, ratio | seeds |"
-    yield "|---|---|---|---|---|---|---|"
-    for task, path, result, row in rows:
-        of = row.get("sooner")
-        sooner = f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip() if of else "-"
-        link = f"[{task}](../benchmarks/results/{path.name})"
-        numbers = f"{points(row)} | **{row['word']}** | {sooner} | {len(result['seeds'])}"
-        yield f"| {link} | {row['this']} | {row['other']} | {numbers} |"
+    yield f"| task | this | instead of | word | {', points | '.join(LOOKS.values())}, points | seconds to the level |"
+    yield f"{'|---' * (5 + len(LOOKS))}|"
+    for of in rows:
+        cells = [_cell(*of.looks[look]) if look in of.looks else "-" for look in LOOKS]
+        yield f"| {of.task} | {of.this} | {of.other} | **{of.word}** | {' | '.join(cells)} | {_sooner(of.last)} |"
     yield f"\n{texts()['after'].strip()}\n"
 
 
@@ -73,10 +101,24 @@ def items(folder: Path) -> Iterator[str]:
     rows = list(contrasts(folder))
     if rows:
         yield from (*wrapped(texts()["readme"].strip()), "")
-        for task, _, _, row in rows:
-            line = f"- **{task}: {row['this']}, instead of {row['other']}**: {row['word']}, {points(row)}."
+        for of in rows:
+            line = f"- **{of.task}: {of.this}, instead of {of.other}**: {of.word}, {points(of.last)}."
             yield from wrapped(line, indent="  ")
         yield ""
+
+
+def _cell(row: Result, seeds: int, file: str) -> str:
+    return f"{points(row)}, [{seeds} seeds](../benchmarks/results/{file})"
+
+
+def _sooner(row: Result) -> str:
+    """The seconds to the level of "instead of" over those of "this"; a bound if seeds never reach it."""
+    of = row.get("sooner")
+    return f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip() if of else "-"
+
+
+def _read(path: Path) -> Result:
+    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def points(of: Mapping[str, float]) -> str:
@@ -91,7 +133,7 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 def draw(folder: Path, picture: Path = PICTURE) -> None:
     """Write the picture, if there is a result."""
     if found := newest(folder):
-        results = {sweep: json.loads(path.read_text(encoding="utf-8")) for sweep, path in found.items()}
+        results = {sweep: _read(list(paths.values())[-1]) for sweep, paths in found.items()}
         figure(results).savefig(picture, metadata={"Date": None})
 
 

@@ -109,7 +109,7 @@ def test_contrasts_of_runs_are_decided_in_order_over_the_seeds_that_every_arm_ha
     assert report["seeds"] == ["200", "201", "202", "203"]
     first, second, third = report["contrasts"]
     half = stdtrit(3, 0.975) * math.sqrt(2e-4 / 3) / 2
-    assert [(one["baseline"], one["group"]) for one in report["contrasts"]] == list(pilots.CONTRASTS)
+    assert [f"{one['group']}-{one['baseline']}" for one in report["contrasts"]] == list(pilots.ORDER)
     assert [first["mean"], first["low"], first["high"]] == pytest.approx([0.04, 0.04 - half, 0.04 + half], abs=1e-5)
     assert [first["word"], second["word"], third["word"]] == ["gain", "gain", "equal"]
     arm = report["arms"]["pods_32_8"]
@@ -124,6 +124,30 @@ def test_contrasts_of_runs_are_decided_in_order_over_the_seeds_that_every_arm_ha
         pytest.approx(4 + 4 * 0.07 / 0.12),
     ]
     assert first["sooner"]["bound"] == "at least"
+
+
+def test_a_later_look_joins_the_folders_and_tests_equality_alone_at_a_stricter_level(tmp_path, reported):
+    """Two folders of two seeds. The arms differ by 3, 5, 4 and 4 points, and by 1, -1, 0.5 and -0.5 points."""
+    heights = {"a": (0.20, 0.22, 0.21, 0.24), "b": (0.23, 0.27, 0.25, 0.28), "c": (0.21, 0.21, 0.215, 0.235)}
+    folders = [
+        sweep(
+            tmp_path / str(at),
+            {arm: {at + place: rising(of[at + place]) for place in (0, 1)} for arm, of in heights.items()},
+        )
+        for at in (0, 2)
+    ]
+    given = ("--folder", *folders, "--seconds", 8, "--order", "b-a", "c-a")
+    first, second = reported(*given)["contrasts"]
+    assert (first["word"], second["word"]) == ("gain", "equal")
+    half = stdtrit(3, 0.95) * math.sqrt(2.5e-4 / 3) / 2
+    assert second["near"] == pytest.approx((-half, half), abs=1e-5)
+    report = reported(*given, "--looks", 2)
+    assert (report["seeds"], report["arms"]["b"]["mean"]["mean"]) == (["0", "1", "2", "3"], pytest.approx(0.2575))
+    first, second = report["contrasts"]
+    half = stdtrit(3, 0.975) * math.sqrt(2.5e-4 / 3) / 2
+    assert second["near"] == pytest.approx((-half, half), abs=1e-5)
+    assert (first["word"], second["word"]) == ("undecided", "equal")
+    assert reported(*given, "--looks", 8)["contrasts"][1]["word"] == "undecided"
 
 
 def test_words_need_four_seeds_and_follow_the_order():
