@@ -17,7 +17,7 @@ from winnow.bounds import BelowOne
 from winnow.errors import DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
-from winnow.rewards.extract import answer_tag, hashes, in_box, last_boxed, last_number, plain
+from winnow.rewards.extract import answer_tag, hashes, in_box, last_boxed, last_number, numbers, plain
 from winnow.rewards.format import conclusion
 from winnow.rewards.graders import GRADERS, GraderName, check_grader, golds, unparsable, verdict, warm_grader
 from winnow.rewards.math_equivalence import exact, expression
@@ -29,6 +29,8 @@ Equal = Callable[[str, str], bool]
 _Tolerance = Annotated[float, Interval(ge=0, lt=math.inf)]
 MAX_DIGITS = 400
 _MARKED = re.compile(r"#### [^\w\n]{0,9}\d.*")
+_HEADING = re.compile(r"#### \d+[.)] +[A-Za-z*]")
+_LAST_DIGIT = re.compile(r"\d\D*\Z")
 _PLAIN = re.compile(
     r"(?P<sign>[-+]?)\$?(?:(?P<ones>\d+) +(?=\d+/))?(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?P<point>\.\d*)?"
     r"(?:/(?P<below>\d+)|[eE](?P<power>[-+]?\d{1,3}))?",
@@ -88,11 +90,15 @@ def boxed(
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
 def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
     """1 when the number after the last `#### `, or else the last number, equals the gold's exactly (Cobbe et al., 2021,
-    arXiv 2110.14168). A mark that words follow is a heading.
+    arXiv 2110.14168). Of several numbers in the marked line, the first one counts, or the only one after its last `=`.
+    A mark that words follow is a heading, and so is `#### 2. Costs` if a number follows in a later line.
     """
     text = conclusion(prompt, rollout)
-    *_, marked = [text, *_MARKED.findall(text)]
-    return verdict(last_number(marked), _marked(prompt.answer), _equal_numbers)
+    marked, last = list(_MARKED.finditer(text)), _LAST_DIGIT.search(text)
+    while marked and last and _HEADING.match(marked[-1][0]) and marked[-1].end() <= last.start():
+        marked.pop()
+    answer = _of_line(marked[-1][0]) if marked else last_number(text)
+    return verdict(answer, _marked(prompt.answer), _equal_numbers)
 
 
 @register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>")
@@ -137,9 +143,15 @@ def last_integer(prompt: Prompt, rollout: Rollout, *, ended: BelowOne = 0.1) -> 
     if last is None:
         return Outcome(reward=parts["ended"], correct=False, kind="unparsable", parts=parts)
     answer = last.replace(",", "").replace("$", "").removeprefix("+")
-    correct = by_itself and answer in [str(to_fraction(gold)) for gold in golds(prompt.answer)]
+    accepted = [text for gold in golds(prompt.answer) for text in (gold.strip(), str(to_fraction(gold)))]
+    correct = by_itself and answer.removeprefix("-").isdigit() and answer in accepted
     parts["answer"] = float(correct)
     return judged(correct, sum(parts.values()), parts=parts, answer=answer)
+
+
+def _of_line(marked: str) -> str | None:
+    after = numbers(marked.rpartition("=")[2])
+    return after[0] if len(after) == 1 else next(iter(numbers(marked)), None)
 
 
 def _marked(gold: object) -> object:

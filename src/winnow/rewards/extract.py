@@ -23,7 +23,7 @@ _NUMBER = re.compile(
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\[,;:!]|[_'\u2009\u00a0\u202f])(?=\d{3}(?!\d))", re.ASCII)
 _INDEX = re.compile(r"(?<=[A-Za-z)}])[\^_](?:\{[^{}]*\}|[-+]?\w+)")  # cm^2, x_1
-_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))", re.ASCII)
+_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*([-+]?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))", re.ASCII)
 _BEFORE_FRACTION = re.compile(r"(?<=\d)\s*(?=\\[dtc]?frac)")
 
 
@@ -84,8 +84,12 @@ def last_number(text: str) -> str | None:
     A mixed number is one number. An index or the exponent of a unit is none, and a power (`2^10`) is returned whole,
     which equals no number.
     """
-    *_, last = [None, *_NUMBER.finditer(plain(text))]
-    return None if last is None else last[0]
+    return ([None, *numbers(text)])[-1]
+
+
+def numbers(text: str) -> list[str]:
+    """All numbers of a text, each as `last_number` returns the last one."""
+    return [match[0] for match in _NUMBER.finditer(plain(text))]
 
 
 def plain(text: str) -> str:

@@ -111,6 +111,9 @@ def _test(test: Any, number: int, *, of_function: bool) -> Test:
 
 
 def _function_test(test: Any) -> Test:
+    for name in ("args", "results"):
+        if name in test and not isinstance(test[name], (list, tuple)):
+            raise TypeError(f"{name} is of the type {type(test[name]).__name__}, and not a list")
     results = list(test["results"]) if "results" in test else [test["result"]]
     if not results:
         raise TypeError("results is empty")

@@ -128,10 +128,6 @@ def loose_variants(text: str) -> list[str]:
     return [*forms, *(form.replace("*", "") for form in forms)]
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    require()
-
-
 def _warm(options: Mapping[str, Any]) -> None:
     _registry("ifeval")
 
@@ -144,7 +140,7 @@ def _example_meta(gold: Any) -> dict[str, Any]:
     "reward",
     example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
     example_meta=_example_meta,
-    check=_check,
+    check=lambda options: require(),
     warm=_warm,
 )
 def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
@@ -168,7 +164,7 @@ def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
     "reward",
     example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
     example_meta=_example_meta,
-    check=_check,
+    check=lambda options: require(),
     warm=_warm,
 )
 def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
@@ -208,7 +204,11 @@ def _bad_rule(problem: str, remedy: str) -> DataError:
 def _built(rule: Rule) -> Any:
     """A checker with the arguments of a rule."""
     checker = _checker(rule["rule"])(rule["rule"])
-    checker.build_description(**rule["arguments"])
+    try:
+        checker.build_description(**rule["arguments"])
+    except Exception as error:  # of a checker, for arguments that it refuses
+        problem = f"the checker of the rule {rule['rule']!r} refuses its arguments: {error}"
+        raise _bad_rule(problem, "correct them") from error
     return checker
 
 

@@ -156,9 +156,10 @@ def _either(output: Any) -> dict[str, Any]:
 
 def _livecodebench(record: Record, tests: str) -> Gold:
     cases = _json(record, "public_test_cases")
-    if tests == "all" and record.fields.get("private_test_cases"):
-        cases = cases + _json(record, "private_test_cases", remedy=_PICKLED)
+    both = tests == "all" and record.fields.get("private_test_cases")
+    hidden = _json(record, "private_test_cases", remedy=_PICKLED) if both else []
     try:
+        cases = cases + hidden
         if all(case.get("testtype", "stdin") == "stdin" for case in cases):
             return {"tests": [{"stdin": case["input"], "stdout": case["output"]} for case in cases]}
         function = _json(record, "metadata")["func_name"]

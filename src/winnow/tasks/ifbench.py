@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -40,7 +41,7 @@ def ifbench(split: str, *, path: str | None = None) -> list[Problem]:
     lacks a field.
     """
     check_only_test("ifbench", split)
-    records = read_rows(_file() if path is None else Path(path))
+    records = read_rows(_file() if path is None else Path(os.path.expanduser(path)))
     prompts = [(record, list(_rules(record))) for record in records]
     kept = [(record, rules) for record, rules in prompts if all(_checkable(record, rule) for rule in rules)]
     omitted = len(prompts) - len(kept)

@@ -38,6 +38,7 @@ USUAL = {
 _EXTRACTS: Mapping[str, tuple[Callable[[str], str | None], str]] = MappingProxyType(
     {"boxed": (last_boxed, r"\boxed{...} with its braces closed"), "hashes": (hashes, "answer after '#### '")}
 )
+_PRINTED = re.compile(r"\s*\[\s*'.*'\s*\]\s*", re.DOTALL)  # a list of texts as Python prints it
 _WITH_COMMAS = re.compile(r"[-+$]*\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
 
@@ -246,6 +247,12 @@ def _meta(record: Record, fields: _Fields) -> dict[str, Any]:
 def _gold(record: Record, fields: _Fields) -> Any:
     value = record.value(fields.answer)
     if fields.extract is None:
+        if isinstance(value, str) and _PRINTED.fullmatch(value):
+            raise record.malformed(
+                f"the field {fields.answer!r} is a list as Python prints it",
+                'write it with json.dumps; or, if this text is the gold, set task.extract = "whole"',
+                key="task.extract",
+            )
         value = _several(value)
     if isinstance(value, list):
         for one in value:

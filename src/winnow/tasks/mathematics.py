@@ -109,7 +109,8 @@ def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem
 
 
 def _boxed(record: Record) -> str:
-    gold = last_boxed(record.text("solution")) if "solution" in record.fields else None
+    solution = record.fields.get("solution")
+    gold = last_boxed(solution) if isinstance(solution, str) else None
     if gold is not None and gold.strip():
         return gold
     if "answer" not in record.fields:

@@ -17,6 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from winnow.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
 BATCH = 4096  # rows of a Parquet file that are converted at once
 PARQUET = b"PAR1"  # the first bytes of a Parquet file
-_CONVERT = "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p; p.write_table(a.{}, \"rows.parquet\")'"
+_CONVERT = (
+    "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p; p.write_table(a.{}, \"{{file}}.parquet\")'"
+)
+_CSV = 'read_csv("{file}", parse_options=a.ParseOptions(newlines_in_values=True))'
 # How files in other forms begin, what they are, and how one becomes a file that is read
 _OTHER_FORMS = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?(?:" + start + rb")"), form, remedy)
@@ -37,10 +42,10 @@ _OTHER_FORMS = tuple(
             rb"\s*\[\s*(?:\{|$)",
             "one JSON list",
             "write its objects on lines: python -c 'import json, sys; "
-            "[print(json.dumps(row)) for row in json.load(sys.stdin)]' < {file} > rows.jsonl",
+            "[print(json.dumps(row)) for row in json.load(sys.stdin.buffer)]' < {file} > {file}.jsonl",
         ),
-        (rb"\s*\{\s*$", "JSON with objects of several lines", "write one on each line: jq -c . {file} > rows.jsonl"),
-        (rb"[\w\"]", "neither JSON lines nor Parquet", "if it is CSV, " + _CONVERT.format("csv", 'read_csv("{file}")')),
+        (rb"\s*\{\s*$", "JSON with objects of several lines", "write one on each line: jq -c . {file} > {file}.jsonl"),
+        (rb"[\w\",;]", "neither JSON lines nor Parquet", "if it is CSV, " + _CONVERT.format("csv", _CSV)),
     )
 )
 # Fields of published data sets with pictures and the like, which a prompt of text leaves out.
@@ -220,12 +225,16 @@ def _read_parquet(file: Path, key: str, keys: Sequence[str] | None) -> Iterator[
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows as JSON. Media, which may be large, are True if a row has some, and else None."""
+    import pyarrow as pa
+
     columns = []
     for column, values in zip(batch.schema, batch.columns, strict=True):
         if column.name in MEDIA:
             columns.append([_has_media(value) or None for value in values])
         else:
             listed = values.to_pylist()
+            if pa.types.is_float32(column.type):  # 0.1, and not 0.10000000149011612
+                listed = [None if one is None else float(str(np.float32(one))) for one in listed]
             columns.append(listed if _is_json(column.type) else [_plain(value) for value in listed])
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * batch.num_rows
@@ -282,4 +291,6 @@ def _plain(value: Any) -> Any:
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):  # what is not UTF-8 is refused by `Record.check_text`
+        return value.decode("utf-8", "surrogateescape")
     return str(value)

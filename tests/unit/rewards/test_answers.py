@@ -124,6 +124,12 @@ def test_boxed_wants_its_box_after_the_reasoning() -> None:
         ("r</think>####1234", 1234, "correct"),
         ("r</think>#### −1234\nbye 7", -1234, "correct"),
         ("r</think>#### €1234\nbye 7", 1234, "correct"),
+        ("r</think>#### 18 dollars for 9 eggs", 18, "correct"),
+        ("r</think>#### 18 dollars for 9 eggs", 9, "wrong"),
+        ("r</think>#### 5 + 13 = 18 eggs", 18, "correct"),
+        ("r</think>#### 18 (= 2 * 9)", 18, "correct"),
+        ("r</think>#### 1. Eggs\n16-7=9\n#### 2. Money\nShe makes $18.", 18, "correct"),
+        ("r</think>#### 18. So she has enough.", 18, "correct"),
         ("r</think>none", 1234, "unparsable"),
         ("1234", 1234, "unparsable"),  # the reasoning never ended
     ],

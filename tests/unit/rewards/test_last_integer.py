@@ -78,3 +78,9 @@ def test_the_reward_for_an_end_can_be_omitted_and_never_exceeds_that_of_an_answe
     for bad in (-0.1, 1.0, float("nan")):
         with refused(ConfigError, "ended", code="config.value"):
             judged("12", ended=bad)
+
+
+def test_a_gold_with_leading_zeros_is_right_as_it_is_written_and_without_them():
+    """As in AIME."""
+    pairs = [("073", "073"), ("73", "073"), ("073", "73"), ("5/2", "5/2")]
+    assert [judged(text, gold=gold).correct for text, gold in pairs] == [True, True, False, False]

@@ -88,7 +88,10 @@ def test_the_tests_of_a_gold():
         ({"tests": [{"stdin": "1"}]}, "stdout"),
         ({"tests": [{"stdin": "1", "stdout": 2}]}, "int"),
         ({"function": "f", "tests": [{"args": [1]}]}, "result"),
-        ({"function": "f", "tests": [{"args": 1, "result": 1}]}, "iterable"),
+        ({"function": "f", "tests": [{"args": 1, "result": 1}]}, "args is of the type int"),
+        ({"function": "f", "tests": [{"args": "[1, 2]", "result": 3}]}, "args is of the type str"),
+        ({"function": "f", "tests": [{"args": {"a": 1}, "result": 3}]}, "args is of the type dict"),
+        ({"function": "f", "tests": [{"args": [], "results": "42"}]}, "results is of the type str"),
         ({"function": "f", "tests": [{"args": [], "results": []}]}, "results"),
     ],
 )

@@ -166,6 +166,10 @@ def test_packed_private_tests_are_not_unpacked(tmp_path: Path):
         ({"question": "?", "input_output": {"inputs": [], "outputs": []}}, ("tests",)),
         ({"question_content": "?", "public_test_cases": [{"input": "1"}]}, ("LiveCodeBench", "'output'")),
         ({"question_content": "?", "public_test_cases": [{**CASE, "testtype": "functional"}]}, ("'metadata'",)),
+        (
+            {"question_content": "?", "public_test_cases": [CASE], "private_test_cases": {"input": ["1"]}},
+            ("LiveCodeBench",),
+        ),
     ],
 )
 def test_a_record_that_cannot_be_used_is_named(tmp_path: Path, row: dict[str, Any], named: tuple[str, ...]):

@@ -99,6 +99,14 @@ def test_the_published_file_has_264_prompts_that_can_be_checked():
         ({"kwargs": "[{}]"}, "kwargs"),
         ({"instruction_id_list": "format:no_whitespace"}, "instruction_id_list"),
         ({"instruction_id_list": ["format:no_space"]}, "format:no_space"),
+        ({"instruction_id_list": ["combination:repeat_prompt"], "kwargs": [{}]}, "combination:repeat_prompt"),
+        (
+            {
+                "instruction_id_list": ["keywords:frequency"],
+                "kwargs": [{"keyword": "a", "frequency": 2, "relation": "more than"}],
+            },
+            "keywords:frequency",
+        ),
     ],
 )
 def test_a_row_whose_rules_cannot_be_read_is_named(tmp_path, change, named):

@@ -147,6 +147,7 @@ def test_problems_of_several_messages_differ_by_all_of_them(tmp_path: Path) -> N
         ("#### -1,234.50", "hashes", "-1234.50"),
         ("#### (1,2)", "hashes", "(1,2)"),
         ("#### 1,08", "hashes", "1,08"),
+        ("['2']", "whole", "['2']"),
     ],
 )
 def test_golds(tmp_path: Path, answer: Any, extract: Any, gold: Any) -> None:
@@ -171,6 +172,7 @@ def test_golds(tmp_path: Path, answer: Any, extract: Any, gold: Any) -> None:
         ("#### ", "hashes"),
         (r"\boxed{1", "boxed"),
         (r"\boxed{ }", "boxed"),
+        ("['2', '3']", None),
     ],
 )
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])

@@ -182,6 +182,8 @@ OTHER_FORMS = {
     "lines.json": (b"[\r\n{}\r\n]", "json.load"),
     "objects.json": ("\n".join(json.dumps(row, indent=2) for row in ROWS).encode(), "jq"),
     "rows.csv": (b"question,answer\n1?,1\n2?,2\n", "pyarrow.csv"),
+    "rows.jsonl": (json.dumps(ROWS).encode(), "json.load"),
+    "pandas.csv": (b",question,answer\n0,1?,1\n1,2?,2\n", "pyarrow.csv"),
     "quoted.csv": (b'"question","answer"\n"1?","1"\n"2?","2"\n', "pyarrow.csv"),
 }
 
@@ -195,13 +197,26 @@ def test_a_file_in_another_form_is_refused_with_the_command_that_converts_it(tmp
     assert command in caught.value.remedy
     program = re.search(r"python -c '(.*)'(?: < (.*) > (.*))?$", caught.value.remedy)
     if program and name != "lines.json":  # the remedy is followed
-        given = Path(program[2]).read_bytes().removeprefix(b"\xef\xbb\xbf") if program[2] else None
+        given = Path(program[2]).read_bytes() if program[2] else None
         done = subprocess.run([sys.executable, "-c", program[1]], input=given, cwd=tmp_path, stdout=-1, check=True)
-        (tmp_path / "rows.jsonl").write_bytes(done.stdout)
-        made = tmp_path / ("rows.jsonl" if program[2] else "rows.parquet")
-        assert [{name: str(value) for name, value in row.fields.items()} for row in read_rows(made)] == ROWS
+        made = Path(f"{tmp_path / name}.{'jsonl' if program[2] else 'parquet'}")  # never the file itself
+        if program[2]:
+            assert program[3] == str(made)
+            made.write_bytes(done.stdout)
+        assert [{key: str(value) for key, value in row.fields.items() if key} for row in read_rows(made)] == ROWS
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with refused(DataError, tmp_path, "folder", key="task.path", code="data.missing"):
         list(read_rows(tmp_path))
+
+
+def test_a_named_column_of_bytes_is_text(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": pa.array(["é?".encode()]), "n": [1]}), tmp_path / "rows.parquet")
+    (row,) = read_rows(tmp_path / "rows.parquet", keys=["question"])
+    assert row.fields == {"question": "é?"}
+
+
+def test_a_number_of_32_bits_is_the_shortest_that_rounds_to_it(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"answer": pa.array([0.1, None], pa.float32())}), tmp_path / "rows.parquet")
+    assert [row.fields["answer"] for row in read_rows(tmp_path / "rows.parquet")] == [0.1, None]

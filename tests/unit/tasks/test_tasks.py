@@ -207,8 +207,9 @@ def test_math_names_the_line_without_a_box(tmp_path: Path) -> None:
 
 
 def test_math_takes_the_answer_where_there_is_no_solution(tmp_path: Path) -> None:
-    path = write(tmp_path / "test.jsonl", [{"problem": "a", "answer": "x^{2}"}])
-    assert [p.answer for p in math("test", path=path)] == ["x^{2}"]
+    lacking: list[dict[str, object]] = [{}, {"solution": None}, {"solution": ""}]
+    rows = [{"problem": str(number), "answer": "x^{2}", **more} for number, more in enumerate(lacking)]
+    assert [p.answer for p in math("test", path=write(tmp_path / "test.jsonl", rows))] == ["x^{2}"] * 3
 
 
 def test_math_is_read_by_its_published_halves_and_tested_on_other_problems(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from winnow.errors import ConfigError
@@ -23,6 +23,15 @@ from winnow.rewards.math_equivalence.signs import computed
 
 # math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode.
 _UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq)|[^\x00-\x7f]")
+# math-verify reads \log_12 5 as \log_1{2} 5, and \sin x \cdot y as \sin(x y).
+_LONG_BASE = re.compile(r"(\\log)\s*_\s*(\d{2,})")
+_ARGUMENT = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc|ln|log)(?![a-zA-Z])\s*(?:[_^]\s*(?:\{[^{}]*\}|\w)\s*)*)"
+    r"(\{[^{}]*\}|\\frac\{[^{}]*\}\{[^{}]*\}"
+    r"|(?:\d+\s*)?(?:\\(?:alpha|beta|theta|phi|omega|pi)(?![a-zA-Z])|[a-zA-Z])(?:\^\w)?"
+    r"|\d+(?:\.\d+)?)(?=\s*(?:\\cdot|\\times|\*))"
+)
+_BARE_LOG, _LOG_10 = re.compile(r"\\log(?![a-zA-Z])(?!\s*_)"), re.compile(r"\\log\s*_\s*\{?10(?!\d)")
 _MACRO = re.compile(r"\\[a-zA-Z]+")
 _CAPITAL = re.compile(r"\\(Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega)(?![a-zA-Z])")
 _WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
@@ -70,7 +79,9 @@ def warm() -> None:
 def equal(answer: str, gold: str) -> bool:
     """True when math-verify judges the two equal and every check of its answer passes. Raises MemoryError."""
     texts = [computed(text) for text in (answer, gold) if within(text) and not _UNFINISHED.search(text)]
-    if len(texts) < 2 or not all(text and within(text) for text in texts) or _differ_in_case(answer, gold):
+    if len(texts) < 2 or not all(text and within(text) for text in texts):
+        return False
+    if _differ_in_case(answer, gold) or _differ_in_base(answer, gold):
         return False
     try:
         return _verified(*_without_capitals(*map(str, texts)))
@@ -107,6 +118,11 @@ def _differ_in_case(answer: str, gold: str) -> bool:
     return any(letter.swapcase() in theirs - mine for letter in mine - theirs - {"i", "I"})
 
 
+def _differ_in_base(answer: str, gold: str) -> bool:
+    r"""Whether one has a bare `\log` and the other one to base 10, which math-verify takes for the same."""
+    return any(_BARE_LOG.search(a) and _LOG_10.search(b) for a, b in ((answer, gold), (gold, answer)))
+
+
 def _covers(parsed: Any, text: str) -> bool:
     """False when a letter of the text is missing in the parsed object: math-verify parses `2 E_{1}` as 2."""
     import sympy
@@ -128,6 +144,9 @@ def _parsed(text: str) -> Any:
     import math_verify
 
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
+    without_units = replace(config.normalization_config, units=False)  # with them, \sin 2t is \sin 2
+    config = replace(config, normalization_config=without_units)
+    text = _ARGUMENT.sub(r"\1(\2)", _LONG_BASE.sub(r"\1_{\2}", text))
     only_whole: Any = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     parsed = math_verify.parse(rf"\boxed{{{text}}}", [config], parsing_timeout=None, raise_on_error=True, **only_whole)
     return parsed[0] if parsed else None

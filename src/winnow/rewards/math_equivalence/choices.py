@@ -19,6 +19,8 @@ _CONTINUED = re.compile(  # (A) and ..., (E) is wrong, E: = 5
     r"(?:and|or|nor|is|are|not)(?![a-zA-Z])|[*/&,;=^_!<>|)]|\(?[A-J]\)?$"
 )
 _ANOTHER = re.compile(r"(?<![a-zA-Z\\])[A-J]\s*[).:]|(?:(?<![a-zA-Z])(?:and|or)|[,;&/])\s*\(?[A-J]\)?$")
+_GOLD_AND_VALUE = re.compile(r"\(\s*([A-J])\s*\)\s*[.:]?\s*(\S.*)", re.DOTALL)
+_TERM = re.compile(r"[-+]\s")  # A) + 1
 _FACTOR = re.compile(r"\s*(?:[a-zA-Z](?![a-zA-Z])(?!\s+[a-zA-Z]{2})|[-+(\\{])")
 _IN_TEXT = re.compile(r"\s*\$?\s*\\(?:text|mbox|mathrm|mathbf)")
 
@@ -39,6 +41,15 @@ def compare(answer: str, gold: str, raw: str) -> bool | None:
         return None
     if rest and (not chosen["mark"] or _CONTINUED.match(rest) or _ANOTHER.search(rest)):
         return None
-    if rest and _FACTOR.match(rest) and not _IN_TEXT.match(raw):
+    may_be_product = chosen["round"] or ":" in (chosen["mark"] or "")  # no product begins with `A)` or `A.`
+    if rest and (_FACTOR if may_be_product else _TERM).match(rest) and not _IN_TEXT.match(raw):
         return None
     return (chosen["letter"] or chosen["round"]) == right[1]
+
+
+def letter_and_value(gold: str, raw: str) -> tuple[str, str] | None:
+    r"""Both parts of a gold such as `\textbf{(C)}\ 12`; None for another. `raw` is the gold before it was tidy."""
+    found = _GOLD_AND_VALUE.fullmatch(gold.strip()) if _IN_TEXT.match(raw) else None
+    if found is None or _CONTINUED.match(found[2]) or _ANOTHER.search(found[2]):
+        return None
+    return found[1], found[2]

@@ -31,6 +31,9 @@ _NO_LETTER = re.compile(
 _TWICE = re.compile(
     r"\s*,?\s+(?:or|i\.?\s?e\.?|that is|equivalently)\s*,?\s+|\s*\(\s*(?:or|i\.?\s?e\.?)\s+(?=[^()]*\)$)"
 )
+_QUANTITY = re.compile(  # names that are no unknown of an equation: m_{\max}, V_cone, f^{-1}(x)
+    rf"{ANGLE}|[a-zA-Z]_\{{\\[a-z]+[^{{}}=]*\}}|[a-zA-Z]_[a-zA-Z]{{3,}}|[a-zA-Z]\^\{{-1\}}\s?\([a-z]\)"
+)
 _NOUN = re.compile(r"([-+]?(?:\d+(?:\.\d+)?(?:/\d+)?|\\frac\{\d+\}\{\d+\})) \(([a-zA-Z][a-zA-Z ]*[a-zA-Z])\)")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
@@ -52,7 +55,7 @@ def readings(text: str, same: Same) -> list[str]:
     middle = rest[:-1]
     if middle and _is_left(first, rest[-1], same) and all(_is_formula(s) or same(s, rest[-1]) for s in middle):
         return [text, f"{first} = {rest[-1]}", rest[-1]]
-    if len(rest) == 1 and re.fullmatch(ANGLE, first):
+    if len(rest) == 1 and _QUANTITY.fullmatch(first):
         return [text, rest[0]]
     if len(rest) > 0 and all(not _letters(side) and same(side, rest[-1]) for side in sides[:-1]):
         return [text, rest[-1]]

@@ -24,17 +24,22 @@ Decide = Callable[[str, str], Verdict]
 MAX_COMPARISONS = 10_000
 MAX_UNDECIDED = 4_000  # characters sent to computer algebra
 
-_BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
+_BASE = re.compile(  # no letters of \lambda_1
+    r"(?P<digits>\d[0-9A-Fa-f]*|(?<![a-zA-Z\\])[A-Fa-f][0-9A-Fa-f]*)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?"
+    r"(?P<base>\d+(?:\.\d+)?)\s*\}?"
+)
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
 _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
 _PHRASE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})*")
+_PROSE = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)+")
 _CONNECTIVE = re.compile(r"\s(or|and)\s")
 _SEPARATOR = re.compile(r"\s*,?\s(?:or|and)\s|\\cup(?![a-zA-Z])")
-_FUNCTIONS = frozenset({"sqrt", "sin", "cos", "tan", "log", "exp", "inf", "mod", "begin", "end", "pmatrix", "array"})
-_NO_WORDS = _FUNCTIONS | {"and"}
+_NO_WORDS = frozenset(
+    ["sqrt", "sin", "cos", "tan", "log", "exp", "inf", "mod", "begin", "end", "pmatrix", "array", "and"]
+)
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -184,18 +189,24 @@ def _not_values(answer: str, gold: str, work: _Work) -> Verdict:
 
 def _relations(answer: str, gold: str, work: _Work) -> Verdict:
     r"""Inequalities and set-builders differ if their numbers do (`-2 \le x`, `-20 \le x`). `5>x>3` is `3<x<5`."""
-    mine, theirs = _RELATION.findall(answer), _RELATION.findall(gold)
-    if not (mine and theirs):
+    if not (_has_relation(answer) and _has_relation(gold)):
         return None
-    if sorted(_NUMBERS.findall(answer)) != sorted(_NUMBERS.findall(gold)):
-        return False
     (a, a_signs), (g, g_signs) = rising(answer), rising(gold)
-    same = len(a) > 1 and a_signs == g_signs and all(_compare(x, y, work) is True for x, y in zip(a, g, strict=True))
-    return True if same else None
+    if len(a) > 1 and a_signs == g_signs and all(_compare(x, y, work) is True for x, y in zip(a, g, strict=True)):
+        return True
+    return None if sorted(_NUMBERS.findall(answer)) == sorted(_NUMBERS.findall(gold)) else False
+
+
+def _has_relation(text: str) -> bool:
+    """Bars in pairs are absolute values, and no relations."""
+    signs = _RELATION.findall(text)
+    return any(sign != "|" for sign in signs) or len(signs) % 2 == 1
 
 
 def _identity(answer: str, gold: str, work: _Work) -> Verdict:
     """Numbers and expressions by exact evaluation; None if a text is outside the language of `expression.py`."""
+    if _PROSE.fullmatch(answer) and _words(answer):
+        return False  # the spellings differ, and words are no factors
     try:
         a, g = expression.read(answer), expression.read(gold)
         verdict = expression.same(a, g)
@@ -226,6 +237,9 @@ def _one_equation(mine: Sequence[str], theirs: Sequence[str]) -> Verdict:
         a, g = (expression.read(f"({left})-({right})") for left, right in (mine, theirs))
         if not a.letters() or a.letters() != g.letters():
             return None if not (a.letters() or g.letters()) else False
+        sides = (theirs, theirs[::-1])
+        if len(g.letters()) == 1 and any(NAME.fullmatch(x) and expression.number(y) is not None for x, y in sides):
+            return None  # 2x+3=13 is the problem of x=5, and not its answer
         return expression.proportional(a, g)
     except expression.Unreadable:
         return None
@@ -302,4 +316,13 @@ def _words(text: str) -> list[str]:
 
 
 def _based(text: str) -> list[tuple[str, str]]:
-    return sorted((match["digits"].lstrip("0").upper(), match["base"]) for match in _BASE.finditer(text))
+    """Numerals with a base."""
+    found = [(match["digits"], match["base"]) for match in _BASE.finditer(text)]
+    return sorted((digits.lstrip("0").upper(), base) for digits, base in found if _is_numeral(digits, float(base)))
+
+
+def _is_numeral(digits: str, base: float) -> bool:
+    """Not `a_{20}` and `2a_1`: a small letter alone, or one that is no digit of the base, belongs to a name."""
+    if len(digits) == 1 and digits.islower():
+        return False
+    return digits.isdigit() or all(int(digit, 16) < base for digit in digits)

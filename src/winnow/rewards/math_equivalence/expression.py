@@ -94,9 +94,11 @@ def same(a: Node, b: Node) -> bool | None:
     with decimal.localcontext(_CONTEXT):
         for point in range(3):
             x, y = _at(a, point), _at(b, point)
-            if x is None and y is None:
+            if x is None or y is None:  # \sqrt{ab} has a value where \sqrt{a}\sqrt{b} has none
+                if (x is None) != (y is None) and not (a.letters() | b.letters()):
+                    return False
                 continue
-            if x is None or y is None or not _close(x, y):
+            if not _close(x, y):
                 return False
             verdict = True
     return verdict

@@ -22,7 +22,7 @@ import re
 
 from winnow.rewards.math_equivalence import algebra, choices, dressings, exact, notations, times
 from winnow.rewards.math_equivalence.latex import tidied
-from winnow.rewards.math_equivalence.names import same_word, without_tuples_of_names
+from winnow.rewards.math_equivalence.names import same_word, with_one_parameter, without_tuples_of_names
 from winnow.rewards.math_equivalence.sets import as_intervals
 
 _DRESSED = re.compile(r"[a-zA-Z*=:]")  # a text of digits and signs is compared as it is
@@ -38,6 +38,10 @@ def equal(answer: str, gold: str) -> bool:
         return False
     if not any(map(_DRESSED.search, texts)):
         return _same(*texts)
+    option = choices.letter_and_value(texts[1], gold)
+    if option is not None:
+        letter, value = option
+        return choices.compare(texts[0], letter, answer) is True or _undressed(texts[0], value)
     whole = (same_word(answer, gold), choices.compare(*texts, answer), times.compare(*texts))
     verdict = next((known for known in whole if known is not None), None)
     return _undressed(*texts) if verdict is None else verdict
@@ -45,7 +49,8 @@ def equal(answer: str, gold: str) -> bool:
 
 def _undressed(answer: str, gold: str) -> bool:
     """True when the texts are equal in one notation, without what may be written around a value."""
-    texts = without_tuples_of_names(*notations.common(answer, dressings.with_noun(gold, answer)))
+    answer, gold = with_one_parameter(answer, dressings.with_noun(gold, answer))
+    texts = without_tuples_of_names(*notations.common(answer, gold))
     if texts is None:
         return False
     answer, gold = (as_intervals(dressings.before_approximation(text)) for text in texts)

@@ -19,6 +19,41 @@ _LETTERS = re.compile(r"[\s$]*([a-zA-Z]{2,})[\s$.]*")
 _COORDINATE = re.compile(r"\\?[a-zA-Z]+(?:_\w+)?")
 _CONNECTIVE = re.compile(r"\s*,?\s(?:or|and)\s")
 
+_DOMAIN = re.compile(
+    r"[\s,;(]+(?:(?:where|with|for|for all|for any) )?([a-zA-Z])\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\)?\s*$"
+)
+_RELATED = re.compile(r"[<>|:]|\\(?:le|ge|ne|lt|gt|in|mid)(?![a-zA-Z])")
+_ARGUMENT = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\(([a-z])\)\s*=")
+_KEPT = r"\\[a-zA-Z]+|(?<![a-zA-Z])(?:or|and|[a-zA-Z]{3,})(?![a-zA-Z])"
+
+
+def with_one_parameter(answer: str, gold: str) -> tuple[str, str]:
+    r"""Both texts without the domain of an integer parameter (`k \in \mathbb{Z}`), and with the gold's letter for the
+    parameter, or for the argument of functions: `f(n)=n` is `f(x)=x`.
+    """
+    (answer, a), (gold, g) = _without_domain(answer), _without_domain(gold)
+    if not (a or g):
+        a, g = _argument(answer), _argument(gold)
+    if a and g and a != g and g not in _free(answer):
+        answer = re.sub(rf"{_KEPT}|{a}", lambda found: g if found[0] == a else found[0], answer)
+    return answer, gold
+
+
+def _without_domain(text: str) -> tuple[str, str]:
+    domain = _DOMAIN.search(text)
+    rest = text[: domain.start()] if domain else ""
+    fine = domain and domain[1] in _free(rest) and rest.count("(") == rest.count(")") and not _RELATED.search(rest)
+    return (rest, domain[1]) if domain and fine else (text, "")
+
+
+def _argument(text: str) -> str:
+    letters = set(_ARGUMENT.findall(text))
+    return letters.pop() if len(letters) == 1 else ""
+
+
+def _free(text: str) -> set[str]:
+    return set(re.sub(r"\\[a-zA-Z]+", " ", text))
+
 
 def capitals(answer: str, gold: str) -> bool | None:
     """False for two whole answers of capitals that are not the same text: `IX` is not `XI`, `AB` is not `BA`."""

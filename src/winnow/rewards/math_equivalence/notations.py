@@ -40,6 +40,7 @@ _POWER = re.compile(r"\*\*\s*")
 _EXPONENT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\\?[a-zA-Z]+)")
 
 _TUPLE = re.compile(r"\\begin\{pmatrix\}(?P<rows>[^{}]*(?:\{[^{}]*\}[^{}]*)*)\\end\{pmatrix\}")
+_ANGLES = re.compile(r"\\langle(?![a-zA-Z])(.*)\\rangle")
 _ACCENT = re.compile(
     r"\\(?:hat|vec|boldsymbol|bm|bar|overrightarrow|widehat|mathbf|mathrm)\s*\{?\s*(?:\\mathbf\s*)?\\?([ijk])(?:math)?\s*\}?"
 )
@@ -54,6 +55,9 @@ def common(answer: str, gold: str) -> tuple[str, str]:
         answer = _LOG.sub(r"\\ln", answer)
     if theirs and r"\ln" in answer:
         gold = _LOG.sub(r"\\ln", gold)
+    angles = [_ANGLES.fullmatch(text.strip()) for text in (answer, gold)]
+    if angles[0] and angles[1]:
+        return f"({angles[0][1].strip()})", f"({angles[1][1].strip()})"
     return _vectors(answer, gold)
 
 
@@ -178,7 +182,7 @@ def _entries(text: str) -> list[str]:
         return (
             [entry.strip() for entry in rows[0].split("&")] if len(rows) == 1 else [] if "&" in "".join(rows) else rows
         )
-    angle = re.fullmatch(r"\\langle(?![a-zA-Z])(.*)\\rangle", text.strip())
+    angle = _ANGLES.fullmatch(text.strip())
     opening, inside, closing = brackets(text.strip())
     if angle is None and (opening, closing) != ("(", ")"):
         return []

@@ -178,18 +178,16 @@ def _factor(head: str, end: int) -> int | None:
 
 def _group(head: str, end: int) -> int | None:
     """The place at which the bracket before `end` opens, with `\\frac{a}` or `\\sqrt` before it."""
-    depth, start = 0, end
-    while start > 0:
-        start -= 1
-        depth += (head[start] in _CLOSING) - (head[start] in _CLOSING.values())
-        if depth == 0:
-            break
-    if depth or head[start] == "[" or head[max(0, start - 1) : start] == "\\":
-        return None
-    if head[start] == "{":
-        before = head[:start].rstrip()
-        if before.endswith("}"):
-            return _group(before, len(before))
-        if before.endswith(("\\frac", "\\sqrt")):
-            return len(before) - 5
-    return start
+    while True:  # once for each group of \frac{a}{b}
+        depth, start = 0, end
+        while start > 0:
+            start -= 1
+            depth += (head[start] in _CLOSING) - (head[start] in _CLOSING.values())
+            if depth == 0:
+                break
+        if depth or head[start] == "[" or head[max(0, start - 1) : start] == "\\":
+            return None
+        before = head[:start].rstrip() if head[start] == "{" else ""
+        if not before.endswith("}"):
+            return len(before) - 5 if before.endswith(("\\frac", "\\sqrt")) else start
+        end = len(before)

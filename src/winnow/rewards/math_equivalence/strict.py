@@ -92,17 +92,12 @@ def _same_value(answer: str, gold: str) -> bool:
         return _literally(mine) == _literally(theirs)
     if _INTEGER.fullmatch(answer) or _INTEGER.fullmatch(gold):
         both = _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold)
-        return bool(both) and int(_whole(answer)) == int(_whole(gold))
+        return bool(both) and int(answer.partition(".")[0]) == int(gold.partition(".")[0])
     return _symbolically_equal(answer, gold)
 
 
 def _literally(match: re.Match[str]) -> tuple[bool, str, str]:
     return (match[1] == "-") != (match[2] == "-"), match[3], match[4]
-
-
-def _whole(text: str) -> str:
-    """The integer part of `12.00`."""
-    return text.partition(".")[0]
 
 
 def _symbolically_equal(answer: str, gold: str) -> bool:

@@ -76,6 +76,12 @@ def test_answers_to_real_problems_are_within_the_bounds(text: str, parsed: list[
     assert parsed == [(text, text)]
 
 
+@pytest.mark.parametrize("gold", [r"50\%", r"45^\circ"])
+def test_many_groups_before_a_sign_are_wrong(gold: str) -> None:
+    for sign in (r"\%", r"^\circ"):
+        assert grader.equal("{1}" * 1100 + sign, gold) is False
+
+
 def test_the_comparisons_of_lists_are_bounded() -> None:
     calls: list[str] = []
 

@@ -20,13 +20,18 @@ EQUAL = [
     ("E", r"\textbf{(E)}\ \frac{1}{2}"), ("E", r"\text{(E)}"), ("(E)", "E"), (r"\text{(E)}", "E) 12"),
     (r"\textbf{(E)}", r"\text{Option E}"), ("A", r"\text{A: An ellipse}"), ("A", r"A) 5 \text{ and } 6"), ("J", "J)"),
     ("C", r"\text{(C) I and II}"), ("D", r"\text{D) All of the above}"), ("B", r"(B)\ 2\sqrt{3}"),
+    (r"\textbf{(C)}\ 135", "C"), (r"\textbf{(C)}\ 135", "135"), (r"\textbf{(C)}\ 135", r"\textbf{(C)}"),
+    (r"\textbf{(C)}~\dfrac{2\sqrt{3}}3", r"\frac{2\sqrt{3}}{3}"),
+    ("B", r"B. \frac{1}{2}"), ("D", "D. -3"), ("C", r"C) \sqrt{2}"), ("D", "D. x > 2"),
     ("B", r"\text{B: } 3:4"), ("B", r"\textbf{(B) } -2"), ("B", r"\textbf{(B)}\ {-\frac{1}{2}}"),
 ]  # fmt: skip
 
 DIFFERENT = [
     ("E", "D)"), ("E", r"\textbf{(D) } 12"), ("E", r"\text{Option D}"), ("E", r"\text{D: a polygon}"), ("E", "e)"),
     ("A", r"\text{(A) and (B)}"), ("A", "(A), (B)"), ("A", "(A)(B)"), ("A", "A:B"), ("A", "A: B"),
-    ("A", r"\text{A or B}"),
+    ("A", r"\text{A or B}"), ("B", r"C. \frac{1}{2}"),
+    (r"\textbf{(C)}\ 135", "D"), (r"\textbf{(C)}\ 135", "134"), (r"\textbf{(C)}\ 135", r"\textbf{(D)}\ 135"),
+    (r"\text{(A) and (B)}", "A"), ("A", r"(A) \frac{1}{2}"), ("A", "A) + 1"),
     ("A", "A, B"), ("A", "A) 3, B) 4"), ("A", r"\text{(A) or B}"), ("A", r"\text{Option A or B}"), ("A", "(A)(x+1)"),
     ("A", "(A) x"), ("A", "A x"), ("A", "A + 1"), ("A", "A) + 1"), ("A", "2A"), ("A", r"\text{(A) is wrong}"),
     ("A", r"\text{not A}"), ("A", "A 12"), ("A", "B) A"), ("A", r"\text{B: not A}"), ("A", "A: = 5"), ("A", "A5"),

@@ -11,6 +11,9 @@ pytestmark = pytest.mark.skipif(not algebra.available(), reason="math-verify is 
 
 # (gold, answer)
 EQUAL = [
+    # names of quantities
+    (r"m_{\max }=n^{2}-n-1", "n^2-n-1"), (r"f^{-1}(x) = \frac{x-3}{2}", r"\frac{x-3}{2}"),
+    (r"V_{\text{cone}} = 12\pi", r"12\pi"), (r"S_{\triangle ABC} = 6", "6"),
     # a left side
     ("70", "m+n = 70"), ("70", "50+20 = 70"), ("70", "x = 70"), ("70", "xy = 70"),
     (r"\frac{1}{2}", r"\frac{a}{b} = 0.5"),
@@ -50,6 +53,7 @@ DIFFERENT = [
     ("70", "x^2 = 70"), ("70", "x + x = 70"), ("70", "f(2) = 70"), (r"\frac{3}{5}", r"\sin A = \frac{3}{5}"),
     ("70", "70 = 71"),
     ("70", r"m+n \ne 70"), ("70", r"m+n \le 70"), ("70", r"m+n \approx 70"), ("70", "m+n = 70, p = 3"), ("70", "m+n"),
+    ("x=5", "2x+3=13"), ("x=5", "2x=10"), (r"m_{\max }=n^{2}-n-1", "n^2-n"), ("a_{n+1} = 5", "5"),
     ("x+y=5", "5"), ("x+y = 5", "a+b = 5"), ("x=5", "y=5"), ("m+n=70", "70"), ("y = 2x+3", "a+b = 2x+3"),
     ("3, 2", "x+y=2, xy=3"),
     ("70", r"\text{not } x+y = 70"), ("5", "|x| = 5"), ("42", "1+1 = 42"), ("5", "2x = 10 = 5"), ("70", "=70="),

@@ -80,6 +80,7 @@ def test_different_in_both_directions(answer: str, gold: str) -> None:
 
 # (gold, answer): the syntax of sympy, binomials, and vectors in i, j, k
 REWRITTEN = [
+    (r"\langle 1, \frac12 \rangle", r"\langle 1, 0.5 \rangle"),
     # the syntax of sympy
     ("x**2+1", "x^2+1"), ("7*sin(pi*x/5)+1", r"7\sin\left(\frac{\pi x}{5}\right)+1"), ("oo", r"\infty"),
     ("-oo", r"-\infty"),
@@ -114,6 +115,7 @@ REWRITTEN = [
 ]  # fmt: skip
 
 NOT_REWRITTEN = [
+    (r"\langle 1,2,3,4 \rangle", r"\langle 1,3,2,4 \rangle"),
     ("x**2+1", "x^3+1"), ("x**2+1", "2x+1"), ("oo", r"-\infty"), ("oo", "0"),
     ("7*sin(pi*x/5)+1", r"7\sin(\frac{\pi x}{6})+1"), ("x**1/2", r"\sqrt{x}"),
     ("x**2*y", "x^{2y}"), ("2*x**3", "(2x)^3"), ("-x**2", "x^2"), ("x**y**z", "x^{yz}"), ("10**6", "106"),
