@@ -200,3 +200,7 @@ def test_a_numeric_optimiser_of_the_variance_bound_agrees():
         logits -= 0.5 * (slope - n / budget * slope.sum())
     weights = gvm_weights(p, g, alpha=alpha, beta=beta)
     assert n == pytest.approx(budget * weights / weights.sum(), rel=1e-6)
+
+
+def test_a_tiny_weight_does_not_hide_the_proportions_of_the_others():
+    assert apportion(np.array([10.0, 1.0, 1.0, 1e-40]), 20, maximum=12).tolist() == [12, 4, 4, 0]

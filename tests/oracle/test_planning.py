@@ -89,7 +89,7 @@ def test_delta_is_the_gradient_of_the_log_odds():
     assert enumerated(2, 2, p, RULES[0])[2] == pytest.approx(slopes)
 
 
-@pytest.mark.parametrize("levels", [(0.0, 1.0), (0.0, 0.3, 1.0), (-1.0, 0.0, 0.5, 2.0)])
+@pytest.mark.parametrize("levels", [(0.0, 1.0), (0.0, 0.3, 1.0), (-1.0, 0.0, 0.5, 2.0), (1e6, 1e6 + 1.0)])
 def test_as_many_rollouts_of_each_level_are_kept_as_the_selector_keeps(levels):
     """Every group of up to 7 rollouts. Two subsets of equal variance are equally good."""
     values = np.array(levels)

@@ -204,6 +204,8 @@ def test_prompts_without_a_signal_are_never_kept():
     assert prompts_by_variance([flat, mixed, flat], ties, share=1.0).tolist() == [False, True, False]
     assert not prompts_by_variance([flat, flat, flat], ties, share=1.0).any()
     assert prompts_by_variance([], np.zeros(0), share=1.0).tolist() == []
+    alike = np.array([0.3, 0.1 + 0.2])  # one bit apart
+    assert not prompts_by_variance([alike, alike], np.arange(2.0), share=0.9).any()
 
 
 def test_a_batch_with_hardly_any_variance_is_left_out_by_the_margin():

@@ -79,15 +79,23 @@ def plain_stats(prompts: Sequence[str], visits: Mapping[str, tuple[int, int]]) -
     return PromptStats(ids=tuple(prompts), pass_rate=rates, gradient_norm=norms, trials=trials, correct=correct)
 
 
+def pairs(entry: Entry[AllocatorTraits]) -> dict[str, int]:
+    """The `minimum` of 2 that a group baseline needs, for an allocator of winnow whose default is lower."""
+    return {"minimum": 2} if entry.package == "winnow" and entry.defaults.get("minimum", 2) < 2 else {}
+
+
 def allocator_of(use: Use, *, base: Path | None = None, key: str = "allocate") -> Bound[AllocatorTraits]:
     """The allocator, with the minimum of 2 that a group baseline needs, as in training.
 
-    Raises ConfigError for an unknown member or option.
+    Raises ConfigError for an unknown member or option, and for a table that names no member.
     """
     table = dict(use) if isinstance(use, Mapping) else {"use": use}
+    if "use" not in table:
+        raise ConfigError(
+            f"{key} = {table!r} names no allocator", remedy="add `use`", key=f"{key}.use", code="config.missing_key"
+        )
     entry = resolve(ALLOCATOR, table.pop("use"), base=base)
-    given = {"minimum": 2} if "minimum" in entry.options else {}
-    return bind(entry, {**given, **table}, key=key)
+    return bind(entry, {**pairs(entry), **table}, key=key)
 
 
 def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None) -> Selector:

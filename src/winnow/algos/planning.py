@@ -13,8 +13,9 @@ rate, and the equation is exact. All sizes below are in units of |mean delta| ov
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,19 +123,10 @@ def outcomes(atoms: RewardAtoms, n: int) -> tuple[IntArray, FloatArray]:
 @functools.lru_cache(maxsize=16)
 def _enumerated(n: int, size: int) -> tuple[IntArray, FloatArray]:
     """[O, L] every way to divide n rollouts among L levels, and [O] the logarithm of how many orders it has."""
-    counts = np.array(list(_splits(n, size)), dtype=np.int64)
+    bars = np.array([*itertools.combinations(range(n + size - 1), size - 1)], dtype=np.int64)[::-1]
+    counts = np.diff(bars, prepend=-1, append=n + size - 1) - 1
     factorials = np.array([math.lgamma(k + 1) for k in range(n + 1)])
     return counts, np.asarray(factorials[n] - factorials[counts].sum(axis=1), dtype=np.float64)
-
-
-def _splits(n: int, size: int) -> Iterator[tuple[int, ...]]:
-    """Every way to divide n rollouts among `size` levels."""
-    if size == 1:
-        yield (n,)
-        return
-    for first in range(n, -1, -1):
-        for others in _splits(n - first, size - 1):
-            yield (first, *others)
 
 
 def kept_counts(counts: IntArray, values: FloatArray, m: int) -> IntArray:
@@ -144,6 +136,7 @@ def kept_counts(counts: IntArray, values: FloatArray, m: int) -> IntArray:
     """
     if counts[0].sum() <= m:
         return counts
+    values = values - values[0]  # else an offset cancels the variance, which the selector centres first
     highest = np.arange(m + 1)[:, None]
     above = counts.sum(axis=1, keepdims=True) - counts.cumsum(axis=1)  # rollouts of higher levels
     below = counts.cumsum(axis=1) - counts

@@ -47,8 +47,7 @@ def table(
     most = np.array([at_once(setting) for setting in settings])
 
     def predict(of: StepStatistics) -> list[Prediction]:
-        hand = clock(of)
-        return model.predict(settings, of, hand, at_once=most)
+        return model.predict(settings, of, clock(of), at_once=most)
 
     rows = [predict(of) for of in draws]
 

@@ -62,11 +62,8 @@ def moves(current: Setting, bounds: SizeBounds, *, jump: bool) -> list[Setting]:
     def sizes(now: int, ends: tuple[int, int]) -> set[int]:
         return {size for factor in powers if ends[0] <= (size := math.ceil(now * factor)) <= ends[1]}
 
-    batch, kept, prompts = (
-        current.prompts * current.kept,
-        sizes(current.kept, bounds.kept),
-        sizes(current.prompts, bounds.prompts),
-    )
+    kept, prompts = sizes(current.kept, bounds.kept), sizes(current.prompts, bounds.prompts)
+    batch = current.prompts * current.kept
     found = {(current.rollouts, current.kept, current.prompts)}
     for n in sizes(current.rollouts, bounds.rollouts):
         every = {n} if bounds.keeps_all or (jump and bounds.kept[0] <= n <= bounds.kept[1]) else set()

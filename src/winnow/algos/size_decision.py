@@ -133,7 +133,7 @@ def decided(row: Mapping[str, Any]) -> Row:
         if not _certain(found[0].least, error):
             return {**result, "chosen": row["before"], "reason": "no gain is certain yet", "waits": True}
     choice = chosen(found, basis.current)
-    return {**result, "chosen": _sizes(choice), "expected": basis.expected(found, choice), "waits": False}
+    return {**result, "chosen": asdict(choice), "expected": basis.expected(found, choice), "waits": False}
 
 
 class _Basis:
@@ -283,16 +283,12 @@ def _outcome(expected: Row, measured: Row) -> Row | None:
 
 def _listed(one: ComparedSizes) -> Row:
     return {
-        **_sizes(one.prediction.setting),
+        **asdict(one.prediction.setting),
         "gain": one.gains[1],
         "least_gain": one.least,
         "seconds": one.prediction.seconds.total,
         "flat": one.prediction.flat,
     }
-
-
-def _sizes(setting: Setting) -> Row:
-    return {"rollouts": setting.rollouts, "kept": setting.kept, "prompts": setting.prompts}
 
 
 def _bounds(run: Row) -> SizeBounds:

@@ -402,8 +402,7 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
         return np.asarray(free, dtype=np.float64)
     smallest = max(float(positive[positive > 0].min()), 4.0 * budget / LARGEST * max(1.0, float(positive.max())))
     scale_low, scale_high = 0.0, 2.0 * budget / smallest
-    for _ in range(100):  # bisection: the sum grows with the scale
-        scale = (scale_low + scale_high) / 2
+    while scale_low < (scale := (scale_low + scale_high) / 2) < scale_high:  # bisection: the sum grows with the scale
         over = np.clip(scale * positive, low, high).sum() > budget
         scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
     return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)

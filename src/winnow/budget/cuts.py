@@ -12,8 +12,9 @@ biased: `expected` enumerates the share of correct ones, and the gradient.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,14 +189,10 @@ def _ends(rule: Rule, kinds: Sequence[RolloutKind], of: IntArray, lengths: IntAr
     return ends
 
 
-def _compositions(total: int, parts: int) -> Iterator[IntArray]:
-    """Every way to divide `total` rollouts over `parts` kinds."""
-    if parts == 1:
-        yield np.array([total], dtype=np.int64)
-        return
-    for first in range(total + 1):
-        for rest in _compositions(total - first, parts - 1):
-            yield np.concatenate([[first], rest])
+def _compositions(total: int, parts: int) -> IntArray:
+    """[O, parts] every way to divide `total` rollouts over `parts` kinds."""
+    bars = np.array([*itertools.combinations(range(total + parts - 1), parts - 1)], dtype=np.int64)
+    return np.diff(bars, prepend=-1, append=total + parts - 1) - 1
 
 
 def _multinomial(counts: IntArray) -> int:

@@ -37,7 +37,8 @@ def round_factor(rule: Rule, pass_rate: float, planned: int, credit: Credit = CE
     Given their verdicts, rollouts are independent, and the gradient of the log-prob is on average d/p for a correct one
     and -d/(1 - p) for a wrong one, if d is the gradient of the pass rate p. So the expected gradient is d times the
     mean of (c A_right / p - (n - c) A_wrong / (1 - p)) / n over the results of n rollouts with c correct ones. A plan
-    that samples nothing has a gradient of 0. Raises ValueError for a pass rate outside (0, 1), and as `distribution`.
+    that samples nothing has a gradient of 0. Raises ValueError for a pass rate outside (0, 1), for a credit that is
+    equal for both, and as `distribution`.
 
     >>> from winnow.budget.rounds import single
     >>> round_factor(single, 0.25, 16)
@@ -47,7 +48,10 @@ def round_factor(rule: Rule, pass_rate: float, planned: int, credit: Credit = CE
     check_number("1 - pass_rate", 1 - pass_rate, above=0.0)
     ends = distribution(rule, pass_rate, planned).items()
     found = sum(chance * _slope(credit.of(n, correct), correct / n, pass_rate) for (n, correct), chance in ends if n)
-    return found / _slope(credit.limit(pass_rate), pass_rate, pass_rate)
+    limit = _slope(credit.limit(pass_rate), pass_rate, pass_rate)
+    if limit == 0:
+        raise ValueError("credit: equal for correct and wrong rollouts, so there is no gradient to compare with")
+    return found / limit
 
 
 def _slope(advantages: Pair, share: float, pass_rate: float) -> float:

@@ -206,7 +206,7 @@ def greso(
 
     Candidates come in random order until `count` of them pass, so the number m of candidates is random. The probability
     of a row is its own, times an estimate of how many prompts are considered, for which the mean of count - 1 over
-    m - 1 is the mean probability (Haldane 1945).
+    m - 1 is the mean probability (Haldane 1945). For a single row, the mean of the known probabilities takes its place.
     """
     easy, hard = state.get("p_easy", start), state.get("p_hard", start)
     for name, share in (("p_easy", easy), ("p_hard", hard)):
@@ -380,7 +380,9 @@ def replay(
     buffer = np.flatnonzero(fit)
     if len(buffer) > MOST_CANDIDATES:
         buffer = np.sort(rng("draw", table.draws).choice(buffer, MOST_CANDIDATES, replace=False))
-    order = np.lexsort((replayed[buffer], rate[buffer], np.abs(rate[buffer] - 0.5)))
+    trials = table.latest_trials[buffer]
+    far = np.abs(2 * table.latest_correct[buffer] - trials) / trials  # of whole numbers, so that 0.3 is as far as 0.7
+    order = np.lexsort((replayed[buffer], rate[buffer], far))
     again = buffer[order][: min(int(share * count), needed)]
     walk = _walk(table, state, rng, needed - len(again), without=np.concatenate([due, again]))
     counted = replayed.copy()
@@ -466,7 +468,8 @@ def _sieve(
         places = np.sort(np.concatenate([places, np.flatnonzero(~passed)[:filled]]))
         considered = len(walk.rows)
     rows = np.concatenate([due, walk.rows[places]])
-    found = Drawn(rows, walk.after(considered, state), skipped=considered - needed, overdue=len(due))
+    certain = None if chance is None else np.ones(count)  # of a draw of overdue rows alone
+    found = Drawn(rows, walk.after(considered, state), considered - needed, len(due), certain)
     if chance is None or not needed:
         return found
     own = chance(walk.rows[places])
@@ -474,7 +477,8 @@ def _sieve(
         own = own + (1 - own) * filled / np.count_nonzero(~passed)
         seen = float(considered)
     else:
-        seen = (considered - 1) * needed / (needed - 1) if needed > 1 else float(considered)
+        # Of a single row, Haldane's mean does not exist: the number of candidates for it, by the chances of all
+        seen = (considered - 1) * needed / (needed - 1) if needed > 1 else 1 / float(chance(walk.rows).mean())
     return found._replace(probability=_with_overdue(due, own * seen / (len(table) - len(due))))
 
 
@@ -499,7 +503,8 @@ def _nearest(
     order = np.argsort(distances, kind="stable")
     places = order[:needed]
     rows = np.concatenate([due, walk.rows[places]])
-    found = Drawn(rows, walk.after(len(walk.rows), state), skipped=len(walk.rows) - needed, overdue=len(due))
+    certain = None if chance is None else np.ones(count)
+    found = Drawn(rows, walk.after(len(walk.rows), state), len(walk.rows) - needed, len(due), certain)
     if chance is None or not needed:
         return found
     left = len(order) > needed

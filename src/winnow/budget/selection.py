@@ -18,6 +18,7 @@ from winnow.bounds import AboveZeroToOne, Keep, NotNegative
 from winnow.budget.arguments import check_count, ranged
 from winnow.records import BoolArray, FloatArray, IntArray
 
+FLAT = 1e-9  # times the size of the rewards: a smaller difference is one of rounding, as for winnow.algos.advantage
 # Variances closer than this, relative to the spread of the rewards, are equal: rounding must not decide the scan.
 _SAME = 1e-12
 
@@ -95,8 +96,9 @@ def prompts_by_variance(
     array([ True, False, False])
     """
     finite = [_checked(own, np.arange(len(own), dtype=np.float64)) for own in rewards]
-    # Rounding gives equal rewards a variance above 0
-    variances = np.array([own.var(ddof=1) if len(set(own.tolist())) > 1 else 0.0 for own in finite], dtype=np.float64)
+    # Rewards that differ by rounding alone have no advantage, and a variance above 0
+    mixed = [len(own) > 1 and np.ptp(own) > FLAT * max(1.0, float(np.abs(own).max())) for own in finite]
+    variances = np.array([own.var(ddof=1) if of else 0.0 for own, of in zip(finite, mixed, strict=True)], np.float64)
     order = _ascending(-variances, ties)
     sums = variances[order].cumsum()
     wanted = share * sums[-1] - margin if len(sums) else 0.0

@@ -329,6 +329,8 @@ def test_replay_orders_by_distance_then_the_lower_rate_then_fewer_replays():
     table = visited(5, {0: (4, 10), 1: (6, 10), 2: (5, 10), 3: (4, 10), 4: (3, 10)})
     replayed = {"replayed": np.array([1, 0, 0, 0, 0])}
     assert replay(table, replayed, IN_ORDER, 5, share=1.0, cooldown=1).rows.tolist() == [2, 3, 0, 1, 4]
+    even = visited(2, {0: (7, 10), 1: (3, 10)})  # as floats, 0.7 is nearer to 0.5
+    assert replay(even, {}, IN_ORDER, 2, share=1.0, cooldown=1).rows.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(("reuses", "first"), [(5, 1), (6, 0), (0, 0)])
@@ -361,3 +363,18 @@ def test_a_prompt_is_retired_from_the_pass_rate_on():
 def test_if_all_are_retired_the_first_are_drawn():
     drawn = retire(visited(3, dict.fromkeys(range(3), (4, 4))), {}, IN_ORDER, 2)
     assert drawn.rows.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("rule", [greso, cures])
+def test_an_overdue_prompt_that_is_the_whole_draw_is_certain(rule):
+    table = PromptTable(**{**vars(PromptTable.empty(3)), "drawn_at": np.array([0, 8, 7]), "draws": 9})
+    drawn = rule(table, {}, stream, 1, patience=1)
+    assert (drawn.rows.tolist(), drawn.probability.tolist()) == ([0], [1.0])
+
+
+def test_greso_s_probability_of_the_one_row_beside_an_overdue_one():
+    """Chances 1, 1/2, 1/4, 1/2, 1/4 and 1: the first row passes first with about 1 of 3.5."""
+    table = PromptTable(**{**vars(flat_table()), "drawn_at": np.array([7] * 6 + [0]), "draws": 8})
+    drawn = greso(table, {}, IN_ORDER, 2, patience=1)
+    assert drawn.rows.tolist() == [6, 0]
+    assert drawn.probability.tolist() == pytest.approx([1.0, 1 / 3.5])
