@@ -48,10 +48,13 @@ def affected(paths: Iterable[str]) -> list[str]:
 
 
 def _mirror(path: Path) -> Path | None:
-    """The folder of tests/unit for a file of src: tests/unit/PACKAGE for winnow.PACKAGE, else tests/unit/winnow_lab."""
+    """The folder of tests/unit for a file of src: tests/unit/PACKAGE for winnow.PACKAGE, else tests/unit/winnow_lab.
+    The nearest one above it that exists, as the files of the report's page have none of their own.
+    """
     if path.parts[0] != "src":
         return None
-    return Path("tests/unit", *path.parts[2 if path.parts[1] == "winnow" else 1 : -1])
+    folder = Path("tests/unit", *path.parts[2 if path.parts[1] == "winnow" else 1 : -1])
+    return next(above for above in (folder, *folder.parents) if (ROOT / above).is_dir())
 
 
 def module_of(path: str) -> str | None:

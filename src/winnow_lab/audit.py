@@ -308,7 +308,8 @@ def describe(result: Audit) -> Iterator[str]:
 
 def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
-    yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(len(result.golds) / total)})"
+    share = len({finding.problem for finding in result.golds}) / total  # a problem may have several golds
+    yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(share)})"
     yield from _listed(result.golds)
     if result.remedy:
         yield f"  remedy: {sanitize(result.remedy)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -106,22 +106,32 @@ def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
     config, rows = manifest.config, rows_until(read_metrics(run), done)
     table = config.get("model")  # a manifest may contain anything
     settings = table if isinstance(table, Mapping) else {}
-    named = {**config, "model": {**settings, "path": Path(str(settings.get("path"))).name}}
+    named = _without_folders({**config, "model": {**settings, "path": Path(str(settings.get("path"))).name}})
     yield f"Trained with winnow {__version__} by reinforcement learning with verifiable rewards: {heading(named)}."
     keys = {
-        "task": at(config, "task", "use"),
-        "reward": at(config, "reward", "use"),
+        "task": at(named, "task", "use"),
+        "reward": at(named, "reward", "use"),
         "learning rate": at(config, "optimizer", "learning_rate"),
         "precision": at(config, "model", "dtype"),
         "seed": config.get("seed"),
     }
-    named_keys = ((key, Path(value).name if ".py:" in str(value) else value) for key, value in keys.items())
-    yield "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in named_keys if value is not None)])
+    yield "\n".join(
+        ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in keys.items() if value is not None)]
+    )
     system, template = (at(config, "prompt", key) for key in ("system", "template"))
     message = f", with the system message {json.dumps(system, ensure_ascii=False)}" if system else ""
     yield f"Its prompts had the template `{Path(str(template)).name}`{message}."
     text = summary(rows, config, evaluations(config, changes_in(manifest.data)))
     yield f"What the run measured (± is one standard error over problems, not over seeds):\n\n```text\n{text}\n```"
+
+
+def _without_folders(value: Any) -> Any:
+    """The same data, with every "file.py:function" without its folder."""
+    if isinstance(value, Mapping):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) and ".py:" in value else value
 
 
 def publish(model: Path, repo: str, card: str, *, private: bool, update: bool) -> str:
@@ -147,6 +157,12 @@ def publish(model: Path, repo: str, card: str, *, private: bool, update: bool) -
             raise DataError(
                 f"{repo} exists on the hub",
                 remedy="choose another name, or add a commit with --update",
+                code="data.exists",
+            )
+        if update and private and api.repo_exists(repo) and not api.repo_info(repo).private:
+            raise DataError(
+                f"{repo} is public, and an update makes no repository private",
+                remedy="make it private on the hub first, or omit --private",
                 code="data.exists",
             )
         api.create_repo(repo, private=private, exist_ok=True)

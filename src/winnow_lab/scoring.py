@@ -181,8 +181,11 @@ def _has_responses(path: Path) -> bool:
 
 def _logged(path: Path) -> Iterator[_Task]:
     for number, row in enumerate(read_rows(path), start=1):
-        if row["text"] is not None:
-            yield (number, row["prompt_id"], row["kind"], _earned(row)), (prompt_of(row), rollout_of(row))
+        if row["text"] is None or row["finish"] == "cut":  # a rollout that was cut has no verdict in training either
+            continue
+        foreign = row["tokens"] is None  # the log of another trainer
+        task = _plain(row, number, f"{path}, rollout {number}") if foreign else (prompt_of(row), rollout_of(row))
+        yield (number, row["prompt_id"], row["kind"], _earned(row)), task
 
 
 def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:

@@ -62,7 +62,7 @@ class BudgetPlan:
                 code="config.combination",
             )
         select: Use | Sequence[Use] = kwargs.get("select", "max_variance")
-        self._longest = kwargs.get("max_response_length")
+        self._longest = None if kwargs.get("max_response_length") is None else _count(kwargs, "max_response_length")
         if self._longest is None and "finished" in _names(select):
             raise ConfigError(
                 "the selector 'finished' needs the length at which verl cuts a response off",
@@ -71,7 +71,7 @@ class BudgetPlan:
                 code="config.missing_key",
             )
         self._select = selector_of(select, keep=self.keep_per_prompt, base=Path.cwd())
-        self._seed = int(kwargs.get("seed", 0))
+        self._seed = _count({"seed": 0, **kwargs}, "seed", least=0)
         allocate = kwargs.get("allocate")
         self._allocate = None if allocate is None else allocator_of(allocate, base=Path.cwd(), key="allocate")
         if self._allocate is not None and self._allocate.traits.source == "probe":
@@ -102,7 +102,7 @@ class BudgetPlan:
         return kept
 
     def _group(self, one: Sampled) -> Group:
-        finished = None if self._longest is None else [length < int(self._longest) for length in one.lengths]
+        finished = None if self._longest is None else [length < self._longest for length in one.lengths]
         tokens = [np.zeros(length, np.int64) for length in one.lengths]
         return plain_group(one.prompt, one.rewards, tokens=tokens, finished=finished)
 
@@ -119,11 +119,11 @@ def budget_metrics(groups: Sequence[Sampled], kept: Sequence[BoolArray]) -> dict
     }
 
 
-def _count(kwargs: Mapping[str, Any], key: str) -> int:
+def _count(kwargs: Mapping[str, Any], key: str, *, least: int = 1) -> int:
     value = kwargs.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        code = "config.missing_key" if value is None else "config.value"
-        raise ConfigError(f"sampler_kwargs.{key} is {value!r}", remedy="give a number of rollouts", key=key, code=code)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        code, remedy = "config.missing_key" if value is None else "config.value", f"give an integer of at least {least}"
+        raise ConfigError(f"sampler_kwargs.{key} is {value!r}", remedy=remedy, key=key, code=code)
     return value
 
 

@@ -6,6 +6,7 @@ import math
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 WIDTH = 80
@@ -40,6 +41,16 @@ def common_prefix(texts: Sequence[str]) -> str:
     """The longest beginning that all texts have, which is what the first and the last in sorted order share."""
     first, last = min(texts), max(texts)
     return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+
+
+def shortest_names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with as much of each path as makes them unique."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(of[-depth:]) for of in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder.resolve()) for folder in folders]
 
 
 def shorten(text: str, limit: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from winnow.config import leaves
-from winnow.run_view.configuration import WHAT_IS_MEASURED, at, differing, shown
-from winnow.state.resume import within
+from winnow.run_view.configuration import at, differing, shown
+from winnow.state.resume import WHAT_IS_MEASURED, within
 from winnow_lab.compare.curve import AXES, MEASURES
 from winnow_lab.compare.groups import ReadRun, SeedGroup
 from winnow_lab.compare.speed_up import Plateau, SeedTime
@@ -194,7 +194,8 @@ def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str
     if early := [seed for seed in seeds if seed.ending == "at the first"]:
         yield (
             _subject(label, early, seeds),
-            "above the level at their first evaluation, so their time to it is not known; evaluate earlier",
+            "above the level in the mean of their first two evaluations, so their time to it is not known; evaluate "
+            "earlier, or more often",
         )
 
 

@@ -28,6 +28,7 @@ from winnow.state.foreign import no_run, open_log
 from winnow.state.logbook import is_logged
 from winnow.state.manifest import MANIFEST
 from winnow.state.unknown_folder import refuse_settings
+from winnow.view.text import shortest_names
 from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
 from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
 
@@ -44,6 +45,7 @@ class NamedRun:
     alone: bool = True  # it ran alone on its machine; true where that is not known
     begun: bool = True
     of_sweep: bool = False
+    foreign: bool = False  # of another trainer: without a label, the name of its folder is one
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ def named_inputs(arguments: Sequence[str]) -> NamedInputs:
                 f"{item.path} is named twice (first as {seen[place]})", remedy="name it once", code="data.mismatch"
             )
         seen[place] = item.path
+    unlabelled = [item.path for item in named if isinstance(item, NamedRun) and item.foreign and item.label is None]
+    names = dict(zip(unlabelled, shortest_names(unlabelled), strict=True))
+    named = [replace(item, label=names[item.path]) if item.path in names else item for item in named]
     sweeps = {item.path.parent.parent for item in named if isinstance(item, NamedRun) and item.of_sweep}
     baselines = {read_contents(folder).baseline for folder in sweeps} - {None}
     return NamedInputs(tuple(named), baselines.pop() if len(baselines) == 1 else None)
@@ -145,7 +150,7 @@ def _run(path: Path, label: str | None) -> NamedRun:
     """
     sweep = sweep_of(path)
     if sweep is None:
-        return NamedRun(path, label or (path.resolve().name if open_log(path) is not None else None))
+        return NamedRun(path, label, foreign=open_log(path) is not None)
     inside = os.path.abspath(path)
     known = next(_of_sweep(run) for run in read_sweep(sweep) if os.path.abspath(run.path) == inside)
     return known if label is None else replace(known, label=label)

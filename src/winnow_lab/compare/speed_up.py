@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -44,10 +44,13 @@ class SeedTime:
     """The time at which one seed reaches the level, or the reason why there is none."""
 
     seed: str | None
-    ending: Ending  # "at the first": its first evaluation is already above the level
+    ending: Ending  # "at the first": the mean of its first two evaluations is already above the level
     evaluations: float  # number of evaluations after the first until then, with a fraction; NaN unless reached
     at_last: bool  # no later evaluation confirms the crossing
-    x: Mapping[str, float]  # axis -> time; for "never" the last evaluation, for "at the first" the first
+    x: Mapping[str, float]  # axis -> time; for "never" the last evaluation, for "at the first" the first one above it
+    beyond: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of "never": the last place that a longer run keeps below
 
     @property
     def reached(self) -> bool:
@@ -57,13 +60,17 @@ class SeedTime:
 def seed_time(curve: Curve, measure: str, level: float) -> SeedTime:
     """The time of a curve that has the measure at one evaluation at least; evaluations without it are skipped."""
     measured = np.isfinite(curve.y[measure])
-    x = {axis: values[measured] for axis, values in curve.x.items()}
-    y = smoothed(curve.y[measure][measured])
+    x = {axis: of[measured] for axis, of in curve.x.items()}
+    values = curve.y[measure][measured]
+    y = smoothed(values)
     above = np.flatnonzero(y >= level - ROUNDING)
     if not len(above) or above[0] == 0:
-        place, ending = (0, "at the first") if len(above) else (-1, "never")
-        at = {axis: float(values[place]) for axis, values in x.items()}
-        return SeedTime(curve.seed, ending, float("nan"), False, at)  # type: ignore[arg-type]
+        # The first mean contains the second evaluation: the level may lie between the two
+        place, ending = (int(values[0] < level - ROUNDING), "at the first") if len(above) else (-1, "never")
+        at = {axis: float(of[place]) for axis, of in x.items()}
+        # A further evaluation would enter the last mean, and no earlier one
+        kept = {axis: float(of[max(0, len(of) - 2)]) for axis, of in x.items()} if ending == "never" else {}
+        return SeedTime(curve.seed, ending, float("nan"), False, at, kept)  # type: ignore[arg-type]
     after = int(above[0])
     before = float(y[:after].max())  # the running maximum
     part = min(1.0, (level - before) / (float(y[after]) - before))
@@ -193,7 +200,8 @@ def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: st
         low, high = np.exp(over_seeds(logs[0] - logs[1]) if paired else of_seed_means(*logs))
         ratio = _mean(one) / _mean(two)
         return TimeRatio(_mean(one), _mean(two), ratio, float(low), float(high), paired, ratio, ratio)
-    at_least, at_most = _bounds(baseline, group, one, two)
+    ends = (np.array([seed.beyond.get(axis, seed.x[axis]) for seed in seeds]) for seeds in (baseline, group))
+    at_least, at_most = _bounds(baseline, group, *ends)
     nan = math.nan
     first, second = (_mean(x) if all(s.reached for s in of) else nan for x, of in ((one, baseline), (two, group)))
     return TimeRatio(first, second, nan, nan, nan, paired, at_least, at_most)

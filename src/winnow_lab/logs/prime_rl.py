@@ -24,7 +24,7 @@ import numpy as np
 
 from winnow.metrics import distinct
 from winnow.state.foreign_log import ForeignGroup, ForeignLog
-from winnow_lab.logs.reading import json_lines, malformed, metric, written
+from winnow_lab.logs.reading import digest_of, json_lines, malformed, metric, written
 
 ROLLOUTS, METRICS_FILE, TRACES = "rollouts", "metrics.jsonl", "traces.jsonl"
 ALL, TRAINED = "train/all", "train/effective"
@@ -37,6 +37,7 @@ METRICS = {  # of a step -> winnow's
 _STEP = re.compile(r"step_(\d{1,15})")
 _ALL = re.compile(rf"(?:.*/)?{ROLLOUTS}/step_(\d{{1,15}})/{ALL}/{re.escape(TRACES)}")
 _EVALUATED = re.compile(r"eval/(.+)/effective/([^/]+)/avg@\d+")
+_HASH = re.compile(r"[0-9a-f]{32,}")  # the key of a task that defines none
 _ORCHESTRATOR = "progress/rollouts"  # in its row; the trainer's row has a time/step of its own
 Files = tuple[tuple[int, Path, tuple[int, ...]], ...]  # prime-rl's step, its file, and when it was written
 
@@ -97,7 +98,7 @@ class PrimeRlLog(ForeignLog):
         measured: dict[int, dict[str, float]] = {}
         for step, row in logged.items():
             own = {new: row[name] for name, new in METRICS.items() if name in row} if step - 1 in steps else {}
-            if _ORCHESTRATOR in row and step - 1 in steps:
+            if _ORCHESTRATOR in row and "time/step" in row and step - 1 in steps:
                 own["seconds/step"] = row["time/step"]
             for name, value in row.items():
                 if match := _EVALUATED.fullmatch(name):
@@ -208,7 +209,7 @@ def _rollout(group: str, own: str, task: Mapping[str, Any], trace: Mapping[str, 
     return _Rollout(
         group=group,
         id=own,
-        prompt_id=str(task.get("key") or task.get("hash") or group)[:16],
+        prompt_id=_short(str(task.get("key") or task.get("hash") or group)),
         prompt=prompt,
         answer=(task.get("data") or {}).get("answer"),
         text=text,
@@ -217,6 +218,11 @@ def _rollout(group: str, own: str, task: Mapping[str, Any], trace: Mapping[str, 
         advantage=math.nan if not values else sum(some) / len(some) if some else 0.0,
         length=_length(trace),
     )
+
+
+def _short(key: str) -> str:
+    """Up to 16 characters: the key, the beginning of a hash, or a digest, as many names may begin alike."""
+    return key[:16] if len(key) <= 16 or _HASH.fullmatch(key) else digest_of(key)
 
 
 def _group(rollouts: Sequence[_Rollout], trained: Collection[str]) -> ForeignGroup:

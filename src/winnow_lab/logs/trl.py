@@ -135,6 +135,8 @@ class TrlLog(ForeignLog):
                 whole = not lost and is_whole(tables[step - 1], state, step)
                 names |= OF_WINNOW if whole else {"reward": "reward/mean"}
                 own = {new: state.metric(step, name) for name, new in names.items() if name in row}
+                if own.keys() >= set(OF_WINNOW.values()):
+                    own |= spent(*(own[name] for name in OF_WINNOW.values()))
                 counted = _counted(state, step, tables[step - 1]) if lost else {}
                 measured.setdefault(step - 1, {}).update(counted, **own, **{"budget/updates": float(step - before)})
             before = step

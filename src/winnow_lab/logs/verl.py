@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,8 @@ METRICS = {  # of a step -> winnow's
     "budget/generated_tokens": "budget/tokens_generated",  # of winnow_verl
     "budget/trained_tokens": "budget/tokens_trained",
 }
-ALSO_READ = ("critic/returns/mean", "timing_s/ref", "timing_s/testing")
+SHARE_KEPT = "budget/share_kept"  # of winnow_verl
+ALSO_READ = ("critic/returns/mean", "timing_s/ref", "timing_s/testing", SHARE_KEPT)
 EVALUATION = re.compile(r"val-core/(.+)/(acc|reward)/mean@(\d+)")
 EVALUATED = {"acc": "accuracy_sampled", "reward": "reward_mean"}
 FAMILIES = (  # prefixes of metrics of verl and winnow_verl, which are not named when they are not read
@@ -153,10 +154,7 @@ class VerlLog(ForeignLog):
         for step, row in logged.items():
             if step - 1 in trained:
                 own = {METRICS[name]: value for name, value in row.items() if name in METRICS}
-                # The rollouts that winnow_verl did not keep have no generations, and no part in the sums over rows
-                if {"budget/tokens_generated", "budget/tokens_trained"} <= own.keys():
-                    own["budget/tokens_kept"] = own["budget/tokens_trained"]
-                    own["budget/tokens_wasted"] = own["budget/tokens_generated"] - own["budget/tokens_trained"]
+                own |= dict(_of_winnow_verl(trained[step - 1], step, row, own))
                 if "timing_s/ref" in row:
                     own["seconds/logprobs"] = own.get("seconds/logprobs", 0.0) + row["timing_s/ref"]
                 if "critic/vf_explained_var" in row and "critic/returns/mean" in row:
@@ -197,7 +195,7 @@ class VerlLog(ForeignLog):
                 f"{len(lacking)} steps, {lacking[0]} to {lacking[-1]} of verl, have no generations: of their metrics, "
                 f"only evaluations are read"
             )
-        if any("budget/share_kept" in row for row in logged.values()):
+        if any(SHARE_KEPT in row for row in logged.values()):
             notes.append("winnow_verl removed the rollouts that it did not keep before verl wrote its generations")
         if validated := self._validations():
             folder = next(iter(validated.values())).parent.name
@@ -300,6 +298,17 @@ def _is_of_logger(path: Path) -> bool:
             return _LOGGED.match(file.read(64)) is not None
     except OSError:
         return False
+
+
+def _of_winnow_verl(
+    path: Path, step: int, row: Mapping[str, float], own: Mapping[str, float]
+) -> Iterator[tuple[str, float]]:
+    """Counts of all sampled rollouts: those that it did not keep have no generations, and no part in sums over rows."""
+    if {"budget/tokens_generated", "budget/tokens_trained"} <= own.keys():
+        yield "budget/tokens_kept", own["budget/tokens_trained"]
+        yield "budget/tokens_wasted", own["budget/tokens_generated"] - own["budget/tokens_trained"]
+    if 0 < row.get(SHARE_KEPT, 1.0) < 1:
+        yield "budget/rollouts", float(round(len(_rollouts_of(path, step)) / row[SHARE_KEPT]))
 
 
 def _rollouts_of(path: Path, step: int) -> list[_Row]:

@@ -84,7 +84,14 @@ def evidence_of(
             key="log.rollouts",
             code="data.empty",
         )
-    names, groups, lengths = _logged(run, [int(row["step"]) for row in rows])
+    names, groups, lengths, seen = _logged(run, [int(row["step"]) for row in rows])
+    sampled = sum(row.get("budget/rollouts", 0.0) for row in rows)
+    if not own and seen < sampled:  # those that are left were selected by their rewards
+        raise ConfigError(
+            f"{run} has {seen} of the {sampled:.0f} sampled rollouts, so its prompts' pass rates are unknown",
+            remedy="plan from a run that trains on all of its rollouts",
+            code="config.unsupported",
+        )
     _refuse_flat(run, rows, groups)
     rewards, sizes = np.concatenate(groups), np.array([len(of) for of in groups])
     levels = levels_of(rewards)
@@ -145,17 +152,20 @@ def _refuse_flat(run: Path, rows: Sequence[Mapping[str, float]], groups: Sequenc
         )
 
 
-def _logged(run: Path, steps: Sequence[int]) -> tuple[list[str], list[FloatArray], list[int]]:
-    """The prompt and the rewards [N] of each group with a verified rollout, and the known lengths of rollouts."""
+def _logged(run: Path, steps: Sequence[int]) -> tuple[list[str], list[FloatArray], list[int], int]:
+    """The prompt and the rewards [N] of each group with a verified rollout, the known lengths of rollouts, and the
+    number of logged rollouts.
+    """
     rewards_of: dict[tuple[int, str], list[float]] = {}
-    lengths = list[int]()
+    lengths, seen = list[int](), 0
     for step in steps:
         for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
+            seen += 1
             if row["length"] is not None:
                 lengths.append(int(row["length"]))
             if row["kind"] not in NO_VERDICT and not math.isnan(row["reward"]):
                 rewards_of.setdefault((step, row["prompt_id"]), []).append(row["reward"])
-    return [name for _, name in rewards_of], [np.array(rewards) for rewards in rewards_of.values()], lengths
+    return [name for _, name in rewards_of], [np.array(rewards) for rewards in rewards_of.values()], lengths, seen
 
 
 def _seen(columns: Mapping[str, FloatArray]) -> Setting:

@@ -35,15 +35,21 @@ DESCRIBED: tuple[Callable[[RewardMixture], float], ...] = (
 )
 NAMES = {  # of the sizes, in the trainer's words
     "winnow": "rollout.rollouts_per_prompt, select.keep_per_prompt, rollout.prompts_per_step",
-    "TRL": "num_generations, keep_per_prompt of winnow_trl, and generation_batch_size / num_generations",
-    "verl": "actor_rollout_ref.rollout.n, keep_per_prompt of winnow_verl, and data.train_batch_size",
+    "TRL": "num_generations, and generation_batch_size / num_generations",
+    "verl": "actor_rollout_ref.rollout.n, and data.train_batch_size",
     "prime-rl": "rollouts_per_example, and batch_size / rollouts_per_example",
+}
+SELECTING = {  # where fewer rollouts are trained on than sampled
+    "TRL": "rollouts_per_prompt of winnow_trl, num_generations for m, and generation_batch_size / num_generations",
+    "verl": "rollouts_per_prompt of winnow_verl, its keep_per_prompt and actor_rollout_ref.rollout.n for m, and "
+    "data.train_batch_size",
 }
 
 
 def log_lines(plan: LogPlan) -> Iterator[str]:
     """The plan from a log."""
     yield from _about_log(plan)
+    yield from (_item("note", one_line(note)) for note in plan.evidence.notes)
     yield ""
     yield from _answers(plan)
     yield ""
@@ -298,7 +304,8 @@ def _step_cost(plan: LogPlan) -> str:
 def _command(plan: LogPlan) -> str:
     best = plan.best.prediction.setting
     if plan.keep or plan.evidence.config is None:
-        names = NAMES.get(plan.evidence.program, "n, m and the prompts of a step")
+        words = {**NAMES, **SELECTING} if best.kept < best.rollouts else NAMES
+        names = words.get(plan.evidence.program, "n, m and the prompts of a step")
         return f"nothing (keys: {names})" if plan.keep else f"{best}: {names}"
     fit = plan.fits.fit(best) if isinstance(plan.fits, Fits) else None
     return " ".join(_sets(best, None if fit is None else fit.tokens))

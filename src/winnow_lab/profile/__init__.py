@@ -31,7 +31,9 @@ def profile(
         typer.Option(metavar="SIZE", help="Limit for model, optimizer and activations, such as 2GiB."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions per point; their median is reported.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit per point, excluding loading.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Time limit per point, excluding loading.")
+    ] = 120.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Prefix of the new files OUTPUT.csv, .json, .png, .svg.")
     ] = None,

@@ -31,6 +31,7 @@ from winnow.models.folder import weights_folder
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run
+from winnow.training.build import threads_of_rank
 from winnow.training.prompts import prompt_tokenizer, render_prompts
 from winnow.training.resolve import check_installed, resolve_file
 from winnow_lab.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
@@ -204,7 +205,7 @@ class Profile:
             self.config,
             base=self.members.base,
             device=str(self.device),
-            threads=self.config.threads or torch.get_num_threads(),
+            threads=threads_of_rank(self.config.threads),
             inputs={},
             packages=self.members.packages,
             gpu=describe_gpu(self.device),

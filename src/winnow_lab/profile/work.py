@@ -32,6 +32,7 @@ from winnow.models.device import keeps_masters, resolve_device, set_deterministi
 from winnow.models.load import Loaded
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng, generator
+from winnow.training.build import threads_of_rank
 from winnow.training.load import engine_context, load_model
 from winnow.training.prompts import prompt_tokenizer
 from winnow.training.resolve import resolve_members
@@ -266,7 +267,7 @@ def measure(job: Job, loaded: Callable[[], None]) -> PointResult:
     """Measure the point's seconds and memory. It calls `loaded` after loading the model, when its time limit starts."""
     members = resolve_members(job.config, job.base)
     config = members.config
-    torch.set_num_threads(config.threads or torch.get_num_threads())
+    torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)

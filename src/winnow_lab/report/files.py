@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from winnow.state.folder import SWEEP
 from winnow.state.foreign import no_run
 from winnow.state.log import METRICS
 from winnow.state.logbook import is_logged, refuse_new
-from winnow.view.text import one_line
+from winnow.view.text import one_line, shortest_names
 from winnow_lab.report.data import ReportedRun, evaluation_data, report_data
 from winnow_lab.report.evaluations import compare_folders, comparisons_below
 from winnow_lab.report.html import MARK, assemble
@@ -43,7 +42,7 @@ def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
     folders: dict[Path, None] = {}
     for path in paths:
         folders |= dict.fromkeys(_runs_in(path))
-    names = _names(list(folders))
+    names = shortest_names(list(folders))
     return [ReportedRun(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
@@ -143,13 +142,3 @@ def _runs_in(path: Path) -> list[Path]:
     if not is_logged(path):
         raise no_run(path)
     return [path]
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with as much of each path as makes them unique."""
-    parts = [folder.resolve().parts for folder in folders]
-    for depth in range(1, max(map(len, parts), default=0) + 1):
-        names = ["/".join(of[-depth:]) for of in parts]
-        if max(Counter(names).values()) == 1:
-            return names
-    return [str(folder.resolve()) for folder in folders]

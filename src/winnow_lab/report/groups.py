@@ -70,8 +70,9 @@ class Included:
         large = f" (groups that are larger than the limit: {len(self.too_large):,} or more)" * bool(self.too_large)
         return (
             f"{here:,} of {total:,} rollouts, of {len(self.rollouts):,} of {len(steps):,} steps, are in this file, "
-            f"which has a limit of {self.limit / MEGABYTE:g} MB{large}: whole groups of the first, the last and evenly "
-            f"chosen steps. For more, raise the limit with --limit on the command line, or serve the page with --serve"
+            f"which has {self.limit / MEGABYTE:.3g} MB for the rollouts of a run{large}: whole groups of the first, "
+            f"the last and evenly chosen steps. For more, raise --limit on the command line, or serve the page with "
+            f"--serve"
         )
 
 

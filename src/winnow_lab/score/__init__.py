@@ -61,6 +61,6 @@ def score(
     for line in summary(rows):
         print_text(line)
     if len(rows) < total:
-        print_text(f"{total - len(rows):,} rollouts were logged without their text, and are omitted")
+        print_text(f"{total - len(rows):,} rollouts have no text (cut, or not logged), and are omitted")
     if rows and all(row.outcome.failed for row in rows):
         raise typer.Exit(FAILED)

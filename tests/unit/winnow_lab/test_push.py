@@ -53,6 +53,9 @@ class Hub:
     def repo_exists(self, repo: str) -> bool:
         return repo in self.repos
 
+    def repo_info(self, repo: str) -> Any:
+        return SimpleNamespace(private=self.private.get(repo, False))
+
     def create_repo(self, repo: str, *, private: bool, exist_ok: bool) -> None:
         if self.refuses:
             raise RuntimeError("401: log in")
@@ -173,3 +176,17 @@ def test_a_manifest_whose_model_is_no_table_has_a_card(tmp_path: Path) -> None:
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "config": {**manifest["config"], "model": "m"}}))
     assert "# name" in card_of(folder, "owner/name")
+
+
+@pytest.mark.parametrize("hub", [Hub("me/adder")], indirect=True)
+def test_a_private_update_of_a_public_repository_uploads_nothing(tmp_path: Path, hub: Hub) -> None:
+    with refused(DataError, "public", code="data.exists"):
+        publish(checkpoint(tmp_path / "run"), "me/adder", "card", private=True, update=True)
+    assert hub.repos["me/adder"] == {"old.txt": b"old"}
+
+
+def test_the_card_has_no_folder_of_a_members_file(tmp_path: Path) -> None:
+    members = {"loss": {"use": "/private/losses.py:mine"}, "sample": {"use": "private/samplers.py:mine"}}
+    card = card_of(checkpoint(tmp_path / "run", **members), "me/adder")
+    assert "losses.py:mine" in card
+    assert "private" not in card

@@ -86,6 +86,10 @@ def test_a_prompt_is_named_by_its_messages():
         ({"keep_per_prompt": 5}, "rollouts_per_prompt", "config.combination"),
         ({"selct": "all"}, "selct", "config.unknown_key"),
         ({"allocate": "gvm"}, "allocate", "config.unsupported"),
+        ({"allocate": {"minimum": 4}}, "allocate.use", "config.missing_key"),
+        ({"max_response_length": "data.max_response_length"}, "max_response_length", "config.value"),
+        ({"seed": None}, "seed", "config.missing_key"),
+        ({"seed": "a"}, "seed", "config.value"),
     ],
 )
 def test_unusable_settings_are_refused(more, key, code):

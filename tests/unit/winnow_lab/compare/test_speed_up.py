@@ -54,6 +54,9 @@ def test_a_level_that_is_never_reached_has_the_end_of_the_curve():
 def test_a_seed_above_the_level_at_its_first_evaluation_has_no_time():
     time = seed_time(curve([0.6, 0.6, 0.7], steps=[5, 10, 15]), "accuracy", 0.57)
     assert (time.ending, time.reached, time.x) == ("at the first", False, {"steps": 5})
+    for accuracies, steps, level in (([0.1, 0.9, 0.9], [10, 20, 30], 0.45), ([0.0, 0.6], [10, 20], 0.285)):
+        time = seed_time(curve(accuracies, steps=steps), "accuracy", level)  # between the first two evaluations
+        assert (time.ending, time.x) == ("at the first", {"steps": 20})
 
 
 def test_a_crossing_at_the_last_evaluation_is_marked():
@@ -290,3 +293,12 @@ def test_groups_without_a_common_axis_are_drawn(tmp_path):
     result = CliRunner().invoke(app, ["compare", *files, "-o", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
+
+
+def test_a_longer_run_does_not_break_the_bound():
+    (base,) = seeds_at([18.9], names="0")
+    curves = ([0.1, 0.4, 0.6], [0.1, 0.4, 0.6, 0.8])
+    short, long = (seed_time(curve(y, steps=[10 * place for place in range(len(y))]), "accuracy", 0.57) for y in curves)
+    assert (short.ending, long.ending) == ("never", "reached")
+    bound, later = (time_ratio([base], [one], "steps") for one in (short, long))
+    assert later.ratio <= bound.at_most

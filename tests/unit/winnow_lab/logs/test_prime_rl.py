@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import winnow
 from refusals import refused
 from winnow.commands import app
 from winnow.errors import DataError
@@ -34,6 +35,26 @@ def test_a_group_is_of_the_step_that_trained_on_it():
     groups = {step: [row["prompt_id"] for row in read_rows(REAL, step=step)] for step in (0, 1)}
     assert groups[0] == ["key-of-task-0"] * 4
     assert sorted(groups[1]) == ["key-of-task-1"] * 4 + ["key-of-task-2"] * 4 + ["key-of-task-3"] * 4
+
+
+def test_an_open_run_has_the_evaluations():
+    found = winnow.open_run(REAL).evaluations()
+    assert (found["step"].tolist(), found["eval/reward_mean"].tolist()) == ([2], [0.75])
+
+
+def test_long_keys_that_begin_alike_are_different_prompts(run):
+    for path in run.glob("rollouts/step_*/train/*/traces.jsonl"):
+        path.write_text(path.read_text().replace("key-of-task-", "the-long-key-of-the-task-"))
+    ids = {row["prompt_id"] for row in read_rows(run, step=1)}
+    assert len(ids) == 3
+    assert max(map(len, ids)) <= 16
+
+
+def test_a_row_of_the_orchestrator_without_seconds_has_none(run):
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "time/step"}) + "\n" for row in rows))
+    assert all("seconds/step" not in row for row in read_metrics(run))
 
 
 def test_rollouts_have_the_rewards_and_lengths_of_their_traces():

@@ -5,6 +5,7 @@ and is damaged here in ways that are each refused by name.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -188,6 +189,31 @@ def with_column(table, name, column):
 def change(run, name, of):
     table = pq.read_table(run / name)
     pq.write_table(of(table), run / name)
+
+
+def test_an_infinite_number_is_exported_as_null(run):
+    """Of a gradient that overflowed."""
+
+    def overflowed(data):
+        next(row for row in data["log_history"] if "reward" in row)["grad_norm"] = math.inf
+        return data
+
+    state(run, overflowed)
+    shown = CliRunner().invoke(app, ["export", str(run), "--history"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)[0]["grad_norm"] is None
+
+
+def test_the_tokens_of_winnow_trl_add_up(run):
+    """Its counts replace all estimates of a step, also the tokens that were not trained on."""
+
+    def counted(data):
+        data["log_history"][0] |= {"budget/generated_tokens": 1000.0, "budget/trained_tokens": 243.0}
+        return data
+
+    state(run, counted)
+    names = ("generated", "kept", "trained", "wasted")
+    assert [read_metrics(run)[0][f"budget/tokens_{name}"] for name in names] == [1000, 243, 243, 757]
 
 
 def state(run, of):

@@ -19,7 +19,9 @@ from winnow.commands import app
 from winnow.errors import ConfigError, DataError
 from winnow.run_view.summary import summary
 from winnow.state.logbook import log_notes, read_metrics, read_rows
+from winnow_lab.compare.inputs import named_inputs
 from winnow_lab.logs.reading import estimated_lengths
+from winnow_lab.plan.evidence import evidence_of
 from winnow_lab.replay.replaying import replay
 from winnow_lab.report.headline import headline
 
@@ -103,6 +105,14 @@ def test_two_runs_are_compared(run, tmp_path):
     result = CliRunner().invoke(app, ["compare", str(run), str(other)])
     assert result.exit_code == 0, result.output
     assert "other" in result.output
+
+
+def test_folders_of_one_name_are_two_groups(run, tmp_path):
+    """Also if they are folders of generations, which are all called `rollouts`."""
+    other = Path(shutil.copytree(REAL, tmp_path / "other"))
+    named = named_inputs([str(run / "rollouts"), str(other / "rollouts")]).inputs
+    assert [item.label for item in named] == ["run/rollouts", "other/rollouts"]
+    assert [item.label for item in named_inputs([str(run), f"a={other}"]).inputs] == ["run", "a"]
 
 
 def test_rows_without_a_uid_are_grouped_by_their_input(run):
@@ -406,6 +416,9 @@ def test_the_budget_of_winnow_verl_is_read(run):
         tokens = kept[row["step"]]
         names = ("tokens_generated", "tokens_kept", "tokens_trained", "tokens_wasted")
         assert [row[f"budget/{name}"] for name in names] == [4 * tokens, tokens, tokens, 3 * tokens]
+        assert (row["budget/rollouts"], row["select/kept"]) == (128, 32)
+    with refused(ConfigError, code="config.unsupported"):  # the others, and so the pass rates, are not logged
+        evidence_of(run)
     notes = log_notes(run)
     assert any("winnow_verl" in note for note in notes)
     assert not any("budget/" in note for note in notes)

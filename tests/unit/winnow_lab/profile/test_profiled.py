@@ -99,6 +99,7 @@ def test_no_run_folder_is_made_and_nothing_is_overwritten(profiled):
         (["--memory-limit", "2"], ["'2'"]),
         (["--set", "model.path=/nowhere"], ["'/nowhere'"]),
         (["-o", "/"], ["--output"]),
+        (["--seconds", "inf"], ["--seconds"]),
     ],
 )
 def test_an_impossible_measurement_is_refused_first(words, names):

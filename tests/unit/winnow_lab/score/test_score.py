@@ -196,3 +196,9 @@ def test_a_file_without_a_row_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["score", str(empty), "--reward", "boxed", "-o", str(output)])
     check_printed_error(result, "saved.jsonl", code="data.empty")
     assert list(tmp_path.iterdir()) == [empty]
+
+
+def test_the_texts_of_another_trainers_log_are_scored() -> None:
+    found = scored(Path(__file__).parents[3] / "fixtures" / "verl_run")
+    assert len(found) == 160
+    assert {s.was for s in found} <= {"correct", "wrong"}

@@ -2,7 +2,7 @@
 /** Which rollouts are listed: the tests of the filters, the search, the order, and the form in which they are set. */
 (() => {
   const { h, show, button, option } = winnow.dom;
-  const { count, whole } = winnow.numbers;
+  const { count, whole, known } = winnow.numbers;
   const { model, place } = winnow;
   const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed', 'cut'];
   const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!', cut: '…' };
@@ -18,7 +18,11 @@
     'surprise': ['least likely first (mean log-prob)', (r) => mean(r.logprobs), 1],
   };
 
-  const mean = (list) => (list?.length ? list.reduce((a, b) => a + (b ?? 0), 0) / list.length : null);
+  /** The mean of the numbers in a list: tokens of an environment have no log-prob. */
+  const mean = (list) => {
+    const own = (list ?? []).filter(known);
+    return own.length ? own.reduce((a, b) => a + b, 0) / own.length : null;
+  };
   const number = (text) => (text.trim() === '' || Number.isNaN(Number(text)) ? null : Number(text));
 
   /**
