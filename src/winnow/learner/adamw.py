@@ -320,9 +320,12 @@ class RoundedAdamW(Summed):
         self._make, self._seed = make, seed
         self._state: dict[str, dict[str, Any]] = {}  # by name, in the optimizer's own form
         self._sampler = Sampler()
-        self._start = {
-            name: self._sampler(parameter) for name, parameter in parameters.items() if _is_rounded(parameter)
-        }
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the moves from the present weights on."""
+        parameters = self._parameters.items()
+        self._start = {name: self._sampler(parameter) for name, parameter in parameters if _is_rounded(parameter)}
         self._moved = {name: torch.zeros_like(start, dtype=torch.float32) for name, start in self._start.items()}
 
     def step(self, learning_rate: float, update: int) -> None:

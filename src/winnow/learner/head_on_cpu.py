@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from winnow.learner.gradient_sums import add_rounded
 from winnow.memory.footprint import PIECE as CACHED
+from winnow.models.adapter import VALUES
 from winnow.models.device import is_cpu
 
 
@@ -105,8 +106,8 @@ def scaled(logits: Tensor, temperature: float) -> Tensor:
 
 
 def trained(head: nn.Module) -> list[nn.Parameter]:
-    """The parameters of an output layer that are trained."""
-    return [p for p in head.parameters() if p.requires_grad]
+    """The parameters of an output layer that are trained, without a value model's adapter, which no logit reads."""
+    return [p for name, p in head.named_parameters() if p.requires_grad and VALUES not in name.split(".")]
 
 
 def _slices(length: int, each: int) -> Iterator[slice]:

@@ -168,10 +168,12 @@ class Optimizer:
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
     def set_masters(self, exact: Mapping[str, Tensor]) -> None:
-        """Set the master of every parameter that has one, before the first update."""
+        """Set the master of every parameter that has one, before the first update; `exact` are the present weights."""
         if self._adamw.saves_masters:
             self._adamw.load_state({name: {MASTER: value} for name, value in exact.items()})
             self._offset_masters()
+        elif isinstance(self._adamw, RoundedAdamW):
+            self._adamw.restart()
 
     def _offset_masters(self) -> None:
         if self._offset is not None and isinstance(self._adamw, AdamW):

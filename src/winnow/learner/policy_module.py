@@ -77,7 +77,8 @@ class PolicyModule(nn.Module):
             nn.init.zeros_(self.value_head.bias)
         # An embedding with a padding index gives that token no gradient, also where it is not padding.
         embedding = plain_model(model).get_input_embeddings()
-        embedding.padding_idx = None
+        for part in embedding.modules():  # under an adapter, the embedding itself is inside
+            part.padding_idx = None
         embedding.sparse = _adds_rows(embedding, self.parts.head)
 
     def forward(self, compute: Callable[[nn.Module, nn.Module], T]) -> T:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from winnow.config import Config, trained_tokens
+from winnow.config import Config, optimizers, trained_tokens
 from winnow.memory import footprint
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
@@ -247,8 +247,8 @@ def fewer_activations(config: Config) -> tuple[str, ...]:
 def sharding_advice(demand: Demand) -> tuple[str, ...]:
     """Advice for state that every rank holds whole: shard it over ranks."""
     config = demand.config
-    bits = config.model.quantization is not None or config.optimizer.moments == "8bit"
-    if bits or config.optimizer.stochastic_rounding:  # setup/precision_checks.py refuses these for a sharded learner
+    divided = all(of.moments != "8bit" and not of.stochastic_rounding for of in optimizers(config).values())
+    if config.model.quantization is not None or not divided:  # training/precision_checks.py refuses these, if sharded
         return ()
     if demand.ranks > 1:
         return ("set ranks.learner = 'sharded', for a share on each rank",)

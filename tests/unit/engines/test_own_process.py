@@ -16,6 +16,7 @@ from winnow.engines.native.sampler import Native
 from winnow.engines.policy_copy import KVCacheSpec
 from winnow.engines.served import ServerEngine, describe
 from winnow.errors import EngineError
+from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 from winnow.testing import tiny
 
@@ -93,5 +94,32 @@ def test_keys_and_values_have_the_memory_that_the_plan_leaves(process, monkeypat
         assert len(sampled(enough)) == 3
         with refused(EngineError, code="engine.memory"):
             sampled(native(dataclasses.replace(context, cache_bytes=5 * each), process=process))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_policy_that_is_not_loaded_sends_the_weights_of_its_files(monkeypatch):
+    """A sharded learner's, on the meta device."""
+
+    def here(_, options, **settings):
+        return NativeServer(**{name: options[name] for name in ("served", "options", "threads")})
+
+    monkeypatch.setattr("winnow.engines.process.engine.SecondProcess", here)
+    before, found = torch.get_num_threads(), []
+    try:
+        for later in (False, True):
+            loaded = load("bundled", later=later)
+            context = EngineContext(
+                model=loaded.model,
+                tokenizer=loaded.tokenizer,
+                stop_tokens=loaded.stop_tokens,
+                max_rollouts_at_once=4,
+                sharded=later,
+                saved=loaded.saved,
+            )
+            engine = native(context, process="own")
+            found.append(sampled(engine))
+            engine.close()
+        assert found[0] == found[1]
     finally:
         torch.set_num_threads(before)

@@ -155,6 +155,16 @@ def test_the_engines_of_several_ranks_have_consecutive_devices(monkeypatch: pyte
     assert device_environment(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
 
 
+@pytest.mark.parametrize(("beside", "device"), [(True, "cuda:2"), (False, "cuda:0")])
+def test_engines_of_several_ranks_on_several_devices_need_a_device(monkeypatch, beside: bool, device: str):
+    """Else each would begin at its rank's device, and use the next rank's too."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr("winnow.engines.vllm.engine._cuda_devices", lambda: 8)
+    with refused(ConfigError, device, key="rollout.engine.tensor_parallel", code="config.combination"):
+        check_devices(None, 2, beside_trainers=beside)
+    check_devices(None, 1, beside_trainers=beside)
+
+
 def test_the_first_gpu_is_free_if_the_trainer_uses_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     engine = {"use": "vllm", "process": "own", "device": "cuda:0"}

@@ -10,7 +10,7 @@ from torch import nn
 
 from winnow.learner.head import CHUNK_LOGITS, default_chunk_tokens, token_logprobs
 from winnow.learner.learner import compute_logprobs
-from winnow.models.adapter import add_lora
+from winnow.models.adapter import add_lora, add_value_adapter, value_adapter
 from winnow.models.meta import meta_model
 
 
@@ -103,3 +103,12 @@ def test_an_adapter_on_the_head_learns_chunk_by_chunk() -> None:
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
         assert np.abs(one).max() > 0
+
+
+def test_a_value_model_s_adapter_on_the_head_takes_no_part_in_log_probs() -> None:
+    model = add_lora(tiny(tie_word_embeddings=False), rank=2, alpha=4.0, targets=["lm_head"], seed=0)
+    add_value_adapter(model, rank=2, alpha=4.0, seed=0)
+    p, mb = policy(model), micro(rows_of_many_lengths())
+    scalar(p.forward(mb).logprobs, mb).backward()
+    assert all(parameter.grad is not None for parameter in p.parameters.values())
+    assert all(parameter.grad is None for parameter in value_adapter(model).values())

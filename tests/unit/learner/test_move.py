@@ -161,6 +161,14 @@ def test_masters_of_another_run_keep_their_places_and_are_a_new_start() -> None:
         assert torch.equal(optimizer.state()["w/start"], sampled(master))
 
 
+def test_weights_of_another_run_are_a_new_start_without_masters() -> None:
+    parameters = ones(64, 64)
+    optimizer = made(parameters)
+    parameters["w"].data.fill_(3.0)  # as `Critic.start` copies the weights, before it sets the masters
+    optimizer.set_masters({"w": torch.full((64, 64), 3.0)})
+    assert torch.equal(optimizer.state()["w/start"], sampled(parameters["w"].detach()))
+
+
 def test_an_offset_depends_on_seed_and_name_and_changes_no_weight() -> None:
     def master(seed: int, name: str) -> Tensor:
         parameters = {name: nn.Parameter(torch.ones(99, dtype=torch.bfloat16))}

@@ -71,6 +71,20 @@ def tiny(family: str = "qwen2", dtype: torch.dtype = torch.float64, **options: o
     return model
 
 
+def test_an_adapter_on_the_embedding_learns_the_padding_token() -> None:
+    model = add_lora(
+        tiny(tie_word_embeddings=False, pad_token_id=5), rank=2, alpha=4.0, targets=["embed_tokens"], seed=0
+    )
+    for name, parameter in model.named_parameters():
+        if "lora_embedding_B" in name:  # it begins at 0, where A has no gradient
+            parameter.data.fill_(0.1)
+    p, mb = policy(model), micro([row([2, 5], [4, 6])])
+    scalar(p.forward(mb).logprobs, mb).backward()
+    (a,) = (parameter for name, parameter in p.parameters.items() if "lora_embedding_A" in name)
+    assert a.grad is not None
+    assert a.grad[:, 5].abs().max() > 0
+
+
 def policy(model: nn.Module, *, temperature: float = 1.0, **options: object) -> Policy:
     defaults = {"pad_token": PAD, "tokens_per_micro_batch": 64, "chunk_tokens": 7}
     return Policy(model, temperature=temperature, **{**defaults, **options})

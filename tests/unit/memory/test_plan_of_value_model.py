@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from memory_plans import LORA, planned_with
 from published_models import make
-from refusals import refused
+from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError
 from winnow.memory.parts import rank_advice
@@ -35,6 +37,8 @@ def test_advice_for_memory_includes_another_form_or_an_adapter():
         assert remedy in error.remedy
     assert "critic.lora" not in refusal("model", critic={"lora": LORA}).remedy
     assert "critic" not in str(refusal("shared"))
+    assert "ranks.learner" in error.remedy
+    assert "ranks.learner" not in refusal("model", critic={"optimizer": {"moments": "8bit"}}).remedy
     assert rank_advice(SimpleNamespace(device="cuda:0", ranks=2)) in refusal("model", ranks_of=2, **SHARDED).remedy
 
 
@@ -42,6 +46,16 @@ def checked(tmp_path, *arguments, critic='form = "model"'):
     few = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n'
     (tmp_path / "run.toml").write_text(f'{few}advantage = "gae"\n[critic]\n{critic}\n')
     return CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments])
+
+
+def test_check_refuses_to_start_from_a_run_without_a_value_model(tmp_path):
+    save_file({"a/exp_avg": torch.zeros(1)}, tmp_path / "trainer.safetensors")
+    shown = checked(tmp_path, critic=f'form = "model"\nstart = "{tmp_path}"')
+    check_printed_error(shown, tmp_path, code="config.value")
+    (tmp_path / "trainer.safetensors").write_bytes(b"no tensors")
+    check_printed_error(
+        checked(tmp_path, critic=f'form = "model"\nstart = "{tmp_path}"'), tmp_path, code="config.value"
+    )
 
 
 def test_check_names_its_parts_and_where_it_is(tmp_path):

@@ -143,4 +143,4 @@ def native(
             start_seconds=start_seconds,
             environment={"OMP_NUM_THREADS": str(threads)},
         )
-    return ServerEngine(server, context.model, adapter=False)
+    return ServerEngine(server, context.model, adapter=False, saved=context.saved)

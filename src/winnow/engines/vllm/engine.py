@@ -163,6 +163,13 @@ def check_devices(device: str | None, tensor_parallel: int, *, beside_trainers: 
     """Raise ConfigError for devices that do not exist or that a trainer uses, unless the trainers use no GPU."""
     trainers = ranks.launched_here()
     if device is None:
+        if tensor_parallel > 1 and trainers > 1 and _cuda_devices():
+            raise conflict(
+                f"rollout.engine.tensor_parallel = {tensor_parallel} on {trainers} ranks without "
+                f"rollout.engine.device: the engines of the ranks would share devices",
+                remedy=f"set rollout.engine.device = 'cuda:{trainers * beside_trainers}', or remove tensor_parallel",
+                key="rollout.engine.tensor_parallel",
+            )
         return
     if beside_trainers and _index(device) < trainers:  # each trainer of this machine uses the device of its local rank
         raise conflict(
