@@ -47,4 +47,6 @@ class Remote:
 
 if __name__ == "__main__":
     environment = {"use": "examples/http_environment.py:Remote", "url": sys.argv[1], "recorded": True}
-    winnow.train(task="arithmetic", environment=environment, rollout={"max_new_tokens": 128}, output="runs/remote")
+    rollout = {"max_new_tokens": 128}
+    verify = {"workers": 8, "timeout_seconds": 30.0}  # a turn has up to two requests of `seconds` each
+    winnow.train(task="arithmetic", environment=environment, rollout=rollout, verify=verify, output="runs/remote")

@@ -75,7 +75,7 @@ def _reply(question: str, *, url: str, model: str, seconds: float, tries: int) -
         try:
             with urllib.request.urlopen(request, timeout=seconds) as answer:
                 return str(json.loads(answer.read())["choices"][0]["message"]["content"] or "")
-        except (urllib.error.URLError, TimeoutError) as error:
+        except OSError as error:  # also of a connection that the server closed
             status = error.code if isinstance(error, urllib.error.HTTPError) else 429
             if not left or (status < 500 and status != 429):
                 raise

@@ -199,7 +199,7 @@ def evaluate(
     problems: int | None = None,
     rollouts_per_prompt: int | None = None,
     greedy: bool | None = None,
-    split: str = "test",
+    split: str | None = None,
     temperature: float | None = None,
     trust_run: bool = False,
     **keys: Any,
@@ -212,8 +212,8 @@ def evaluate(
 
     `model` is a model folder, "bundled" or a hub id. A checkpoint of your own run is evaluated with the run's
     configuration and the changes in `keys`. Any other model needs a `config` or a `task`, as for `train`. All problems
-    of the split are used, or the first `problems`. Only `trust_run` allows functions that the run names as
-    "file.py:function", and the configuration of another user's run.
+    of the split (by default "test") are used, or the first `problems`. Only `trust_run` allows functions that the run
+    names as "file.py:function", and the configuration of another user's run.
 
     Returns an EvaluationResult. Raises subclasses of WinnowError.
     """

@@ -239,12 +239,16 @@ def _no_table(key: str, name: str, value: Any) -> ConfigError:
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
-    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the old value."""
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the old value. An
+    empty table is one of defaults where there is none, and changes nothing where there is one.
+    """
     for name, value in changes.items():
-        if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
-            merge(data, value, f"{prefix}{name}.")
+        key = f"{prefix}{name}"
+        is_table = isinstance(value, Mapping) and not {"use", "parts"} & value.keys()
+        if is_table and (value or isinstance(_value_at(data, key), Mapping)):
+            merge(data, value, f"{key}.")
         else:
-            put(data, f"{prefix}{name}", value)
+            put(data, key, value)
 
 
 def placed(value: Any, folder: str | Path, name: str = "") -> Any:

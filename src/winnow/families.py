@@ -23,7 +23,10 @@ from winnow.errors import ConfigError, accepted_value, near_miss
 Baseline = Literal["group", "batch", "values", "none"]  # the baseline of a reward
 Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
-Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
+# What members can need, by who gets it
+NeedOfLoss = Literal["old_logprobs", "ref_logprobs", "entropy"]
+NeedOfAdvantage = Literal["values", "token_rewards"]
+NeedOfWeighting = Literal["pass_rates"]
 
 OPTION_TRAITS = ("own_limit", "may_change", "label", "least")  # each names one of the member's options, or several
 
@@ -161,7 +164,7 @@ class AdvantageTraits(Traits):
     """The baseline of a reward: "group", "batch", "values" or "none". With "group", a flat group and a single rollout
     have the advantage 0.
     """
-    needs: Sequence[Need] = ()
+    needs: Sequence[NeedOfAdvantage] = ()
     """"values": a value for each token. "token_rewards": the reward of each token."""
 
 
@@ -173,7 +176,7 @@ class WeightingTraits(Traits):
     """The sum of the weights of all tokens: "one", "constant" or "prompts"."""
     share: Literal["equal"] | None = None
     """"equal": every prompt has the same total weight."""
-    needs: Sequence[Need] = ()
+    needs: Sequence[NeedOfWeighting] = ()
     """"pass_rates": the pass rate of each prompt."""
 
 
@@ -183,7 +186,7 @@ class LossTraits(Traits):
 
     policy_gradient: bool | Literal["positive"] = False
     """Whether the loss's derivative by a token's log-prob is -A at ratio 1. "positive": only if A > 0, else 0."""
-    needs: Sequence[Need] = ()
+    needs: Sequence[NeedOfLoss] = ()
     """Inputs that are computed only on request: "old_logprobs", "ref_logprobs", "entropy"."""
 
 
@@ -201,7 +204,7 @@ class CorrectionTraits(Traits):
 class TermTraits(Traits):
     """The inputs of a term besides log-probs."""
 
-    needs: Sequence[Need] = ()
+    needs: Sequence[NeedOfLoss] = ()
     """Inputs that are computed only on request: "old_logprobs", "ref_logprobs", "entropy"."""
 
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -106,6 +107,15 @@ def _with_problems(what: str, key: str, function: Callable[[str], Any]) -> Calla
                 remedy="let it return at least one problem",
                 key=key,
                 code="data.empty",
+            )
+        counts = Counter(one.id for one in found)
+        wrong = next((name for name, count in counts.items() if count > 1 or not isinstance(name, str)), None)
+        if wrong is not None:
+            fault = "more than once" if isinstance(wrong, str) else "which is no text"
+            raise wrong_result(
+                f"{what} returned the id {wrong!r} for the split {split!r}, {fault}",
+                remedy="give each problem of a split a text of its own as id",
+                key=key,
             )
         return found
 

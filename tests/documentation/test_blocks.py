@@ -30,7 +30,7 @@ from winnow.environments.tool_class import schemas, tool_environment
 from winnow.recipes import find_config, recipe_paths
 from winnow.testing import check_correction, check_engine
 from winnow.training.resolve import resolve_members
-from winnow_lab.sweep.file import read_sweep_file
+from winnow_lab.sweep.file import configurations, read_sweep_file
 
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -177,7 +177,8 @@ def check_toml(block, folder):
     if "seeds" in table:
         folder.mkdir(parents=True)
         (folder / "sweep.toml").write_text(block.text)
-        assert read_sweep_file(folder / "sweep.toml")
+        file, text = read_sweep_file(folder / "sweep.toml")
+        assert configurations(file, folder / "sweep.toml", text)
         return
     config = validate(table, source=block.page, text=block.text)
     if ".py:" not in block.text and "vllm" not in block.text:

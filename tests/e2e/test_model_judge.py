@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import itertools
 import urllib.error
@@ -29,6 +30,20 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
     return module
+
+
+def test_a_dropped_connection_is_asked_again(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, left = example.urllib.request.urlopen, [http.client.RemoteDisconnected("closed")]
+
+    def flaky(*args: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return ask(*args, **options)
+
+    monkeypatch.setattr(example.urllib.request, "urlopen", flaky)
+    with example.stand_in(["Verdict: yes"]) as url:
+        assert example.judge(*task_of(PROBLEM, "It is 42."), url=url).correct
+    assert left == []
 
 
 @pytest.mark.parametrize(

@@ -583,3 +583,17 @@ def test_a_run_with_a_key_config_is_no_sweep(tmp_path):
     with refused(ConfigError, "'config'", code="config.unknown_key") as caught:
         load(file)
     assert "winnow sweep" not in str(caught.value)
+
+
+def test_an_empty_table_from_python_is_one_of_defaults_and_removes_nothing(tmp_path):
+    file = write(tmp_path, "[rollout]\nprompts_per_step = 3\n")
+    config = load(file, changes={"model": {"lora": {}}, "critic": {}, "rollout": {}})
+    assert config.model.lora is not None
+    assert isinstance(config.critic, ModelCritic)
+    assert config.rollout.prompts_per_step == 3
+
+
+@pytest.mark.parametrize("value", [Path("a"), {1, 2}, object()])
+def test_an_object_of_python_that_no_manifest_can_have_is_refused_before_a_run(value):
+    with refused(ConfigError, key="task.path", code="config.value"):
+        validate({"task": {"use": lambda split: [], "path": value}})

@@ -117,7 +117,7 @@ def changed_files(place: Place) -> None:
     place.patch.chdir(place.folder)
     file = place.file("problems.jsonl", "{}\n")
     config = validate({"task": {"use": "jsonl", "path": str(file)}})
-    check_same_problems(config, place.manifest(inputs={"task.path": {"problems.jsonl": "0" * 64}}))
+    check_same_problems(config, place.manifest(inputs={"task.path": {"problems.jsonl": "0" * 64}}), "task")
 
 
 def port_in_use(place: Place) -> None:

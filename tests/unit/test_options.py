@@ -9,11 +9,14 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from refusals import refused
 from winnow import config_keys
 from winnow.bounds import AboveZeroToOne, AtLeastOne, Keep
 from winnow.budget import allocators, cuts, rounds, sampling, selection
 from winnow.errors import ConfigError
+from winnow.families import TASK
 from winnow.options import HIDDEN, bind, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
+from winnow.records import Problem
 from winnow.registry import members, register, resolve
 
 FAMILIES = (
@@ -277,3 +280,12 @@ def test_a_rule_of_sampling_refuses_an_option_out_of_bounds(family: str, name: s
     with pytest.raises(ConfigError) as error:
         bind(members(family)[name], options, key=family)
     assert (error.value.key, error.value.code) == (f"{family}.{option}", "config.value")
+
+
+@pytest.mark.parametrize(("ids", "named"), [(("a", "b", "a"), "'a'"), ((0, 1), "0")])
+def test_the_problems_of_a_split_have_different_texts_as_ids(ids: tuple[Any, ...], named: str) -> None:
+    def made(split: str) -> list[Problem]:
+        return [Problem(id=name, question="?", answer="1", task="t") for name in ids]
+
+    with refused(ConfigError, named, key="task", code="config.member_result"):
+        bind(resolve(TASK, made), {}, key="task")("train")

@@ -159,6 +159,15 @@ def test_a_misspelt_trait_is_refused_at_registration(traits, named):
         register("advantage", **traits)
 
 
+@pytest.mark.parametrize(
+    ("family", "need"),
+    [("loss", "values"), ("term", "token_rewards"), ("advantage", "entropy"), ("weighting", "values")],
+)
+def test_a_need_that_a_family_never_gets_is_refused_at_registration(family, need):
+    with refused(ConfigError, family, f"'{need}'", code="config.registration"):
+        register(family, needs=(need,))
+
+
 def test_an_unknown_family_is_refused():
     with refused(ConfigError, "'advantages'", "'advantage'", code="config.unknown_member"):
         register("advantages")

@@ -99,7 +99,7 @@ def alarms_of_run(
 
     `rows` are those of `state.logbook.read_metrics`, including an evaluation after the last step. `settings` is the
     run's resolved configuration, or the limits of `[alarms]` alone. `evaluated_since` is the step from which on the
-    run has been evaluated with its present settings (`state.resume_changes`).
+    run has been evaluated with its present settings (`state.resume.evaluated_since`).
     """
     alarms = Alarms(settings, evaluated_since=evaluated_since)
     raised, open_now = list[Alarm](), dict[str, int]()

@@ -84,4 +84,4 @@ def _entry(row: Row, evaluated: Mapping[int, float]) -> dict[str, Any]:
 
 def _first(row: Row, metrics: Sequence[str]) -> float | None:
     """The first of the metrics that has a number in the row; None if none has."""
-    return next((row[name] for name in metrics if not math.isnan(row.get(name, math.nan))), None)
+    return next((row[name] for name in metrics if math.isfinite(row.get(name, math.nan))), None)

@@ -26,6 +26,7 @@ DEFAULT = "arithmetic"
 PASS_RATE, DRAWS = 0.3, 50  # of the plan before any run
 WORTH = 1.1  # times the progress: less is no reason to show other sizes
 REWARD = "reward.py"
+OWN_FORM = "r1_zero"  # the reward of a recipe whose prompt requests the tags that the written reward reads
 WIDTH = 120  # columns of a comment
 _BY_KEY = {family.key: family for family in FAMILIES.values()}
 _TABLE = re.compile(r"(\[+)\s*([\w.]+)\s*\]+")
@@ -148,6 +149,7 @@ def _opening(project: Project, recipe: str) -> Iterator[str]:
 def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
     """The lines of a recipe, with comments above the keys, and with the project's output and reward."""
     meanings = {key.name: key.meaning for key in keys()}
+    own = tomllib.loads(text)["reward"]["use"] == OWN_FORM
     table, member, opening = "", "", True
     for line in text.splitlines():
         if header := _TABLE.match(line):
@@ -160,7 +162,7 @@ def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
             yield ""
         opening = False
         key, value = assignment.groups()
-        if table == "reward":  # its options are those of the recipe's reward
+        if table == "reward" and own:  # its options are those of the recipe's reward
             yield from _own_reward() if key == "use" else ()
         elif not table and key == "output":
             yield from _comment(meanings["output"])
@@ -168,6 +170,8 @@ def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
         else:
             member = json.loads(value.partition(" #")[0]) if key == "use" else member
             yield from _comment(_meaning(table, key, member, meanings))
+            if (table, key) == ("reward", "use"):
+                yield from _comment(f"{REWARD} has another one, for prompts that request <answer> tags.")
             yield line
 
 

@@ -7,9 +7,10 @@ everything else reads it from there.
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from winnow.core.members import Members
 from winnow.errors import conflict
 from winnow.records import FloatArray, IntArray, Prompt
 from winnow.seeds import SeedName, generator
-from winnow.state.history import History
+from winnow.state.history import History, packed_values
 from winnow.user_code import Requested
 
 
@@ -124,6 +125,7 @@ def check_drawn(answer: object, prompts: int, count: int, *, known: bool = False
     if not (isinstance(answer, tuple) and 2 <= len(answer) <= 5):
         raise requested.refuse(f"a {type(answer).__name__}")
     drawn = Drawn(requested.integers(answer[0], count, fault), *answer[1:])
+    _check_state(drawn.state)
     if drawn.probability is None and not known:
         return drawn
     chances = np.asarray(drawn.probability, dtype=np.float64)
@@ -136,6 +138,20 @@ def check_drawn(answer: object, prompts: int, count: int, *, known: bool = False
             "sample",
         ).refuse(f"the probabilities {reprlib.repr(chances.tolist())}")
     return drawn._replace(probability=chances)
+
+
+def _check_state(state: object) -> None:
+    """Raise ConfigError for a state that a checkpoint could not store."""
+    requested = Requested(
+        "the sampler", "its state", "return a mapping of texts to JSON values, or to arrays [n] of numbers", "sample"
+    )
+    if not isinstance(state, Mapping):
+        raise requested.refuse(f"a {type(state).__name__}")
+    try:
+        starts = {name: value[:1] if isinstance(value, np.ndarray) else value for name, value in state.items()}
+        json.dumps(packed_values(starts), allow_nan=False)
+    except (TypeError, ValueError, IndexError) as error:
+        raise requested.refuse(f"a value that is no JSON ({error})") from error
 
 
 def _further_rows(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:

@@ -110,14 +110,8 @@ class Members:
     @property
     def packages(self) -> tuple[str, ...]:
         """The installed packages (without winnow) that contain members, or that engine and trackers require."""
-        tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
-        environment = () if self.environment is None else (self.environment,)
-        laws = (
-            *(self.sample, self.allocate, self.rounds, self.cut, *self.selectors),
-            *(self.advantage, self.weighting, self.loss, self.correction, *self.terms),
-        )
-        outside = (self.engine, *self.trackers)
-        packages = {member.entry.package for member in (*tasks_and_rewards, *environment, *laws, *outside)}
+        fields = (value if isinstance(value, tuple) else (value,) for value in vars(self).values())
+        packages = {member.entry.package for of in fields for member in of if isinstance(member, Bound)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
         return tuple(sorted(name for name in packages | required if name not in (None, "winnow")))
 

@@ -77,16 +77,16 @@ def run_evaluation(
     Rows are written into the folder `into` part by part, and `resume` continues such a folder.
     Raises WinnowError subclasses.
     """
-    given = {name: value for name, value in keys.items() if value is not None}
-    inner = {name: given.pop(name) for name in EVALUATE if name in given}
-    merge(given, {"evaluate": inner})
+    given: dict[str, Any] = {}  # a new table, as `merge` would change the caller's
+    merge(given, {name: value for name, value in keys.items() if value is not None and name not in EVALUATE})
+    merge(given, {"evaluate": {name: keys[name] for name in EVALUATE if keys.get(name) is not None}})
     if into is not None:
         check_resumable(into) if resume else check_free(into, resume=False)
     source = {"trust_run": trust_run, "task_defaults": task_defaults, "further": further}
     to_evaluate = evaluation_tasks(model, config, tasks, given, sets, **source)
     prepared, other_prepared = prepare(to_evaluate), _prepare_other_model(compare, to_evaluate)
     saved, differences = ([], []) if compare is None or other_prepared else read_evaluation(Path(compare), prepared)
-    progress = progress or EvaluationProgress()
+    progress = progress if isinstance(progress, EvaluationProgress) else EvaluationProgress()
     progress.begin(count_rollouts(prepared) + count_rollouts(other_prepared))
     with contextlib.ExitStack() as stack:
         folder = _open_folder(stack, into, prepared, resume)

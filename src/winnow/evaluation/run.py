@@ -32,6 +32,7 @@ from winnow.state.log import encode
 from winnow.state.resume import digests
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.advice import missing_answer_forms
+from winnow.training.build import threads_of_rank
 from winnow.training.load import engine_context, load_model
 from winnow.training.prompts import (
     FirstPrompt,
@@ -107,7 +108,7 @@ def describe(tasks: Sequence[PreparedTask]) -> dict[str, Any]:
             "model": config.model.path,
             "winnow": __version__,
             "torch": torch.__version__,
-            "threads": config.threads or torch.get_num_threads(),
+            "threads": threads_of_rank(config.threads),
             "device": str(resolve_device(config.device)),
         },
     }
@@ -121,7 +122,7 @@ def evaluate_tasks(
     If the folder contains all of them, the model is not loaded.
     """
     config = tasks[0].config
-    torch.set_num_threads(config.threads or torch.get_num_threads())
+    torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)

@@ -30,7 +30,10 @@ _UNTRAINED = MappingProxyType(
     {
         **{
             key: getattr(Config(), key)
-            for key in ("sample", "allocate", "rounds", "cut", "probe", "advantage", "weighting", "loss", "optimizer")
+            for key in (
+                *("sample", "allocate", "rounds", "cut", "probe", "plan", "advantage", "weighting", "loss"),
+                *("correction", "critic", "optimizer"),
+            )
         },
         "track": (),
         "select": (SelectSection(use="all"),),
@@ -110,7 +113,7 @@ def settings_from(
     if source.manifest is not None and not trust_run:
         check_trusted(settings, source.manifest, named_here)
     if source.manifest is not None and "task" not in given:
-        check_same_problems(settings, source.manifest)
+        check_same_problems(settings, source.manifest, "task")
     return settings
 
 
@@ -130,21 +133,23 @@ def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
 
 
 def _without(data: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` without the settings that a task declares: without prompt and reward, and without the declared keys of
-    other sections.
+    """`data` without the settings that a task declares: without prompt and reward, without the environment that would
+    take the place of a declared reward, and without the declared keys of other sections.
     """
-    bare = {section: value for section, value in data.items() if section not in ("prompt", "reward")}
+    replaced = ("prompt", "reward", *(["environment"] if "reward" in declared else []))
+    bare = {section: value for section, value in data.items() if section not in replaced}
     limits = {section: value for section, value in declared.items() if section in bare}
     return bare | {name: {k: v for k, v in bare[name].items() if k not in value} for name, value in limits.items()}
 
 
 def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
-    """Add a task's declared settings to `data` where it lacks them: the reward, the wording of the prompt, each limit.
-    The wording is added only if neither source nor call set a part of it.
+    """Add a task's declared settings to `data` where it lacks them: the reward, unless an environment judges; the
+    wording of the prompt, unless source or call set a part of it; each limit.
     """
     for section, value in copy.deepcopy(dict(declared)).items():
         if section == "reward":
-            data.setdefault("reward", value)
+            if data.get("environment") is None and given.get("environment") is None:
+                data.setdefault("reward", value)
             continue
         existing = data.get(section, {})
         named = {*existing, *given.get(section, {})}
@@ -195,7 +200,8 @@ def _evaluated(config: Config) -> Config:
     without adapter and quantization, as a model folder contains the merged model.
     """
     model = config.model.model_copy(update={"lora": None, "quantization": None})
-    return config.model_copy(update={"model": model, **_UNTRAINED})
+    rollout = config.rollout.model_copy(update={"ahead": 0})
+    return config.model_copy(update={"model": model, "rollout": rollout, **_UNTRAINED})
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,8 @@ def evaluation_tasks(
 
     configs = [resolved(_with_options(task, source.data)) for task in named] or [resolved(None)]
     if not named and further:
+        if source.manifest is not None and "tasks" not in given.get("evaluate", {}):
+            check_same_problems(configs[0], source.manifest, "evaluate.tasks")
         first, more = configs[0].task, configs[0].evaluate.tasks
         configs += [resolved(None, task) for task in more if (task.use, task.options) != (first.use, first.options)]
     if source.manifest is not None:

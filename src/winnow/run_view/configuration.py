@@ -21,10 +21,6 @@ Change = Mapping[str, Any]  # step, key, was, now
 # Keys that do not affect the results of a run, apart from the seed's noise.
 NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
 HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
-# Keys that decide what an evaluation measures, and when.
-WHAT_IS_MEASURED = (
-    "evaluate", "task", "prompt", "reward", "rollout.max_new_tokens", "rollout.stop", "rollout.temperature",
-)  # fmt: skip
 ABSENT = object()
 
 Keys = Mapping[str, Any]

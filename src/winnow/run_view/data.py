@@ -54,10 +54,7 @@ class OpenRun:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """Steps done -> model folder, oldest first."""
-        try:
-            return {step: path for step, path in find(self.path) if path.is_dir()}
-        except OSError:  # the run has no folder of checkpoints yet
-            return {}
+        return {step: path for step, path in find(self.path) if path.is_dir()}
 
     def metrics(self) -> Columns:
         """name -> [steps] float64, NaN if a step has no such number; "step" is int64. See `winnow list metrics`.
@@ -69,7 +66,7 @@ class OpenRun:
 
     def evaluations(self) -> Columns:
         """name -> [evaluations]: "step", the number of steps done before, and the metrics eval/..."""
-        rows = [row for row in self._rows() if "eval/seconds" in row]
+        rows = [row for row in self._rows() if any(name.startswith("eval/") for name in row)]
         return _numbers({name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows)
 
     def alarms(self) -> list[Alarm]:

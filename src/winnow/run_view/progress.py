@@ -152,7 +152,8 @@ def earlier_rows(event: Started) -> list[Mapping[str, float]]:
     try:
         manifest = describe(event.folder)
         compared = evaluations(manifest.config, changes_in(manifest.data))
-        return [read_of(row) for row in compared.rows(read_metrics(event.folder)) if row["step"] < event.first_step]
+        # The row of the first step is the evaluation that a resume keeps: the log was cut before this event
+        return [read_of(row) for row in compared.rows(read_metrics(event.folder)) if row["step"] <= event.first_step]
     except WinnowError:
         return []
 

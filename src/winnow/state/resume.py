@@ -52,6 +52,10 @@ MAY_CHANGE = (
     "update.tokens_per_micro_batch",
     "verify.workers",
 )
+WHAT_IS_MEASURED = (  # keys that decide what an evaluation measures, and when
+    *("evaluate", "task", "prompt", "reward", "environment"),
+    *("rollout.max_new_tokens", "rollout.stop", "rollout.temperature"),
+)
 WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
 
 
@@ -100,7 +104,7 @@ def _files_named_by(key: str, value: str, base: Path) -> Iterator[tuple[str, Pat
     elif key == "evaluate.tasks" or (key.startswith("task.") and key != "task.use"):
         path = Path(os.path.expanduser(value))
         yield from _if_file(value, path)
-        yield from _in_folder(path, (".jsonl",))
+        yield from _in_folder(path, (".jsonl", ".parquet"))
 
 
 def _if_file(name: str, path: Path) -> Iterator[tuple[str, Path]]:
@@ -188,7 +192,7 @@ def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
 
 def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
     """The step from which on the evaluations of a run are comparable, by the changes that its manifest lists."""
-    of_evaluation = (change for change in changes if within(change["key"], ("evaluate", "task", "prompt", "reward")))
+    of_evaluation = (change for change in changes if within(change["key"], WHAT_IS_MEASURED))
     return max((int(change["step"]) for change in of_evaluation if change["key"] not in WHEN_EVALUATED), default=0)
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from winnow.config import Config, is_bundled, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
@@ -19,7 +19,7 @@ from winnow.state.disk import errors_as
 from winnow.state.folder import FOLDER, is_checkpoint_path, paths
 from winnow.state.foreign import open_log
 from winnow.state.manifest import MANIFEST, parse, read
-from winnow.state.resume import digests
+from winnow.state.resume import digests, within
 
 TRUST = "confirm that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
 
@@ -129,14 +129,13 @@ def check_is_model(model: str) -> None:
         )
 
 
-def check_same_problems(config: Config, manifest: Manifest) -> None:
-    """Raise DataError where the tasks of a run would read other files than the run did. Paths of tasks are relative to
-    the working directory.
+def check_same_problems(config: Config, manifest: Manifest, table: Literal["task", "evaluate.tasks"]) -> None:
+    """Raise DataError where the tasks of the table would read other files than the run did. Paths of tasks are relative
+    to the working directory.
     """
-    here = {**digests(config, manifest.base, below="task."), **digests(config, manifest.base, below="evaluate.tasks")}
+    here = digests(config, manifest.base, below=table)
     for key, was in manifest.inputs.items():
-        of_task = key == "evaluate.tasks" or (key.startswith("task.") and key != "task.use")
-        if of_task and here.get(key, {}) != was:
+        if within(key, (table,)) and key != "task.use" and here.get(key, {}) != was:
             raise DataError(
                 f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of "
                 f"{manifest.path} read",

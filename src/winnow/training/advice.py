@@ -202,10 +202,18 @@ def _drops_correct(members: Members) -> bool:
 
 
 def _about_factors(members: Members) -> Iterator[str]:
-    """Warnings where a rule of rounds or a cut, with the advantage, weighs prompts or rollouts anew."""
+    """Warnings where a rule of rounds or a cut, with the advantage, weighs prompts or rollouts anew, and where a rule
+    has the same expected gradient as a single round at every pass rate, because it never ends a prompt early.
+    """
     config, advantage = members.config, members.config.advantage.label
-    found = round_factors(members)
-    if found is not None and any(abs(factor - 1) > UNEVEN for factor, _ in found):
+    found = round_factors(members) or ()
+    if found and config.allocate.label == "uniform" and all(math.isclose(factor, once) for factor, once in found):
+        yield (
+            f"rounds = {config.rounds.label!r} samples all {config.rollout.rollouts_per_prompt} rollouts of a prompt, "
+            f"whatever its verdicts are; raise rollout.rollouts_per_prompt, change the rule's options so that it can "
+            f"end a prompt earlier, or set rounds = 'single'"
+        )
+    elif any(abs(factor - 1) > UNEVEN for factor, _ in found):
         at = ", ".join(f"{factor:.2f} at {rate:g}" for (factor, _), rate in zip(found, PASS_RATES, strict=True))
         once = ", ".join(f"{factor:.2f}" for _, factor in found)
         yield (

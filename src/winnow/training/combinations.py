@@ -219,8 +219,8 @@ def _check_assumed(members: Members) -> None:
 def _check_least(members: Members) -> None:
     """Refuse a budget that has fewer rollouts than every prompt gets: the allocator would have nothing to decide."""
     option, rollouts = members.allocate.traits.least, members.config.rollout.rollouts_per_prompt
-    if option is not None and members.allocate.options[option] > rollouts:
-        least = members.allocate.options[option]
+    least = None if option is None else members.allocate.options[option]
+    if least is not None and least > rollouts:
         raise conflict(
             f"allocate.{option} = {least} is above rollout.rollouts_per_prompt = {rollouts}, the mean of the budget",
             remedy=f"raise rollout.rollouts_per_prompt above {least}, or lower allocate.{option}",

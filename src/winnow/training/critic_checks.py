@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from winnow.config import Config, OwnModelCritic, SeparateCritic
 from winnow.core.members import Members
 from winnow.errors import ConfigError, conflict, no_effect
 from winnow.models.folder import relabel_errors
 from winnow.models.load import describe, load_tokenizer
+from winnow.state.disk import errors_as
 from winnow.state.folder import TENSORS
 
 
@@ -124,14 +127,29 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
 
 
 def check_start(config: Config) -> None:
-    """Raise ConfigError where `critic.start` is not a checkpoint."""
+    """Raise ConfigError where `critic.start` is not a checkpoint of a run with a value model."""
     critic = config.critic
     if not isinstance(critic, SeparateCritic) or critic.start is None:
         return
-    if not (Path(os.path.expanduser(critic.start)) / TENSORS).is_file():
+    path = Path(os.path.expanduser(critic.start)) / TENSORS
+    if not path.is_file():
         raise ConfigError(
             f"critic.start = {critic.start!r} is not a checkpoint: there is no {TENSORS} in it",
             remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",
+            key="critic.start",
+            code="config.value",
+        )
+    unreadable, wrong = f"critic.start: {path} cannot be read", (OSError, SafetensorError)
+    remedy = "name another checkpoint"
+    refusal = errors_as(ConfigError, unreadable, remedy, key="critic.start", code="config.value", of=wrong)
+    from winnow.learner.optimizer import VALUE_MODEL  # imported late: `winnow check` computes with no model
+
+    with refusal, safe_open(path, framework="np") as file:
+        names = list(file.keys())
+    if not any(name.startswith(VALUE_MODEL) for name in names):
+        raise ConfigError(
+            f"critic.start = {critic.start!r} is a checkpoint of a run without a value model",
+            remedy="name one of a run with a table [critic], or remove the key",
             key="critic.start",
             code="config.value",
         )

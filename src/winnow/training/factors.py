@@ -15,8 +15,9 @@ import numpy as np
 from winnow.algos.advantage import check_credits
 from winnow.budget.cuts import RolloutKind, SampledRound, expected
 from winnow.budget.gradients import Credit, Pair, round_factor
-from winnow.budget.rounds import Rule, single
+from winnow.budget.rounds import Counts, Rule, single
 from winnow.core.members import Members
+from winnow.core.sample import check_more
 from winnow.errors import ConfigError
 from winnow.families import AdvantageTraits, CutTraits
 from winnow.options import Bound
@@ -39,11 +40,14 @@ def round_factors(members: Members) -> tuple[tuple[float, float], ...] | None:
     planned = members.config.rollout.rollouts_per_prompt
     credits = credits_of(members.advantage)
 
+    def checked(seen: Counts) -> IntArray:
+        return check_more(members.rounds(seen), seen)
+
     def at(rule: Rule, pass_rate: float) -> float:
         return round_factor(rule, pass_rate, planned, credits(pass_rate))
 
     try:
-        return tuple((at(members.rounds, p), at(single, p)) for p in PASS_RATES)
+        return tuple((at(checked, p), at(single, p)) for p in PASS_RATES)
     except (ConfigError, ValueError):  # a rule or an advantage that the run will refuse, with its cause
         return None
 

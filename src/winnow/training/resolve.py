@@ -16,6 +16,7 @@ import torch
 from winnow import ranks
 from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
+from winnow.algos.plain_groups import pairs
 from winnow.algos.selectors import chain
 from winnow.config import Config, Member, SharedCritic, optimizers
 from winnow.config_file import load, located
@@ -306,13 +307,12 @@ def _reward(part: Mapping[str, Any], base: Path, key: str) -> Bound[RewardTraits
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits] | None) -> Bound[AllocatorTraits]:
-    """The allocator. Under a group baseline its `minimum` is at least 2 by default, as a single rollout has the
-    advantage 0. An advantage with a mistake is None.
+    """The allocator. Under a group baseline the `minimum` of winnow's is at least 2 by default, as a single rollout has
+    the advantage 0. An advantage with a mistake is None.
     """
     entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
     group = advantage is not None and advantage.traits.baseline == "group"
-    pairs = {"minimum": 2} if group and entry.defaults.get("minimum", 2) < 2 else {}
-    return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
+    return bind(entry, {**(pairs(entry) if group else {}), **config.allocate.options}, key=ALLOCATOR.key)
 
 
 def _objective(
@@ -342,7 +342,7 @@ def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTr
     """What the learner must compute. Old log-probs that no member declares are needed for a second update alone: before
     the first one they are the policy's output. None are computed where the engine's take their place.
     """
-    declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
+    declared: frozenset[str] = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
     if isinstance(config.critic, SharedCritic):
         declared |= {"values"}
     single = config.update.epochs * config.update.updates_per_step == 1

@@ -1,5 +1,5 @@
-"""What a user's loss, term or advantage reads, found by a trial call before a model is loaded: inputs that it does not
-declare, and whether a loss reads the ratio.
+"""What a user's loss, term, advantage or correction reads, found by a trial call before a model is loaded: inputs that
+it does not declare, and whether a loss reads the ratio.
 """
 
 from __future__ import annotations
@@ -24,18 +24,24 @@ _RATIO = (
     "; or use winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
     "computed for it"
 )
+_LOG_RATIO = "use winnow.algos.correction.log_ratio(out, mb), which also has the ratio in a step of one update"
 _PROMPT = Prompt(id="check", tokens=np.array([1, 2]), text="?", answer="1", task="check")
 
 
 def check_needs(members: Members) -> None:
-    """Raise ConfigError where a user's loss, term or advantage raises because of a field that it has not declared.
+    """Raise ConfigError where a user's loss, term, advantage or correction raises because of a field that it has not
+    declared.
 
     A member that raises even with every field filled is accepted: it may need data that only a run has.
     """
     filled = members.needs | ({"old_logprobs"} if members.config.correction.old == "engine" else set[str]())
     for member in (members.loss, *members.terms):
         _check_member(member, _OF_LOSS, filled, lambda needs: (_output(needs), _micro_batch(needs)))
-    values = {"values"} if members.reads_values else set[str]()
+    if "old_logprobs" not in filled:
+        old = {"old_logprobs": _OF_LOSS["old_logprobs"]}
+        _check_member(members.correction, old, filled, lambda needs: (_output(needs), _micro_batch(needs)))
+    has_values = members.critic is not None or members.config.critic is not None
+    values = {"values"} if has_values else set[str]()
     _check_member(members.advantage, _OF_ADVANTAGE, values, lambda needs: (_groups(needs),))
 
 
@@ -72,11 +78,12 @@ def _check_member(
     missing = [need for need in fields if need not in filled and not returns([name for name in fields if name != need])]
     family, declared = member.entry.family, ", ".join(f'"{need}"' for need in missing)
     if missing:
+        remedy = f'declare it: @winnow.register("{family.name}", needs=({declared},))'
+        remedy += _RATIO if "old_logprobs" in missing else ""
         raise wrong_result(
             f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
             f"this run, as no member declares it",
-            remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
-            f"{_RATIO if 'old_logprobs' in missing else ''}",
+            remedy=remedy if hasattr(member.traits, "needs") else _LOG_RATIO,
             key=family.key,
         )
 

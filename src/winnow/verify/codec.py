@@ -46,7 +46,7 @@ def encode_prompt(prompt: Prompt) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so it cannot be sent to a worker",
-            remedy="use only texts, numbers, lists and tables in the task's problems, or set verify.workers = 0",
+            remedy="use only texts, numbers, lists and tables in the task's problems",
             code="data.malformed",
         ) from error
 

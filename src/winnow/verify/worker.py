@@ -112,7 +112,7 @@ class WorkerSettings:
             raise ConfigError(
                 f"an option of the reward {reward_name(self.reward)!r} is not plain data ({error}), so it cannot be "
                 f"sent to a worker",
-                remedy="use numbers, texts, lists and tables, or set verify.workers = 0",
+                remedy="use numbers, texts, lists and tables",
                 key="reward",
                 code="config.value",
             ) from error

@@ -381,3 +381,17 @@ def test_an_unknown_name_is_an_attribute_error():
     assert winnow.OpenRun is OpenRun
     with pytest.raises(AttributeError, match="evalute"):
         winnow.evalute  # noqa: B018
+
+
+def test_an_evaluation_uses_a_given_table_and_does_not_change_it():
+    table = {"problems": 1, "rollouts_per_prompt": 1, "greedy": False, "split": "validation"}
+    before = dict(table)
+    task = {"use": "arithmetic", "size": 16}
+    found = winnow.evaluate("bundled", evaluate=table, task=task, rollout={"max_new_tokens": 2})
+    assert (table, found.settings()["split"]) == (before, "validation")
+
+
+@pytest.mark.parametrize("progress", [True, "plain", False])
+def test_an_evaluation_accepts_what_train_accepts_for_its_display(progress):
+    few = {"task": {"use": "arithmetic", "size": 8}, "problems": 1, "rollouts_per_prompt": 1, "greedy": False}
+    assert len(winnow.evaluate("bundled", **few, rollout={"max_new_tokens": 2}, progress=progress).rows) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,9 @@ STATE = {"place": 3}
         ((np.array([0, 5]), STATE), [0, 5]),
         ((np.array([-1, 0]), STATE), [-1, 0]),
         ((np.array([3, 3]), STATE), [1, 2]),
+        ((np.array([0, 1]), None), ["NoneType"]),
+        ((np.array([0, 1]), {"a": {"b": np.zeros(1)}}), ["ndarray"]),
+        ((np.array([0, 1]), {"a": math.nan}), ["JSON"]),
     ],
 )
 def test_a_sampler_returns_different_rows_and_a_state(answer, named):

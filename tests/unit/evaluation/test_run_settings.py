@@ -170,6 +170,37 @@ def test_a_run_that_probed_is_evaluated(run):
     assert resolve_members(config, base).source == "none"
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"advantage": "gae", "critic": {"form": "model"}},
+        {"plan": {"use": "auto", "keep_per_prompt": [2, 8]}, "rollout": {"rollouts_per_prompt": 16}},
+        {"correction": "evil.py:planted"},
+        {"rollout": {"ahead": 1}, "correction": {"use": "none"}},
+    ],
+)
+def test_settings_of_training_alone_do_not_prevent_an_evaluation(run, own):
+    resolve_members(*settings_for(str(run({**TRAINED, "task": "arithmetic", **own}))))
+
+
+def test_files_of_further_tasks_matter_only_where_these_are_evaluated(run, tmp_path, monkeypatch):
+    config = {**TRAINED, "task": "arithmetic", "evaluate": {"tasks": [{"use": "jsonl", "test": "t.jsonl"}]}}
+    checkpoint = run(config, inputs={"evaluate.tasks": {"t.jsonl": "sha256:1"}})
+    monkeypatch.chdir(tmp_path)
+    with refused(DataError, "t.jsonl", key="evaluate.tasks", code="data.changed"):
+        evaluation_tasks(str(checkpoint))
+    for given in ({"tasks": ["arithmetic"]}, {"further": False}, {"sets": ["evaluate.tasks=[]"]}):
+        assert [one.name for one in evaluation_tasks(str(checkpoint), **given)] == ["arithmetic"]
+
+
+def test_an_environment_takes_the_place_of_a_declared_reward(tmp_path):
+    (tmp_path / "mine.toml").write_text('task = "gsm8k"\n[environment]\nuse = "calculator"\n')
+    (played,) = evaluation_tasks("owner/name", tmp_path / "mine.toml")
+    assert (played.config.reward, played.config.environment.label) == (None, "calculator")
+    (own,) = evaluation_tasks("owner/name", tmp_path / "mine.toml", ["gsm8k"], task_defaults=True)
+    assert (own.config.reward is None, own.config.environment) == (False, None)
+
+
 CODE = [
     ({"reward": {"use": "evil.py:planted"}}, "reward = '{}/evil.py:planted'"),
     ({"reward": {"parts": [{"use": "r1_zero"}, {"use": "evil.py:planted"}]}}, "reward.parts.1 = '{}/evil.py:planted'"),

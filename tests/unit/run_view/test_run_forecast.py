@@ -11,7 +11,7 @@ from winnow.commands import app
 from winnow.core.events import Evaluated, Started
 from winnow.run_view.configuration import Evaluations
 from winnow.run_view.forecast import forecast_lines, forecast_of
-from winnow.run_view.progress import Standing, _message
+from winnow.run_view.progress import Standing, _message, earlier_rows
 from winnow.run_view.summary import summary
 from winnow.state.logbook import read_metrics
 from winnow_lab.report.headline import headline
@@ -139,3 +139,14 @@ def test_a_resume_goes_on_from_the_evaluations_in_the_folder(evaluated_run):
     fresh.follow(Started(evaluated_run / "nothing", 11, 20))
     fresh.follow(Evaluated(11, {"eval/accuracy_sampled": 0.68}))
     assert fresh.forecast is None
+
+
+def test_a_resume_forecasts_with_the_evaluation_that_it_keeps(evaluated_run):
+    """Its log was cut behind the evaluation before the step at which it goes on."""
+    path = evaluated_run / "metrics.jsonl"
+    *rows, last = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = {name: value for name, value in last.items() if name == "step" or name.startswith("eval/")}
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, kept)))
+    read = earlier_rows(Started(evaluated_run, int(last["step"]), int(last["step"]) + 9))
+    assert [row["step"] for row in read][-1] == last["step"]
+    assert len(read) == len({row["step"] for row in (*rows, kept)})

@@ -14,7 +14,7 @@ def test_every_file_that_a_configuration_names_has_a_digest_under_its_key(tmp_pa
     for name in ("a.py", "b.py", "template.txt", "train.jsonl", "test.jsonl"):
         (tmp_path / name).write_text(name)
     (tmp_path / "data").mkdir()
-    for name in ("one.jsonl", "two.jsonl", "README.md"):
+    for name in ("one.jsonl", "two.jsonl", "three.parquet", "README.md"):
         (tmp_path / "data" / name).write_text(name)
     config = validate(
         {
@@ -27,7 +27,7 @@ def test_every_file_that_a_configuration_names_has_a_digest_under_its_key(tmp_pa
     found = digests(config, tmp_path)
     assert {key: sorted(files) for key, files in found.items() if key != "model.path"} == {
         "task.train": [str(tmp_path / "train.jsonl")],
-        "task.path": ["one.jsonl", "two.jsonl"],
+        "task.path": ["one.jsonl", "three.parquet", "two.jsonl"],
         "reward.parts": ["a.py", "b.py"],
         "select": ["a.py"],
         "prompt.template": ["template.txt"],

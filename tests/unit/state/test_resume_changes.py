@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError, resume_options
 from winnow.options import HIDDEN
 from winnow.state.folder import RunFolder
-from winnow.state.resume import MAY_CHANGE, Change, compare, recorded, same_evaluation
+from winnow.state.resume import MAY_CHANGE, Change, compare, evaluated_since, recorded, same_evaluation
 
 RUN = Path("runs/a")
 
@@ -191,6 +192,26 @@ def located(config, digests, base):
 def test_an_evaluation_is_valid_until_an_input_of_it_changes(keys, allow, same):
     changes = [Change(step=3, key=key, was=1, now=2, notice="") for key in keys]
     assert same_evaluation(changes, allow) is same
+
+
+def test_the_page_names_every_key_that_may_change():
+    text = (Path(__file__).parents[3] / "docs" / "runs.md").read_text(encoding="utf-8")
+    paragraph = text.partition("**What a resume may change**")[2].partition("\n- ")[0]
+    assert set(MAY_CHANGE) <= set(re.findall("`([a-z_.]+)`", paragraph))
+
+
+@pytest.mark.parametrize(
+    ("key", "since"),
+    [
+        ("environment.turns", 7),
+        ("rollout.max_new_tokens", 7),
+        ("evaluate.split", 7),
+        ("evaluate.every", 0),
+        ("loss", 0),
+    ],
+)
+def test_evaluations_are_comparable_from_the_last_change_of_what_they_measure(key, since):
+    assert evaluated_since([{"key": "task", "step": 0}, {"key": key, "step": 7}]) == since
 
 
 def test_changes_add_up_over_resumes(tmp_path):

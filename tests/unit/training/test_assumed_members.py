@@ -102,3 +102,11 @@ def test_a_budget_below_the_least_counts_is_refused(name):
 def test_an_allocator_that_skips_prompts_has_no_least_count():
     laws = {"allocate": {"use": "gvm", "minimum": 4}, "select": "all"}
     assert resolved(**laws, rollout={"rollouts_per_prompt": 3}).allocate.options["minimum"] == 4
+
+
+@pytest.mark.parametrize("default", [None, 0.1, 0])
+def test_the_minimum_of_a_user_s_allocator_is_its_own(default):
+    def mine(stats, budget, *, minimum=default):
+        return None
+
+    assert resolved(allocate=mine).allocate.options["minimum"] == default

@@ -308,6 +308,8 @@ def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
     needs = [{part.name: part.bytes for part in dry_run(one).plan.parts} for one in (auto, most, members(**keys))]
     assert needs[0] == needs[1] != needs[2]
     assert numbers(described(auto)["sizes"]) == [10, 2, 64, 2, 16]
+    (line,) = [line for line in describe(auto.config, budget(auto), problems=12, ranks=4) if line.startswith("sizes")]
+    assert numbers(line) == [10, 2, 64, 4, 12]  # no more prompts than problems, and one for each process
 
 
 def test_an_allocation_that_changes_shares_of_the_objective_is_named():

@@ -49,6 +49,33 @@ def test_a_combination_is_named_if_a_factor_is_more_than_5_percent_from_1(keys, 
     assert warned(members(**keys)) == expected
 
 
+@pytest.mark.parametrize(
+    ("keys", "warns"),
+    [
+        ({}, False),
+        ({"rounds": {"use": "balanced", "per_round": 8}}, False),
+        ({"rounds": {"use": "balanced", "per_round": 16}}, True),  # the whole plan is one round
+        ({"rounds": {"use": "balanced", "per_round": 16}, "allocate": "gvm_online"}, False),  # a prompt may have more
+        ({"rounds": {"use": "positive", "right": 17, "per_round": 4}, "advantage": "rloo"}, True),  # never enough
+        ({"rounds": {"use": "screening", "pilot": 16}}, True),
+        ({"rounds": {"use": "pilot_commit", "low": 0.0, "high": 1.0}}, True),  # always continued
+    ],
+)
+def test_a_rule_that_never_ends_a_prompt_early_is_named(keys, warns):
+    m = members(rollout={"rollouts_per_prompt": 16}, **keys)
+    of_rounds = [line for line in advice(m, budget(m)) if line.startswith("rounds =")]
+    assert sum("expected gradient" not in line for line in of_rounds) == warns
+
+
+def test_a_rule_that_returns_a_list_or_nonsense_is_refused_by_the_run_and_not_here(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def whole(seen):\n    return [int(n) for n in seen.planned - seen.sampled]\n\n\n"
+        "def nonsense(seen):\n    return 'all'\n"
+    )
+    assert round_factors(members(tmp_path, rounds="mine.py:nonsense")) is None
+    assert all(factor == once for factor, once in round_factors(members(tmp_path, rounds="mine.py:whole")))
+
+
 def test_the_warning_has_the_factors():
     m = members(rounds={"use": "balanced", "per_round": 4})
     (line,) = [line for line in advice(m, budget(m)) if "expected gradient" in line]
@@ -66,7 +93,9 @@ def test_a_rule_and_an_advantage_of_ones_own_are_enumerated_too(tmp_path):
         "def plain(groups):\n"
         "    return [np.where(g.keep, g.rewards, 0.0) for g in groups]\n\n\n"
         "def broken(groups):\n"
-        "    return [np.array([g.prompt.meta['level']] * len(g.rollouts)) for g in groups]\n"
+        "    return [np.array([g.prompt.meta['level']] * len(g.rollouts)) for g in groups]\n\n\n"
+        "def by_part(groups):\n"
+        "    return [np.array([o.parts.get('answer', 0.0) for o in g.outcomes]) for g in groups]\n"
     )
     own = {"rounds": "mine.py:three_first", "rollout": {"rollouts_per_prompt": 4}}
     found = round_factors(members(tmp_path, **own, advantage="mine.py:plain"))
@@ -76,6 +105,7 @@ def test_a_rule_and_an_advantage_of_ones_own_are_enumerated_too(tmp_path):
         # E[share]: with all three wrong it is 0; else (c + one more) / 4
         assert factor * p == pytest.approx((3 * p + (1 - all_wrong) * p) / 4)
     assert round_factors(members(tmp_path, **own, advantage="mine.py:broken")) is None
+    assert round_factors(members(tmp_path, **own, advantage="mine.py:by_part")) is None  # groups here have no parts
 
 
 def test_nothing_is_said_of_an_advantage_that_is_no_function_of_counts():

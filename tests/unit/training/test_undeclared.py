@@ -146,3 +146,23 @@ def test_a_correction_needs_no_pass_in_a_step_of_one_update():
 def test_a_bound_that_would_act_where_policy_and_engine_agree_is_refused(correction):
     with refused(ConfigError, code="config.value"):
         resolved(correction=correction)
+
+
+def own_ratio(out, mb):
+    ratio = torch.exp(mb.old_logprobs - mb.behaviour_logprobs)
+    return ratio, ratio > 2
+
+
+def test_a_correction_that_reads_old_log_probs_is_refused_where_there_are_none():
+    with refused(ConfigError, "log_ratio", key="correction", code="config.member_result"):
+        resolved(correction=own_ratio)
+    resolved(correction=own_ratio, update={"epochs": 2})
+
+
+def test_a_kl_reward_is_no_source_of_values():
+    def above(groups):
+        return [group.rewards - [values.mean() for values in group.values] for group in groups]
+
+    winnow.register("advantage", "undeclared_values", needs=("token_rewards",))(above)
+    with refused(ConfigError, '"values"', key="advantage", code="config.member_result"):
+        resolved(advantage={"use": "undeclared_values", "kl_reward": 0.1})

@@ -81,7 +81,7 @@ def test_any_text_fits_on_one_line(text: str):
 
 
 def test_an_answer_that_is_no_json_names_its_prompt():
-    with refused(DataError, "'p'", "verify.workers", code="data.malformed"):
+    with refused(DataError, "'p'", code="data.malformed"):
         encode_prompt(a_prompt(answer={1, 2}))
 
 

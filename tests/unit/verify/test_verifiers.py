@@ -617,7 +617,7 @@ def test_a_member_that_only_this_process_has_runs_in_the_trainer(monkeypatch: py
 
 
 def test_an_option_that_is_not_plain_data_is_a_config_error():
-    with refused(ConfigError, "misbehaving.py:needs_option", "verify.workers", key="reward", code="config.value"):
+    with refused(ConfigError, "misbehaving.py:needs_option", key="reward", code="config.value"):
         verifiers("misbehaving.py:needs_option", options={"bonus": object()})
 
 

@@ -59,6 +59,7 @@ class DryRun:
     notes: tuple[str, ...]  # one sentence for each check that needs the network
     warnings: tuple[str, ...] = ()  # about prompts, and golds that the reward refuses
     evaluated: int | None = None  # problems of an evaluation; None where no prompt could be rendered
+    training: float = math.inf  # problems of training, infinite where they are not on this machine
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
@@ -92,7 +93,7 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
     if critic_path is not None and critic_folder is None:
         notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     room = free_on_device if memory is None else assume_free(memory, device.type)
-    return DryRun(found.first, plan, demand, room, notes, found.warnings, found.evaluated)
+    return DryRun(found.first, plan, demand, room, notes, found.warnings, found.evaluated, found.training)
 
 
 def _folder(path: str) -> Path | None:
@@ -183,14 +184,14 @@ def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
     yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
 
 
-def describe(config: Config, b: Budget) -> Iterator[str]:
-    """The budget as text, in the order of a step.
+def describe(config: Config, b: Budget, *, problems: float = math.inf, ranks: int = 1) -> Iterator[str]:
+    """The budget as text, in the order of a step, for a number of training problems and of processes.
 
     Numbers are limits where every prompt gets the same number of rollouts; otherwise they are averages.
     """
     uniform = config.allocate.label == "uniform"
     yield from _about_probe(config, b)
-    yield from _about_sizes(config)
+    yield from _about_sizes(config, problems, ranks)
     yield _about_rollouts(config, b, uniform)
     bound = "at most" if uniform else "on average"
     yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
@@ -248,10 +249,10 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
         )
 
 
-def _about_sizes(config: Config) -> Iterator[str]:
+def _about_sizes(config: Config, problems: float, ranks: int) -> Iterator[str]:
     """What a run may choose that chooses its sizes itself."""
     if config.plan.use == "auto":
-        bounds = bounds_of(config)
+        bounds = bounds_of(config, problems=problems, ranks=ranks)
         (n, many), (m, most), (few, prompts) = bounds.rollouts, bounds.kept, bounds.prompts
         kept = "m = n" if bounds.keeps_all else f"m from {m} to {most}"
         yield (
@@ -307,7 +308,7 @@ def check_lines(
     yield from (format_toml(settings), "") if whole else (*keys_lines(settings), "")
     if first is not None:
         yield from map(sanitize, first_prompt_lines(first))
-    yield from describe(settings, counts)
+    yield from describe(settings, counts, problems=result.training, ranks=ranks)
     if plan is not None:
         yield from map(sanitize, plan.lines(result.room))
     if result.demand is not None and memory is None:

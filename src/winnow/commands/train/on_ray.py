@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -22,13 +23,15 @@ from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.core.members import Members
-from winnow.errors import ConfigError, RankError
+from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.recipes import recipe_at
 from winnow.state.disk import replace_file
 from winnow.state.folder import check_free, has_finished_step
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__
 from winnow.view.text import sanitize
+
+_OWN = re.compile(r"ray|\.?(?:code|rank-\d+)\.json.*")  # in the folder beside a run, with drafts
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restart
     fields = asdict(replace(request, config=request.config.absolute()))
     on_cluster = ClusterRequest(**fields, data=data, cwd=os.getcwd(), recipe=recipe_at(request.config))
     beside = Path(f"{output}.ray")
+    _check_own(beside)
     settings = on_cluster.members().config
     ray = _connected(address, ranks)
     try:
@@ -72,6 +76,19 @@ def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restart
     if code == 0:
         shutil.rmtree(beside, ignore_errors=True)
     return code
+
+
+def _check_own(beside: Path) -> None:
+    """Raise RunFolderError for anything but the folder of an earlier launch, which this one replaces."""
+    others = [entry.name for entry in beside.iterdir() if not _OWN.fullmatch(entry.name)] if beside.is_dir() else []
+    if others or (os.path.lexists(beside) and not beside.is_dir()):
+        raise RunFolderError(
+            f"{beside} is where Ray's files of this run belong, and "
+            + (f"contains {min(others)}, which is none of them" if others else "is no folder"),
+            remedy="move it away, or choose another folder for the run with the key output",
+            key="output",
+            code="run_folder.foreign",
+        )
 
 
 def _connected(address: str, ranks: int) -> Any:

@@ -1,0 +1,24 @@
+"""The folder that `winnow train --ray` makes beside a run, and replaces: nothing else in its place is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from refusals import refused
+from winnow.commands.train.here import TrainingRequest
+from winnow.commands.train.on_ray import launch_on_ray
+from winnow.errors import RunFolderError
+
+
+@pytest.mark.parametrize("kind", ["run", "file"])
+def test_a_folder_of_another_run_is_refused_before_ray_is_started(tmp_path, kind):
+    beside = tmp_path / "mine.ray"
+    if kind == "run":
+        beside.mkdir()
+    kept = beside / "manifest.json" if kind == "run" else beside
+    kept.write_text("mine")
+    request = TrainingRequest(tmp_path / "run.toml", sets=(f"output={tmp_path / 'mine'}",))
+    request.config.write_text("steps = 1\n")
+    with refused(RunFolderError, beside, key="output", code="run_folder.foreign"):
+        launch_on_ray(request, "local", 2, restarts=0)
+    assert kept.read_text() == "mine"
