@@ -209,8 +209,8 @@ def _about_factors(members: Members) -> Iterator[str]:
     found = round_factors(members) or ()
     if found and config.allocate.label == "uniform" and all(math.isclose(factor, once) for factor, once in found):
         yield (
-            f"rounds = {config.rounds.label!r} samples all {config.rollout.rollouts_per_prompt} rollouts of a prompt, "
-            f"whatever its verdicts are; raise rollout.rollouts_per_prompt, change the rule's options so that it can "
+            f"rounds = {config.rounds.label!r} always samples all {config.rollout.rollouts_per_prompt} rollouts of a "
+            f"prompt; raise rollout.rollouts_per_prompt, change the rule's options so that it can "
             f"end a prompt earlier, or set rounds = 'single'"
         )
     elif any(abs(factor - 1) > UNEVEN for factor, _ in found):
