@@ -656,9 +656,14 @@ class Config(Section):
         for path, value in leaves(self.model_dump()):  # of members' options, too: a manifest is strict JSON
             plain = value is None or isinstance(value, (str, int, list, tuple)) or callable(value)
             if not (plain or (isinstance(value, float) and math.isfinite(value))):
-                remedy = "pass a text, a number of Python, a list or a table, and make other objects in the function"
-                remedy = "set it to a finite number" if isinstance(value, float) else remedy
-                remedy = "write it in quotes, as text" if isinstance(value, (date, time)) else remedy
+                if isinstance(value, float):
+                    remedy = "set it to a finite number"
+                elif isinstance(value, (date, time)):
+                    remedy = "write it in quotes, as text"
+                else:
+                    remedy = (
+                        "pass a text, a number of Python, a list or a table, and make other objects in the function"
+                    )
                 raise RefusedValue(f"{value} has no form in JSON", remedy=remedy, key=key_of(path), code="config.value")
         self._check_environment()
         if not self.select:

@@ -40,7 +40,7 @@ def with_one_parameter(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _without_domain(text: str) -> tuple[str, str]:
-    domain = _DOMAIN.search(text)
+    domain = _DOMAIN.search(text) if r"\in" in text else None
     rest = text[: domain.start()] if domain else ""
     fine = domain and domain[1] in _free(rest) and rest.count("(") == rest.count(")") and not _RELATED.search(rest)
     return (rest, domain[1]) if domain and fine else (text, "")
