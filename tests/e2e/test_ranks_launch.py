@@ -120,7 +120,8 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config, forke
         while not metrics.exists() or '"step":0,' not in metrics.read_text():
             if over.wait(0.02):
                 return
-        victims.extend(sorted(multiprocessing.active_children(), key=lambda rank: rank.pid))
+        children = multiprocessing.active_children()  # ranks of another test may still serve: those are daemons
+        victims.extend(sorted((each for each in children if not each.daemon), key=lambda rank: rank.pid))
         os.kill(victims[1].pid, signal.SIGKILL)
 
     metrics, over, victims = tmp_path / "run" / "metrics.jsonl", threading.Event(), []
