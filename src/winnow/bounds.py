@@ -22,5 +22,7 @@ Positive = Annotated[float, Interval(gt=0)]
 ZeroToOne = Annotated[float, Interval(ge=0, le=1)]
 BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 AboveZeroToOne = Annotated[float, Interval(gt=0, le=1)]
+LARGEST_REWARD = 1e6  # a larger number is a bug of the reward (a float32 infinity becomes 3e38)
+RewardWeight = Annotated[float, Interval(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 LogProb = Annotated[float, Interval(le=0)]  # nats
 Keep = AtLeastOne | AboveZeroToOne  # a number of rollouts, or a share of them: 1 is one, and 1.0 all of them

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from winnow.bounds import RewardWeight
 from winnow.errors import near_miss
 from winnow.families import FAMILIES
 from winnow.options import hide_secrets
@@ -184,7 +185,7 @@ class RolloutSection(Section):
 
 
 class RewardPart(Member):
-    weight: float = 1.0
+    weight: RewardWeight = 1.0
     """Multiplies this part."""
 
 

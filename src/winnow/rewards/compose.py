@@ -18,21 +18,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from winnow.errors import INTERRUPTIONS, ConfigError, near_miss
+from winnow.errors import INTERRUPTIONS, ConfigError
 from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
 from winnow.records import FloatArray, IntArray, Outcome, Prompt, Rollout
 from winnow.registry import resolve, resolve_at
-from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
+from winnow.rewards.outcomes import failure, to_outcome
 
 _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}
 Score = Callable[[Prompt, Rollout], Outcome]
-
-_SINGLE = ("use", "options")
-_PART = ("use", "options", "weight")
-_SUM = ("parts", "shaping")
-_SHAPING = ("always", "if_wrong")
 
 
 class NotRead:
@@ -104,30 +99,19 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     """The reward that `spec` describes, as a function. An exception inside becomes failed(raised), a MemoryError
     failed(memory). Only a KeyboardInterrupt, and the exception by which a signal ends a run, are raised.
 
-    `spec` is {"use": name | "file.py:function" | function, "options": {...}}, or
+    `spec` is that of a validated configuration: {"use": name | "file.py:function" | function, "options": {...}}, or
     {"parts": [{"use", "weight", "options"}, ...], "shaping": "always" | "if_wrong"}: the sum of weight * part.
     The first part decides whether the answer is correct. "if_wrong" adds the other parts only to wrong answers. A part
-    that failed fails the whole. Files are relative to `base`. Raises ConfigError for an invalid specification.
+    that failed fails the whole. Files are relative to `base`. Raises ConfigError for an unknown reward or option.
     """
     if "parts" not in spec:
-        _refuse_unknown(spec, _SINGLE, "reward")
         return _single(spec, base, "reward")[1]
-    _refuse_unknown(spec, _SUM, "reward")
+    bound = [_single(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])]
+    names = distinct(name for name, _ in bound)  # the second `format` is `format_2`
+    weights = [float(part.get("weight", 1.0)) for part in spec["parts"]]
+    scores = [score for _, score in bound]
+    parts = [_Part(name, weight, score) for name, weight, score in zip(names, weights, scores, strict=True)]
     shaping = spec.get("shaping", "always")
-    if shaping not in _SHAPING:
-        raise ConfigError(
-            f"reward.shaping is {shaping!r}",
-            remedy=f"set it to {' or '.join(map(repr, _SHAPING))}",
-            key="reward.shaping",
-            code="config.value",
-        )
-    parts = [_part(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])]
-    names = distinct(part.name for part in parts)  # the second `format` is `format_2`
-    parts = [dataclasses.replace(part, name=name) for part, name in zip(parts, names, strict=True)]
-    if not parts:
-        raise ConfigError(
-            "reward.parts is empty", remedy="name at least one part", key="reward.parts", code="config.missing_key"
-        )
     return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
 
 
@@ -148,25 +132,7 @@ def reads(spec: Mapping[str, Any], *, base: Path | None = None) -> frozenset[str
     return frozenset(name for part in parts for name in resolve(REWARD, part["use"], base=base).traits.reads)
 
 
-def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
-    _refuse_unknown(spec, _PART, key)
-    weight = spec.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= LARGEST_REWARD:
-        raise ConfigError(
-            f"{key}.weight is {weight!r}",
-            remedy=f"set it to a number of at most {LARGEST_REWARD:g} in size",
-            key=f"{key}.weight",
-            code="config.value",
-        )
-    name, score = _single(spec, base, key)
-    return _Part(name, float(weight), score)
-
-
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
-    if "use" not in spec:
-        raise ConfigError(
-            f"{key}.use is missing", remedy=f"set {key}.use to a reward", key=f"{key}.use", code="config.missing_key"
-        )
     bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
     return bound.name, _total(bound)
 
@@ -211,14 +177,3 @@ def _weigh(parts: Sequence[_Part], outcomes: Sequence[Outcome], shaping: str) ->
 def _last_lines(error: BaseException, lines: int = 6) -> str:
     text = "".join(traceback.format_exception(error)).rstrip()
     return "\n".join(text.splitlines()[-lines:])[-2000:]
-
-
-def _refuse_unknown(spec: Mapping[str, Any], known: Sequence[str], key: str) -> None:
-    for name in spec:
-        if name not in known:
-            raise ConfigError(
-                f"{key}.{name}: a reward specification has no such key",
-                remedy=near_miss(name, known),
-                key=f"{key}.{name}",
-                code="config.unknown_key",
-            )

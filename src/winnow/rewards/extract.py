@@ -17,10 +17,11 @@ _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+]\$?)?"  # a sign, unless it subtracts from something
     r"(?:\d+ +(?=\d+/\d))?"  # of a mixed number
     r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![A-Za-z])\.\d+)"  # Rs.500 has no decimals
-    r"(?:/\d+(?!\.\d)|[eE][-+]?\d+)?"
+    r"(?:/\d+(?!\d|\.\d)|[eE][-+]?\d+)?"
     r"(?:\^(?:\{ ?[-+]?\d+ ?\}|[-+]?\d+))?",  # a power, which `to_fraction` does not read
     re.ASCII,
 )
+_SIGNED_MONEY = re.compile(r"(?<=[-+])(?:\\?\$|[€£¥₹])\s?(?=[\d.])")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\[,;:!]|[_'\u2009\u00a0\u202f])(?=\d{3}(?!\d))", re.ASCII)
 _INDEX = re.compile(r"(?<=[A-Za-z)}])[\^_](?:\{[^{}]*\}|[-+]?\w+)")  # cm^2, x_1
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*([-+]?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))", re.ASCII)
@@ -94,7 +95,7 @@ def numbers(text: str) -> list[str]:
 
 def plain(text: str) -> str:
     r"""The text with its numbers in ASCII: `−5`, `1{,}000`, `3½`, `\frac{1}{2}` as `-5`, `1,000`, `3 1/2`, `1/2`."""
-    text = _INDEX.sub(" ", in_ascii(_THOUSANDS.sub(",", text)))
+    text = _SIGNED_MONEY.sub("", _INDEX.sub(" ", in_ascii(_THOUSANDS.sub(",", text))))
     return _FRACTION.sub(r"\1\2/\3\4", _BEFORE_FRACTION.sub(" ", text))
 
 

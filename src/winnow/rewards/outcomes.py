@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from winnow.bounds import LARGEST_REWARD
 from winnow.metrics import distinct
 from winnow.records import CAUSES, Cause, Kind, Outcome
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
     "parts": (dict,), "answer": (str, NoneType), "detail": (str,), "seconds": (int, float), "late": (bool,)
 }  # fmt: skip
-LARGEST_REWARD = 1e6  # a larger number is a bug of the reward (a float32 infinity becomes 3e38)
 
 
 def failure(cause: Cause, detail: str) -> Outcome:

@@ -21,8 +21,12 @@ from winnow.errors import ConfigError
 from winnow.installed import is_installed
 from winnow.rewards.math_equivalence.signs import computed
 
-# math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode.
-_UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq)|[^\x00-\x7f]")
+# math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode. It multiplies by the
+# number after a word (2 to 3), and of a box in a box it reads the inner one alone.
+_UNFINISHED = re.compile(
+    r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq|boxed|fbox)|[^\x00-\x7f]"
+    r"|(?:(?<!\S)[a-zA-Z]{2,}|(?<=\d )[a-zA-Z]) \d+(?!\d|\s?\^)"  # but n 2^{n}
+)
 # math-verify reads \log_12 5 as \log_1{2} 5, and \sin x \cdot y as \sin(x y).
 _LONG_BASE = re.compile(r"(\\log)\s*_\s*(\d{2,})")
 _ARGUMENT = re.compile(
@@ -33,7 +37,8 @@ _ARGUMENT = re.compile(
 )
 _BARE_LOG, _LOG_10 = re.compile(r"\\log(?![a-zA-Z])(?!\s*_)"), re.compile(r"\\log\s*_\s*\{?10(?!\d)")
 _MACRO = re.compile(r"\\[a-zA-Z]+")
-_CAPITAL = re.compile(r"\\(Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega)(?![a-zA-Z])")
+_NAME = re.compile(r"\\mathbb\s*\{[A-Z]\}|\\[a-zA-Z]+|[a-zA-Z]")
+_CAPITAL = re.compile(r"\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)")
 _WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
 _DIGITS = 50
 _POINTS = (1237, 2749)
@@ -81,7 +86,7 @@ def equal(answer: str, gold: str) -> bool:
     texts = [computed(text) for text in (answer, gold) if within(text) and not _UNFINISHED.search(text)]
     if len(texts) < 2 or not all(text and within(text) for text in texts):
         return False
-    if _differ_in_case(answer, gold) or _differ_in_base(answer, gold):
+    if _differ_in_base(answer, gold):
         return False
     try:
         return _verified(*_without_capitals(*map(str, texts)))
@@ -92,12 +97,21 @@ def equal(answer: str, gold: str) -> bool:
 
 
 def _without_capitals(answer: str, gold: str) -> tuple[str, str]:
-    r"""Both texts with an unused letter for each capital Greek letter, because math-verify reads `\Delta` as delta."""
-    free = (letter for letter in "PQRUVWXYZ" if letter not in answer and letter not in gold)
-    for name in sorted(set(_CAPITAL.findall(answer + gold))):
-        letter = next(free)
-        answer, gold = (re.sub(rf"\\{name}(?![a-zA-Z])", f" {letter} ", text) for text in (answer, gold))
-    return answer, gold
+    r"""Both texts with an unused letter for each capital whose small letter occurs too, and for each capital Greek
+    letter, because math-verify reads `R` as r and `\Delta` as delta. (I and i are its imaginary unit.)
+    """
+    names = set(_NAME.findall(f"{answer} {gold}"))
+    alike = (name for name in names - {"I"} if name.isupper() and name.lower() in names)
+    capitals = sorted({*alike, *filter(_CAPITAL.fullmatch, names)})
+    free = [letter for letter in "pqruvwxyzabcfghjklmnos" if not {letter, letter.upper()} & names]
+    if len(free) < len(capitals):
+        raise ValueError("no letter is free")
+    renamed = dict(zip(capitals, free, strict=False))
+    mine, theirs = (
+        _NAME.sub(lambda name: f" {renamed[name[0]]} " if name[0] in renamed else name[0], text)
+        for text in (answer, gold)
+    )
+    return mine, theirs
 
 
 def _verified(answer: str, gold: str) -> bool:
@@ -110,12 +124,6 @@ def _verified(answer: str, gold: str) -> bool:
     if not (_covers(mine, answer) and _covers(theirs, gold) and _agree(mine, theirs)):
         return False  # the checks come first, because simplifying expressions that differ is slow
     return bool(math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True))
-
-
-def _differ_in_case(answer: str, gold: str) -> bool:
-    """Whether letters differ in case only, which math-verify sometimes ignores. (I and i are its imaginary unit.)"""
-    mine, theirs = _letters(answer), _letters(gold)
-    return any(letter.swapcase() in theirs - mine for letter in mine - theirs - {"i", "I"})
 
 
 def _differ_in_base(answer: str, gold: str) -> bool:

@@ -6,8 +6,9 @@ lists compares many elements, so all of its comparisons are counted; beyond the 
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,6 +23,7 @@ Verdict = bool | None
 Decide = Callable[[str, str], Verdict]
 
 MAX_COMPARISONS = 10_000
+MAX_SIGNS = 4  # of both kinds in one element
 MAX_UNDECIDED = 4_000  # characters sent to computer algebra
 
 _BASE = re.compile(  # no letters of \lambda_1
@@ -33,14 +35,15 @@ _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
-_PHRASE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})*")
-_PROSE = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)+")
+_PHRASE = re.compile(r"[a-zA-Z]{3,}|[a-zA-Z]{2,}(?: [a-zA-Z]{2,})+")
+_PROSE = re.compile(r"(?=.*[a-zA-Z]{2})[a-zA-Z]+(?: [a-zA-Z]+)+")
 _CONNECTIVE = re.compile(r"\s(or|and)\s")
 _SEPARATOR = re.compile(r"\s*,?\s(?:or|and)\s|\\cup(?![a-zA-Z])")
 _NO_WORDS = frozenset(
     ["sqrt", "sin", "cos", "tan", "log", "exp", "inf", "mod", "begin", "end", "pmatrix", "array", "and"]
 )
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_SIGN = re.compile(r"\\(pm|mp)(?![a-zA-Z])")
 
 
 class _TooMuch(Exception):
@@ -114,7 +117,7 @@ def words(answer: str, gold: str) -> Verdict:
     mine, theirs = _words(answer), _words(gold)
     if mine != theirs:
         return False
-    if _PHRASE.fullmatch(answer) and answer[:1].lower() + answer[1:] == gold[:1].lower() + gold[1:]:
+    if mine and _PHRASE.fullmatch(answer) and answer[:1].lower() + answer[1:] == gold[:1].lower() + gold[1:]:
         return True  # East
     joined = [set(_CONNECTIVE.findall(text)) for text in (answer, gold)]
     return False if mine and all(joined) and joined[0] != joined[1] else None
@@ -205,7 +208,7 @@ def _has_relation(text: str) -> bool:
 
 def _identity(answer: str, gold: str, work: _Work) -> Verdict:
     """Numbers and expressions by exact evaluation; None if a text is outside the language of `expression.py`."""
-    if _PROSE.fullmatch(answer) and _words(answer):
+    if _PROSE.fullmatch(answer):
         return False  # the spellings differ, and words are no factors
     try:
         a, g = expression.read(answer), expression.read(gold)
@@ -296,9 +299,19 @@ def _listed(text: str) -> list[str]:
 
 
 def _both_signs(text: str) -> list[str]:
-    if not (r"\pm" in text or r"\mp" in text) or brackets(text)[0] == "\\{":
+    r"""In a tuple and beside `\mp`, signs are chosen together, else each for itself: `\pm 1 \pm 2` are four numbers."""
+    signs = _SIGN.findall(text)
+    if not 0 < len(signs) <= MAX_SIGNS or brackets(text)[0] == "\\{":
         return [text]
-    return [text.replace(r"\pm", a).replace(r"\mp", b) for a, b in (("+", "-"), ("-", "+"))]
+    if "mp" in signs or brackets(text)[0]:
+        choices = [tuple(a if sign == "pm" else b for sign in signs) for a, b in ("+-", "-+")]
+    else:
+        choices = list(itertools.product("+-", repeat=len(signs)))
+    return [_signed(text, iter(choice)) for choice in choices]
+
+
+def _signed(text: str, choice: Iterator[str]) -> str:
+    return _SIGN.sub(lambda sign: next(choice), text)
 
 
 def _function(text: str) -> str:

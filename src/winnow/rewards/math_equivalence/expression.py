@@ -40,7 +40,8 @@ _GREEK = (
     "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
     " Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
 )
-_APPLIED = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)")  # I(0) is not I times 0
+# I(0) is not I times 0, and f(-x) is not -f(x)
+_APPLIED = re.compile(r"(?<![a-zA-Z\\])(?:[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)|f\s*\()")
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<word>\\[a-zA-Z]+|sqrt|pi(?![a-zA-Z]))|(?P<letter>[a-zA-Z])"
     r"|(?P<sign>[-+*/^(){}\[\]]|\\%))",

@@ -67,7 +67,9 @@ _APART = re.compile(
     r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
 )
 
-_FUNCTION_POWER = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|ln|log)\s?\^\s?\d (?=\d)")  # \sin^2 15
+_FUNCTION_POWER = re.compile(  # \sin^2 15, n^2 2^n
+    r"\\(?:sin|cos|tan|cot|sec|csc|ln|log)\s?\^\s?\d (?=\d)|(?<=[a-zA-Z)])\^\d (?=\d+\^)"
+)
 
 
 def _mixed_number(match: re.Match[str]) -> str:
@@ -96,6 +98,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
         (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne "),
+        (r"\\pmod\s*(\w+)", r"\\pmod{\1}"),
         (r"\\in(?![a-zA-Z])", r"\\in "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),

@@ -22,6 +22,7 @@ needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify 
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[4] / ".." / "shared" / "data"))
 
 EQUAL = [
+    (r"\pm 1 \pm \sqrt2", r"1+\sqrt2, 1-\sqrt2, -1+\sqrt2, -1-\sqrt2"), (r"n \equiv 1 \pmod 4", r"n \equiv 1 \pmod{4}"),
     ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),
     ("pi/2", r"\frac{\pi}{2}"), ("-2*pi", r"-2\pi"), (r"2^{100}", str(2**100)), (r"\sqrt{4}", "2"),
     ("42 apples", "42"),
@@ -38,6 +39,7 @@ EQUAL = [
 ]  # fmt: skip
 
 EQUAL_BY_ALGEBRA = [
+    ("1+f(x)", "f(x)+1"), (r"n^{2} 2^{n-1}", r"n^2 \cdot 2^{n-1}"),
     (r"\cot x", r"\frac{\cos x}{\sin x}"), (r"\log_3 27", "3"), ("5!", "120"), (r"\binom{5}{2}", "10"),
     (r"\sin\frac{\pi}{6}", r"\frac12"), (r"\ln(e^2)", "2"), (r"\frac{\ln|x|}{2}", r"\frac{1}{2}\ln|x|"),
     (r"x_0 + v_0 t", r"v_0 t + x_0"), (r"\frac{t}{4} \sin (2 t)", r"\frac{1}{4} t \sin 2t"),
@@ -46,6 +48,10 @@ EQUAL_BY_ALGEBRA = [
 ]  # fmt: skip
 
 DIFFERENT = [
+    # words between numbers, an applied function, a box in a box, two signs
+    ("3 to 2", "2 to 3"), ("9 am to 7 pm", "7 am to 9 pm"), ("7 R 2", "2 R 7"), (r"\text{A to B}", r"\text{B to A}"),
+    ("-f(x)", "f(-x)"), ("y=-f(x)", "y=f(-x)"), ("2f(x)", "f(2x)"), ("f(x)+f(y)", "f(x+y)"),
+    (r"\boxed{1} + 41", "1"), (r"41 + \boxed{1}", "1"), (r"1+\sqrt2, -1-\sqrt2", r"\pm 1 \pm \sqrt{2}"),
     # bases
     ("4210_7", "4210_8"), ("4210", "4210_8"), ("52_{8}", "52_{10}"),
     # arguments without braces, trailing text

@@ -60,6 +60,9 @@ REFUSED = {
 }
 
 ONCE_PAID = [
+    # letters that differ in case
+    (r"v\ln\frac{m}{M}", r"v\ln\frac{M}{m}"), ("0", r"\frac{(M-m)g\sin\theta}{M+m}"), (r"r \ge 2R", r"R \ge 2r"),
+    (r"r e^{-Rt}", r"R e^{-rt}"), (r"\sin(\Delta p)", r"\sin(p^2)"),
     # a base that is no base, subscripted names that computer algebra drops
     ("52_8.08", "52_8"), (r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"-\frac{1}{3} E_{1}+\frac{2}{3} E_{2}"),
     (r"\frac{1}{3} E_{1}+\frac{2}{3} E_{2}", r"\frac{1}{3} E_{1}+\frac{2}{3} E_{3}"),

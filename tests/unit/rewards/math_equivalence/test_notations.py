@@ -37,6 +37,8 @@ def _matrix(kind: str, rows: str) -> str:
         (r"0.1\bar{6}", "1/6"),
         (r"-2.\overline{45}", r"-\frac{27}{11}"),
         (r"\text{East}", r"\text{east}"),
+        (r"\text{No solution}", r"\text{no solution}"),
+        ("No real roots", r"\text{no real roots}"),
         (r"864 \text{ in}^2", r"864 \mbox{ inches}^2"),
         (r"204_{\text{base } 5}", "204_5"),
         ("(52)_8", "52_8"),
