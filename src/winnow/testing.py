@@ -139,7 +139,11 @@ def check_member(entry: Entry[Any], options: Mapping[str, Any] | None = None) ->
     what = f"the {entry.family.name} {entry.name!r}"
     values = ", ".join(f"{name!r}: ..." for name in missing)
     assert not missing, f"{what} has options without a default: check_member(entry, {{{values}}})"
-    bound = dataclasses.replace(entry, function=functools.partial(entry.function, **given)) if given else entry
+    bound = entry
+    if given:
+        function = functools.partial(entry.function, **given)
+        vars(function).update(traits=entry.traits, __name__=entry.name)  # which the registry reads
+        bound = dataclasses.replace(entry, function=function)
     try:
         check(bound if parameters[0] == "entry" else bound.function, **declared)
     except (AssertionError, *INTERRUPTIONS):

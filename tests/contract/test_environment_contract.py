@@ -59,3 +59,11 @@ def test_a_good_environment_passes():
 def test_an_environment_that_breaks_the_contract_is_found(broken):
     with pytest.raises(AssertionError):
         check_environment(entry_of(broken))
+
+
+def test_options_leave_the_traits_as_declared():
+    def half(prompt, reply, rng, *, share: float):
+        return share * (reply == prompt.answer)
+
+    traits = EnvironmentTraits(example=lambda gold: [str(gold)], correct_at=0.5, best=0.5)
+    check_member(Entry(ENVIRONMENT, "half", half, traits), {"share": 0.5})

@@ -39,6 +39,7 @@ from winnow.errors import ConfigError, conflict
 from winnow.families import EnvironmentTraits
 from winnow.records import Problem, Prompt, ToolAnswer
 from winnow.rewards.outcomes import failure
+from winnow.user_code import with_named_errors
 
 OWN = ("reset", "get_reward", "close")  # public methods that are no tools
 COLUMN = "environment"  # of a row that names its class
@@ -147,13 +148,15 @@ def _play(game: Any, prompt: Prompt, reply: str, tool_turns: int, call_form: str
             if not calls:
                 break
             answers = answer_calls(calls, tools, refusal=Exception)
-            if getattr(game, "done", False):
+            if "done" not in tools and getattr(game, "done", False):
                 break
             try:
                 reply = yield answers
             except OutOfTokens:
                 break
-        return game.get_reward(*[reply] * len(inspect.signature(game.get_reward).parameters))
+        parameters = inspect.signature(game.get_reward).parameters.values()
+        takes = any(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+        return game.get_reward(*[reply] * takes)
     finally:
         if hasattr(game, "close"):
             game.close()
@@ -164,6 +167,11 @@ def _opening(of: type, problem: Problem, options: Mapping[str, Any]) -> str | No
     reset = getattr(of, "reset", None)
     if reset is None or reset.__annotations__.get("return", "") in (None, "None"):
         return None
+    what = f"the environment {of.__name__!r} (for {problem.where or problem.id})"
+    return cast(str | None, with_named_errors(what, reset, _opened)(of, problem, options))
+
+
+def _opened(of: type, problem: Problem, options: Mapping[str, Any]) -> str | None:
     game = of(**options)
     try:
         return _reset(game, problem.answer, problem.meta)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import html
 import inspect
 import itertools
@@ -20,7 +21,9 @@ import json
 import os
 import re
 import resource
+import select
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -38,6 +41,8 @@ _CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 
 CPU_SECONDS = 30  # limit per prompt; real templates take less than a thousandth
 MEMORY = 2**30  # limit in bytes, in addition to the trainer's memory
+STILL_SECONDS = 30.0  # without output and CPU time: the child waits for a lock that another thread held at the fork
+FORKS = 3
 
 SYSTEM, QUESTION = "winnow system message", "winnow first question"  # the messages of the first conversation
 
@@ -142,7 +147,9 @@ def conversation_texts(
     """
     texts, refusal = _attempt(conversations, tokenizer, options, parts=parts, tools=tools)
     if refusal is not None:
-        raise _refused(refusal)
+        *earlier, last = conversations[len(texts)]
+        where = f"{refusal} (in the conversation that ends with {last['content'][:60]!r})"
+        raise _refused(where, "correct or remove that row, or correct the template" if earlier else _INSTEAD)
     return texts
 
 
@@ -162,21 +169,55 @@ def _attempt(
         )
     _check_options(tokenizer, options)
     texts = _rendered(conversations, tokenizer, options, parts, tools)  # lazy: nothing is compiled in this process
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        _child(reading, writing, texts)
-    os.close(writing)
-    try:
-        with open(reading, "rb") as pipe:
-            replies = [json.loads(line) for line in pipe if line.endswith(b"\n")]
-    finally:
-        status = _end(child)
+    for _ in range(FORKS):
+        written, status = _in_child(texts)
+        if written is not None:
+            break
+    else:
+        raise _unfit(
+            f"the process that renders the tokenizer's chat template stood still for {STILL_SECONDS:.0f} seconds",
+            "train in a program without other threads, such as `winnow train`",
+        )
+    replies = [json.loads(line) for line in written.split(b"\n")[:-1]]
     if replies and isinstance(replies[-1], dict):
         return replies[:-1], str(replies[-1]["error"])
     if len(replies) != len(conversations):
         raise _cut_short(len(replies), status)
     return replies, None
+
+
+def _in_child(texts: Iterator[str]) -> tuple[bytes | None, int]:
+    """What a fork of this process has written, or None if it stood still; and its wait status."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(reading, writing, texts)
+    os.close(writing)
+    written, computed, still = bytearray(), -1, False
+    try:
+        with open(reading, "rb", buffering=0) as pipe:
+            poll = select.poll()
+            poll.register(pipe, select.POLLIN)
+            while not still:
+                if not poll.poll(1000 * STILL_SECONDS):
+                    before, computed = computed, _computed(child)
+                    still = computed == before
+                elif piece := pipe.read(2**16):
+                    written += piece
+                else:
+                    break
+    finally:
+        status = _end(child)
+    return None if still else bytes(written), status
+
+
+def _computed(child: int) -> int:
+    """Ticks of CPU time that a process has used; without /proc a number that is never the same."""
+    try:
+        fields = Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic_ns()
+    return int(fields[11]) + int(fields[12])
 
 
 def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
@@ -214,8 +255,8 @@ def _end(child: int) -> int:
     return 0
 
 
-def _refused(message: str) -> DataError:
-    return _unfit(f"the tokenizer's chat template refused the messages: {message}", _INSTEAD)
+def _refused(message: str, remedy: str = _INSTEAD) -> DataError:
+    return _unfit(f"the tokenizer's chat template refused the messages: {message}", remedy)
 
 
 def _no_system(what: str) -> DataError:
@@ -244,6 +285,7 @@ def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataEr
 def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
     """Write a line of JSON per text, and {"error": ...} as the last line after an exception. Never returns."""
     try:
+        gc.disable()  # a finalizer of the trainer's garbage may wait for one of its threads, which do not exist here
         os.close(reading)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
@@ -266,7 +308,7 @@ def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
         _limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
         pipe.write(json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB"}).encode() + b"\n")
     except BaseException as error:  # a template can raise anything
-        pipe.write(json.dumps({"error": f"{error or type(error).__name__}"[:1000]}).encode() + b"\n")
+        pipe.write(json.dumps({"error": (str(error) or type(error).__name__)[:1000]}).encode() + b"\n")
 
 
 def _rendered(

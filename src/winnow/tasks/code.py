@@ -55,7 +55,7 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     (with `function` for a function) is winnow's, `input_output` is from APPS (Hendrycks et al., 2021, arXiv
     2105.09938) and TACO (Li et al., 2023, arXiv 2312.14852). `public_test_cases` is from LiveCodeBench (Jain et al.,
     2024, arXiv 2403.07974), where the option `tests` selects whether the private ones count. Starter code follows the
-    question; the fields that identify a problem are in `meta`.
+    question; the fields that identify a problem, and its `solution`, are in `meta`.
 
     APPS and TACO write the result of a function in a list of one. Their checkers accept the list and its element, so
     both are right here. LiveCodeBench's checker accepts the result alone.
@@ -120,7 +120,10 @@ def _problem(record: Record, question: str, tests: str) -> Problem:
         raise record.malformed(f"its tests cannot be used ({error})", "correct or remove the line") from error
     starter = record.fields.get("starter_code")
     text = f"{question}\n\nBegin with:\n```python\n{starter}\n```" if starter else question
-    named = ("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source")
+    named = (
+        *("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source"),
+        "solution",  # which `winnow audit` tries
+    )
     return problem("code", text, gold, {name: record.fields[name] for name in named if name in record.fields})
 
 

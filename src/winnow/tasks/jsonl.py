@@ -59,10 +59,14 @@ class _Fields:
         return {"question": self.question, "answer": self.answer}
 
     @property
+    def mapped(self) -> list[str]:
+        """The keys of question, answer and id."""
+        return [self.question, self.answer, *([] if self.id is None else [self.id])]
+
+    @property
     def read(self) -> list[str] | None:
         """The keys of all that is read; None: every field."""
-        mapped = [self.question, self.answer, *([] if self.id is None else [self.id])]
-        return None if self.meta is None else [*mapped, *self.meta]
+        return None if self.meta is None else [*self.mapped, *self.meta]
 
 
 @register("task")
@@ -153,7 +157,7 @@ def _read(
 ) -> Iterator[tuple[Record, tuple[Message, ...]]]:
     """The rows of a file with their messages. Raises DataError if question or answer is missing."""
     path = Path(os.path.expanduser(file))
-    for record in read_rows(path, key=key, keys=keys):
+    for record in read_rows(path, key=key, keys=keys, named=fields.mapped):
         for role, name in fields.roles.items():
             if name not in record.fields and record.find(name) is MISSING:
                 raise _missing(path, record.where, role, fields)
@@ -166,7 +170,7 @@ def _missing(path: Path, where: str, role: str, fields: _Fields) -> DataError:
     If no row of the file has the field, the remedy sets the option to a field that this one has. Elsewhere the
     option is right, and the row is wrong.
     """
-    rows = list(read_rows(path))
+    rows = list(read_rows(path, named=fields.mapped))
     record = next(row for row in rows if row.where == where)
     missing = [one for one, name in fields.roles.items() if record.find(name) is MISSING]
     lost = next((one for one in missing if any(row.find(fields.roles[one]) is not MISSING for row in rows)), None)
@@ -254,23 +258,17 @@ def _gold(record: Record, fields: _Fields) -> Any:
                 key="task.extract",
             )
         value = _several(value)
-    if isinstance(value, list):
-        for one in value:
-            _check_gold(record, fields.answer, one)
-    else:
-        _check_gold(record, fields.answer, value)
-    if fields.extract not in _EXTRACTS:
-        return value
-    return (
-        [_extracted(record, fields, one) for one in value]
-        if isinstance(value, list)
-        else _extracted(record, fields, value)
-    )
+    golds = value if isinstance(value, list) else [value]
+    for one in golds:
+        _check_gold(record, fields.answer, one)
+    if fields.extract in _EXTRACTS:
+        golds = [_extracted(record, fields, one) for one in golds]
+    return golds if isinstance(value, list) else golds[0]
 
 
 def _several(value: Any) -> Any:
     """The golds in a text that is the JSON of a list of texts; any other value as it is."""
-    if not isinstance(value, str) or not value.startswith('["'):
+    if not isinstance(value, str) or not re.match(r'\s*\[\s*"', value):
         return value
     try:
         golds = json.loads(value)

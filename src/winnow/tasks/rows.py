@@ -30,7 +30,10 @@ PARQUET = b"PAR1"  # the first bytes of a Parquet file
 _CONVERT = (
     "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p; p.write_table(a.{}, \"{{file}}.parquet\")'"
 )
-_CSV = 'read_csv("{file}", parse_options=a.ParseOptions(newlines_in_values=True))'
+_CSV = (  # every value stays a text: "007" is no 7
+    "if it is CSV, convert it: python -c 'import csv, json; [print(json.dumps(row)) for row in "
+    'csv.DictReader(open(0, newline="", encoding="utf-8-sig"))]\' < {file} > {file}.jsonl'
+)
 # How files in other forms begin, what they are, and how one becomes a file that is read
 _OTHER_FORMS = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?(?:" + start + rb")"), form, remedy)
@@ -45,7 +48,7 @@ _OTHER_FORMS = tuple(
             "[print(json.dumps(row)) for row in json.load(sys.stdin.buffer)]' < {file} > {file}.jsonl",
         ),
         (rb"\s*\{\s*$", "JSON with objects of several lines", "write one on each line: jq -c . {file} > {file}.jsonl"),
-        (rb"[\w\",;]", "neither JSON lines nor Parquet", "if it is CSV, " + _CONVERT.format("csv", _CSV)),
+        (rb"[\w\",;]", "neither JSON lines nor Parquet", _CSV),
     )
 )
 # Fields of published data sets with pictures and the like, which a prompt of text leaves out.
@@ -127,10 +130,12 @@ class Record:
             ) from error
 
 
-def read_rows(file: Path, *, key: str = "task.path", keys: Sequence[str] | None = None) -> Iterator[Record]:
+def read_rows(
+    file: Path, *, key: str = "task.path", keys: Sequence[str] | None = None, named: Sequence[str] = ()
+) -> Iterator[Record]:
     """The rows of a file of JSON lines (without blank lines), or of a Parquet file, in their order.
 
-    Of a Parquet file only the columns of `keys` are read; None: all columns but those with binary data.
+    Of a Parquet file only the columns of `keys` are read; None: those of `named`, and all others without binary data.
 
     Raises DataError for a row that is no object, with its place, and for a Parquet file that cannot be read. Raises it
     for a missing file with `key`, the configuration key that names the file.
@@ -146,7 +151,7 @@ def read_rows(file: Path, *, key: str = "task.path", keys: Sequence[str] | None 
     with file.open("rb") as opened:
         start = opened.readline(BATCH)
     if start.startswith(PARQUET):
-        yield from _read_parquet(file, key, keys)
+        yield from _read_parquet(file, key, keys, named)
         return
     for begins, form, remedy in _OTHER_FORMS:
         if begins.match(start):
@@ -204,13 +209,13 @@ def _is_deep(value: Any) -> bool:
     return any(isinstance(one, (dict, list)) for one in level)
 
 
-def _read_parquet(file: Path, key: str, keys: Sequence[str] | None) -> Iterator[Record]:
+def _read_parquet(file: Path, key: str, keys: Sequence[str] | None, named: Sequence[str]) -> Iterator[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(file) as opened:
-            names = [column.name for column in opened.schema_arrow if _is_read(column, keys)]
+            names = [column.name for column in opened.schema_arrow if _is_read(column, keys, named)]
             batches = opened.iter_batches(BATCH, columns=names)
             for number, row in enumerate(chain.from_iterable(map(_rows, batches)), start=1):
                 yield Record(row, f"{file}, row {number}")
@@ -232,7 +237,10 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         if column.name in MEDIA:
             columns.append([_has_media(value) or None for value in values])
         else:
-            listed = values.to_pylist()
+            try:
+                listed = values.to_pylist()
+            except (ValueError, OverflowError) as error:  # text that is not UTF-8, or a time that Python does not have
+                raise pa.ArrowInvalid(f"the column {column.name!r}: {error}") from error
             if pa.types.is_float32(column.type):  # 0.1, and not 0.10000000149011612
                 listed = [None if one is None else float(str(np.float32(one))) for one in listed]
             columns.append(listed if _is_json(column.type) else [_plain(value) for value in listed])
@@ -253,11 +261,11 @@ def _has_media(value: Any) -> bool:
     return value.as_py() not in ("", b"")
 
 
-def _is_read(column: pa.Field, keys: Sequence[str] | None) -> bool:
+def _is_read(column: pa.Field, keys: Sequence[str] | None, named: Sequence[str]) -> bool:
     """Whether a column is read: media only to see whether a row has some, and other binary data only by name."""
-    if keys is not None:
-        return any(key == column.name or key.startswith(f"{column.name}.") for key in keys)
-    return column.name in MEDIA or not _contains_binary(column.type)
+    if any(key == column.name or key.startswith(f"{column.name}.") for key in (named if keys is None else keys)):
+        return True
+    return keys is None and (column.name in MEDIA or not _contains_binary(column.type))
 
 
 def _contains_binary(kind: pa.DataType) -> bool:

@@ -89,7 +89,8 @@ def read_train_and_test(
     wanted = check_split(split)
     published = "test" if wanted == "test" else "train"
     file = Path(path)
-    if file.suffix in FORMS and not file.stem.removesuffix(SHARD).endswith(published):
+    single = file.suffix in FORMS or Path(os.path.expanduser(path)).is_file()
+    if single and not file.stem.removesuffix(SHARD).endswith(published):
         raise DataError(
             f"task.path: {path} has no {split} problems: the name of a single file must end in "
             f"{published}{file.suffix}",

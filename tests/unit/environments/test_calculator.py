@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from refusals import refused
-from winnow.environments.contract import check_environment
 from winnow.environments.replay import make_environment
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Reply, Rollout
-from winnow.registry import resolve
 
 ANSWER = "</think> <answer>84</answer>"
 
@@ -107,7 +105,3 @@ def test_a_call_inside_a_thought_is_answered_with_an_error():
 def test_an_unknown_form_is_refused():
     with refused(ConfigError, "hermes", key="environment.call_form", code="config.value"):
         play(ANSWER, call_form="herms")
-
-
-def test_it_meets_the_contract():
-    check_environment(resolve("environment", "calculator"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,7 @@ def test_a_second_outcome_is_an_error_that_names_the_environment() -> None:
         right = ask(judges, "a", "fine", "b")
         assert isinstance(right, Outcome)
         judges.check_repeats([(PROMPT, rollout("a", "fine", "b"), right)])
+        judges.check_repeats([(PROMPT, rollout("a", "fine", "b"), replace(paid, late=True))])
 
 
 def test_a_settled_outcome_is_not_judged_again() -> None:

@@ -326,3 +326,27 @@ def test_a_template_without_a_place_for_tools_is_found():
     assert takes_tools(of_bytes(IN_FRONT, CHATML))
     assert not takes_tools(like("qwen2_5"))
     assert not takes_tools(like("mistral"))
+
+
+def test_a_tool_may_be_called_done_and_get_reward_may_have_other_parameters():
+    class Desk:
+        def look(self) -> str:
+            """Look."""
+            return "a key"
+
+        def done(self) -> str:
+            """End."""
+            return "bye"
+
+        def get_reward(self, reply, scale=2.0, **more):
+            return scale * (reply == "a key")
+
+    given, outcome = play(Desk, "<call>look</call>", "a key", at=prompt(opening=None))
+    assert (given, outcome.reward) == (["a key"], 2.0)
+
+
+def test_a_row_that_reset_refuses_is_named():
+    bound = bind(resolve("environment", Store), {}, key="environment")
+    row = Problem(id="p", question="Go.", answer=None, task="t", where="rows.jsonl:7")
+    with refused(ConfigError, "Store", "rows.jsonl:7", "TypeError", code="config.user_code"):
+        opened(bound, row)

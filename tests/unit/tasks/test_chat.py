@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from chat_templates import CHATML, LIKE, like, of_bytes
 from refusals import refused
 from winnow.errors import DataError
+from winnow.records import Message
+from winnow.tasks import chat as chat_module
 from winnow.tasks.chat import chat_texts, is_written, takes_parts
 
 QUESTIONS = [
@@ -167,3 +171,31 @@ def test_a_refusal_of_one_prompt_is_an_error():
 )
 def test_is_written(content, text, written):
     assert is_written(content, text) is written
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_fork_that_stands_still_is_replaced(tmp_path, monkeypatch, once):
+    begin, begun = chat_module._child, tmp_path / "begun"
+
+    def stand_still(*arguments):
+        if not (once and begun.exists()):
+            begun.touch()
+            signal.pause()
+        begin(*arguments)
+
+    monkeypatch.setattr(chat_module, "_child", stand_still)
+    monkeypatch.setattr(chat_module, "STILL_SECONDS", 0.5)
+    if once:
+        monkeypatch.setattr(chat_module, "FORKS", 1000)  # a busy machine may give a child no time for a second
+        assert "2 + 3?" in chat_texts(QUESTIONS[:1], like(next(iter(LIKE))), None, {})[0]
+    else:
+        with refused(DataError, key="prompt.template", code="data.unfit_model"):
+            chat_texts(QUESTIONS[:1], like(next(iter(LIKE))), None, {})
+
+
+def test_a_refused_conversation_is_named_with_a_remedy_that_can_be_followed():
+    turns = "raise_exception('turns') if not loop.first and loop.previtem.role == m.role else m.content"
+    earlier = [[], [Message("user", "first")]]
+    with refused(DataError, "turns", "'why?'", key="prompt.template", code="data.unfit_model") as caught:
+        chat_texts(["one", "why?"], chat(turns), None, {}, earlier)
+    assert "r1_zero" not in caught.value.remedy

@@ -219,3 +219,8 @@ def test_more_programs_than_there_are_and_too_few_tests_are_refused():
         programs("test", size=500)
     with refused(ConfigError, 1, key="task.tests_per_problem", code="config.value"):
         programs("test", tests_per_problem=1)
+
+
+def test_a_solution_is_kept_for_the_audit(tmp_path: Path):
+    row = {"question": "?", "tests": [{"stdin": "1", "stdout": "2"}], "solution": "print(2)"}
+    assert only(tmp_path, row).meta == {"solution": "print(2)"}

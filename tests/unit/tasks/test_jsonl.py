@@ -131,6 +131,8 @@ def test_problems_of_several_messages_differ_by_all_of_them(tmp_path: Path) -> N
     ("answer", "extract", "gold"),
     [
         ('["4", "4.0"]', None, ["4", "4.0"]),
+        ('[ "4", "4.0" ]', None, ["4", "4.0"]),
+        ('\n[\n "34"\n]', None, ["34"]),
         ('["34"]', None, ["34"]),
         ('["34"]', "whole", '["34"]'),
         ("[1, 2]", None, "[1, 2]"),  # an interval or a list
@@ -278,3 +280,10 @@ def test_the_case_with_nan_is_refused_with_its_first_row() -> None:
     first = next(place for place, row in enumerate(rows, start=1) if row["answer"] != row["answer"])
     with refused(DataError, f"nan_answers.jsonl:{first}:", "nan", code="data.malformed"):
         jsonl("train", train=str(CASES / "nan_answers.jsonl"))
+
+
+def test_a_named_column_of_bytes_is_read_beside_all_others(tmp_path: Path) -> None:
+    columns = {"question": pa.array([b"1?"]), "answer": ["1"], "raw": pa.array([b"\0"]), "level": [3]}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    (made,) = jsonl("train", train=str(tmp_path / "rows.parquet"))
+    assert (made.question, made.answer, made.meta) == ("1?", "1", {"level": 3})

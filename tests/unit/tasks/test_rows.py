@@ -181,10 +181,11 @@ OTHER_FORMS = {
     "pretty.json": (b"\xef\xbb\xbf" + json.dumps(ROWS, indent=2).encode(), "json.load"),
     "lines.json": (b"[\r\n{}\r\n]", "json.load"),
     "objects.json": ("\n".join(json.dumps(row, indent=2) for row in ROWS).encode(), "jq"),
-    "rows.csv": (b"question,answer\n1?,1\n2?,2\n", "pyarrow.csv"),
+    "rows.csv": (b"question,answer\n1?,1\n2?,2\n", "csv.DictReader"),
+    "windows.csv": (b"\xef\xbb\xbfquestion,answer\r\n1?,1\r\n2?,2\r\n", "csv.DictReader"),
     "rows.jsonl": (json.dumps(ROWS).encode(), "json.load"),
-    "pandas.csv": (b",question,answer\n0,1?,1\n1,2?,2\n", "pyarrow.csv"),
-    "quoted.csv": (b'"question","answer"\n"1?","1"\n"2?","2"\n', "pyarrow.csv"),
+    "pandas.csv": (b",question,answer\n0,1?,1\n1,2?,2\n", "csv.DictReader"),
+    "quoted.csv": (b'"question","answer"\n"1?","1"\n"2?","2"\n', "csv.DictReader"),
 }
 
 
@@ -206,6 +207,19 @@ def test_a_file_in_another_form_is_refused_with_the_command_that_converts_it(tmp
         assert [{key: str(value) for key, value in row.fields.items() if key} for row in read_rows(made)] == ROWS
 
 
+def test_a_converted_table_keeps_its_texts(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text('question,answer\n"two\nlines?",007\n"a, b?",1.50\n', encoding="utf-8")
+    with refused(DataError, file, code="data.unreadable") as caught:
+        list(read_rows(file))
+    program = re.search(r"python -c '(.*)' <", caught.value.remedy)
+    assert program is not None
+    done = subprocess.run([sys.executable, "-c", program[1]], input=file.read_bytes(), stdout=-1, check=True)
+    made = tmp_path / "made.jsonl"
+    made.write_bytes(done.stdout)
+    assert [list(row.fields.values()) for row in read_rows(made)] == [["two\nlines?", "007"], ["a, b?", "1.50"]]
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with refused(DataError, tmp_path, "folder", key="task.path", code="data.missing"):
         list(read_rows(tmp_path))
@@ -220,3 +234,10 @@ def test_a_named_column_of_bytes_is_text(tmp_path: Path) -> None:
 def test_a_number_of_32_bits_is_the_shortest_that_rounds_to_it(tmp_path: Path) -> None:
     pq.write_table(pa.table({"answer": pa.array([0.1, None], pa.float32())}), tmp_path / "rows.parquet")
     assert [row.fields["answer"] for row in read_rows(tmp_path / "rows.parquet")] == [0.1, None]
+
+
+def test_a_value_that_python_cannot_hold_is_refused_with_its_column(tmp_path: Path) -> None:
+    far = pa.array([2**40], pa.timestamp("s"))  # the year 36812
+    pq.write_table(pa.table({"question": ["q"], "seen": far}), tmp_path / "rows.parquet")
+    with refused(DataError, tmp_path / "rows.parquet", "'seen'", key="task.path", code="data.unreadable"):
+        list(read_rows(tmp_path / "rows.parquet"))

@@ -291,13 +291,6 @@ def test_jsonl_names_the_fields_that_hold_question_and_answer(tmp_path, row, giv
     assert not any(name in caught.value.remedy for name in not_named)
 
 
-def test_jsonl_deals_one_file_by_the_question(tmp_path: Path) -> None:
-    path = write(tmp_path / "all.jsonl", [{"question": str(i), "answer": "a"} for i in range(300)])
-    made = {split: questions(jsonl(split, path=path)) for split in SPLITS}
-    assert sorted(text for texts in made.values() for text in texts) == sorted(map(str, range(300)))
-    assert all(split_of(text) == split for split, texts in made.items() for text in texts)
-
-
 def test_ids_follow_the_question_not_the_place(tmp_path: Path) -> None:
     rows = [{"question": text, "answer": "a"} for text in ("x", "y", "x")]
     made = jsonl("train", train=write(tmp_path / "a.jsonl", rows))
@@ -410,3 +403,9 @@ def test_jsonl_wants_one_way_of_naming_files(tmp_path: Path) -> None:
 def test_real_evaluation_sets(name: str, count: int, options: dict[str, Any]) -> None:
     made = jsonl("test", test=str(DATA / f"{name}.jsonl"), question="problem", **options)
     assert len(ids(made)) == count
+
+
+def test_a_single_file_of_another_ending_follows_its_name_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.json", [{"question": "q", "answer": "#### 2"}])
+    with refused(DataError, path, "test.json", key="task.path", code="data.missing"):
+        gsm8k("test", path=path)

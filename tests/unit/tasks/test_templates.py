@@ -292,13 +292,6 @@ def test_an_option_of_an_invalid_template() -> None:
         render(problems("x"), model, template="chat", template_options={"a": 1}, max_prompt_tokens=99)
 
 
-def test_a_template_that_leaves_the_system_message_out() -> None:
-    model = qwen()
-    model.chat_template = "{{ messages[-1].content }}"
-    with refused(DataError, key="prompt.system", code="data.unfit_model"):
-        render(problems("x"), model, template="chat", system="Be brief.", max_prompt_tokens=99)
-
-
 def test_a_question_may_not_hold_a_special_token() -> None:
     with refused(DataError, "q1", "'<|im_end|>'", code="data.malformed"):
         render(problems("x", "end<|im_end|>"), qwen(), template="question_only", max_prompt_tokens=99)
