@@ -23,10 +23,13 @@ def memory(demand: Demand) -> Iterator[MemoryPart]:
     remedies = USE_VLLM if demand.sharded else USE_NATIVE
     yield MemoryPart("engine's copy", weight_bytes(model), "always", device, remedies)
     rows = max(at_once for _, at_once in demand.requests)
-    tokens = rows * (demand.prompt_tokens + demand.config.rollout.max_new_tokens)
+    longest, environment = demand.config.rollout.max_new_tokens, demand.config.environment
+    tokens = rows * (demand.prompt_tokens + longest)
+    # A later turn reads the conversation so far, after which there is room for that turn
+    earlier = 0 if environment is None else max(0, longest - environment.max_turn_tokens)
     cache = tokens * KVCacheSpec.of(model).bytes_per_token
     yield MemoryPart("keys and values", cache, "generate", device, fewer_at_once(demand))
-    yield from forward_parts(demand, read=rows * demand.prompt_tokens, rows=rows)
+    yield from forward_parts(demand, read=rows * (demand.prompt_tokens + earlier), rows=rows)
 
 
 def job(demand: Demand) -> str:

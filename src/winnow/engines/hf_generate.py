@@ -52,7 +52,8 @@ class HuggingFace:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._model.generation_config = GenerationConfig()  # the model's defaults would alter the distribution
         self._at_once = context.max_rollouts_at_once
-        self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        vocabulary = context.model.config.get_text_config().vocab_size
+        self._rule = stop_rules(context.tokenizer, context.stop_tokens, vocabulary)
 
     def generate(
         self,

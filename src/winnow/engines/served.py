@@ -68,6 +68,7 @@ class ServerEngine:
         self._adapter = adapter_names(model) if adapter else {}
         self.logprob_tolerance = server.logprob_tolerance
         self.generate, self.close = server.generate, server.close
+        self.memory_mib: Mapping[str, float] = getattr(server, "memory_mib", {})  # which the server updates in place
         try:
             server.load(self._first_weights(saved), version=0)
         except BaseException:
@@ -84,12 +85,6 @@ class ServerEngine:
             changed = served_weights(self._model, weights)
         self._server.load(changed, version)
         self.version = version
-
-    @property
-    def memory_mib(self) -> Mapping[str, float]:
-        """The server's last `memory_mib`, by state and name; empty if it has none."""
-        reported: Mapping[str, float] = getattr(self._server, "memory_mib", {})
-        return reported
 
     def _first_weights(self, saved: WeightsInFiles | None) -> MadeOnRead:
         if saved is None and not self._adapter:

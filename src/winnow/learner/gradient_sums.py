@@ -67,7 +67,8 @@ def add_rounded(total: Tensor, gradient: Tensor) -> None:
     """Add a 16-bit gradient to a float32 sum. On a CPU, torch first makes a float32 copy of the gradient: of a piece at
     a time, it stays in the cache.
     """
-    if not is_cpu(total.device) or not (total.is_contiguous() and gradient.is_contiguous()):
+    # Sparse: of an embedding whose output layer was not used
+    if gradient.is_sparse or not is_cpu(total.device) or not (total.is_contiguous() and gradient.is_contiguous()):
         total.add_(gradient)
         return
     parts = (torch.split(tensor.view(-1), CACHED) for tensor in (total, gradient))

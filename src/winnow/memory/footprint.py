@@ -28,6 +28,7 @@ Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpoin
 NARROW = 8  # "selective" recomputes a product [T, K] x [K, N] with K < N / 8, such as most of an adapter's B
 
 EXACT_BYTES = 4  # per float32 number: the precision of masters, gradient sums and logits
+WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")  # a configuration's names of an MLP's width
 PACKED = torch.uint8  # contains two 4-bit numbers
 ROUNDING_COPIES = 5  # float32 copies of a parameter during stochastic rounding
 SAMPLED = 64  # numbers of a row of which one is compared with its start (learner/move.py)
@@ -369,7 +370,7 @@ class _Sizes:
         return cls(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
-            intermediate=config.intermediate_size,
+            intermediate=next((n for name in WIDTHS if (n := getattr(config, name, None))), 4 * config.hidden_size),
             queries=heads * width,
             keys=(getattr(config, "num_key_value_heads", None) or heads) * width,
             item=causal.dtype.itemsize,

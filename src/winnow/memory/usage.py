@@ -104,7 +104,8 @@ def process_memory() -> dict[str, int]:
     VmRSS is resident memory and VmHWM its peak; RssAnon and RssFile are parts of VmRSS. RLIMIT_DATA bounds VmData.
     """
     with contextlib.suppress(OSError), open("/proc/self/status", "rb", buffering=0) as file:
-        return {name.decode(): int(kib) * 1024 for name, kib in _MEMORY.findall(file.read())}
+        found = {name.decode(): int(kib) * 1024 for name, kib in _MEMORY.findall(file.read())}
+        return found if "VmHWM" in found else {}  # gVisor has neither peaks nor parts of VmRSS
     return {}
 
 

@@ -94,6 +94,8 @@ def reads_in_pieces(model: nn.Module) -> bool:
     if "position_ids" not in inspect.signature(causal.get_decoder().forward).parameters:
         return False
     config = causal.config.get_text_config()
+    if getattr(config, "alibi", False):  # a bias that is made from a mask [R, S]
+        return False
     if kinds := getattr(config, "layer_types", None):
         return set(kinds) == {"full_attention"}
     return getattr(config, "sliding_window", None) is None

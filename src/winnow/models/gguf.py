@@ -67,7 +67,7 @@ def write_gguf_model(file: Path, folder: Path) -> list[str]:
     model = _plain_model(file, found)
     context = int(model.config.max_position_embeddings)
     write_model_folder(model, tokenizer_files(found.metadata, context=context), folder)
-    for licence in sorted(file.parent.glob("LICENSE*")):
+    for licence in filter(Path.is_file, sorted(file.parent.glob("LICENSE*"))):
         (folder / licence.name).write_bytes(licence.read_bytes())
     lines = quantized(found.tensors)
     (folder / CARD).write_text(_card(file, found.metadata, lines), encoding="utf-8")

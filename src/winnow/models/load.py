@@ -73,7 +73,7 @@ def load(
     quantization: Literal["nf4"] | None = None,
     later: bool = False,
 ) -> Loaded:
-    """Load tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError with the remedy.
+    """Load tokenizer, settings and weights, checked in that order. Raises DataError or ConfigError with the remedy.
 
     `tokenizer` is that of this path, where it has been loaded already. With `masters`, the parameters are also kept in
     float32, as in the files, and those of the model are rounded to `dtype`. With `quantization`, linear layers except
@@ -89,12 +89,14 @@ def load(
         )
     tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
     config = read_config(path)
-    if len(tokenizer) > config.vocab_size:
+    vocabulary = config.get_text_config().vocab_size
+    if _writes_beyond(tokenizer, vocabulary):
         raise refused(
-            f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
+            f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {vocabulary}: they do not "
             f"belong together",
             "copy the tokenizer files of the same model into the folder",
         )
+    files, stops = published_files(settings_folder(path)), model_stop_tokens(path, tokenizer)
     saved = None
     if later:
         model, saved = _shapes(path, config, DTYPES[dtype], torch.device(device), exact=masters)
@@ -104,8 +106,6 @@ def load(
         model = _weights(path, config, DTYPES[dtype], **load_in_nf4(DTYPES[dtype], device)).eval()
         as_plain_model(model)
     exact = _rounded(model, DTYPES[dtype]) if masters and not later else {}
-    files = published_files(settings_folder(path))
-    stops = model_stop_tokens(path, tokenizer)
     return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stops, files=files, masters=exact, saved=saved)
 
 
@@ -173,7 +173,22 @@ def model_stop_tokens(path: str, tokenizer: Any) -> tuple[int, ...]:
         generation = _read(path, "generation_config.json", folder, GenerationConfig.from_pretrained)
     else:
         generation = GenerationConfig.from_model_config(config)
-    return tuple(token for token in stop_tokens(tokenizer, generation) if 0 <= token < config.vocab_size)
+    vocabulary = config.get_text_config().vocab_size
+    return tuple(token for token in stop_tokens(tokenizer, generation) if 0 <= token < vocabulary)
+
+
+def _writes_beyond(tokenizer: Any, vocabulary: int) -> bool:
+    """Whether a prompt may contain a token without an embedding. A special token that neither the chat template nor the
+    tokenizer writes needs none, such as that of pictures in Gemma 3 1B.
+    """
+    if len(tokenizer) <= vocabulary:
+        return False
+    special, written = tokenizer.added_tokens_decoder, f"{tokenizer.chat_template} {tokenizer.bos_token}"
+    beyond = ((token, number) for token, number in tokenizer.get_vocab().items() if number >= vocabulary)
+    return any(
+        number not in special or not special[number].special or token in written or token == tokenizer.eos_token
+        for token, number in beyond
+    )
 
 
 def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:

@@ -255,6 +255,7 @@ class Supervisor:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
+    sys.path[:] = json.loads(sys.stdin.readline())
     settings = WorkerSettings(**json.load(sys.stdin))
     try:
         reward = make_judge(settings.reward, base=Path(settings.base))
@@ -265,6 +266,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # a worker's collections would otherwise copy every page of the imports
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the trainer ignores it, workers would leave no status
     Supervisor(trainer, reward, settings).run()
     sys.exit(0)
 

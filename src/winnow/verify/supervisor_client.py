@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -36,7 +37,14 @@ SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the superv
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
-_MODULE = ("-P", "-u", "-m", "winnow.verify.supervisor")  # -P: only the trainer's import path; -u: unbuffered output
+_MODULE = (
+    "-P",
+    "-u",
+    "-X",
+    "faulthandler",
+    "-m",
+    "winnow.verify.supervisor",
+)  # -P: only the trainer's import path; -u: unbuffered output
 
 
 class SupervisorClient:
@@ -175,16 +183,17 @@ class _SupervisorProcess:
         ours, theirs = socket.socketpair()
         # As a file, because a command line has at most 128 KiB per word, and an option may be a list of words
         with theirs, tempfile.TemporaryFile() as written:
-            written.write(settings.encode("ascii"))
+            # PYTHONPATH, by which winnow itself is found, cannot contain a folder with a colon
+            path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+            written.write(json.dumps(path).encode("ascii") + b"\n" + settings.encode("ascii"))
             written.seek(0)
             # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).
             one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-            path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             process = subprocess.Popen(
                 [sys.executable, *_MODULE, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=written,
-                env={**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+                env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"},
                 start_new_session=True,  # Ctrl-C reaches the trainer alone
             )
         self.socket = LineSocket(ours)

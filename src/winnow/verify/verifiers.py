@@ -138,7 +138,9 @@ class Verifiers:
         for (prompt, rollout, before), ticket in zip(played, tickets, strict=True):
             again = self.answer(ticket)
             differs = isinstance(again, Reply) or replace(again, seconds=before.seconds) != before
-            unknown = before.failed or (isinstance(again, Outcome) and again.failed and again.cause != "malformed")
+            unknown = before.failed or before.late
+            if isinstance(again, Outcome):
+                unknown = unknown or again.late or (again.failed and again.cause != "malformed")
             if differs and not unknown:
                 raise VerifierError(
                     f"the environment {self._name!r} gave two outcomes to rollout {rollout.index} of {prompt.id!r}: "

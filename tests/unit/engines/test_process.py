@@ -11,11 +11,11 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from second_engines import digest
 
 import forked
 from forked_engine import fork_engines
+from processes import alive, eventually
 from refusals import refused
 from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
@@ -71,22 +72,9 @@ def identify(engine: SecondProcess) -> list[str]:
     return generate(engine, "x", count=1)[0].rollouts[0].text.split()
 
 
-def alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
 def gone(pid: int) -> bool:
     """Whether the process has exited and was reaped."""
-    return subprocess.run(["ps", "-p", str(pid)], capture_output=True).returncode == 1
-
-
-def eventually(happens: Callable[[], bool], seconds: float = 120.0) -> bool:
-    until = time.monotonic() + seconds
-    while not (happened := happens()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return happened
+    return not Path(f"/proc/{pid}").exists()
 
 
 @pytest.fixture(scope="module")
@@ -452,3 +440,9 @@ def test_a_reader_that_cannot_join_the_trainer_reports_just_that(tmp_path: Path)
     engine = SimpleNamespace(load=lambda weights, version: weights["a"])
     with pytest.raises(GroupBroken):
         load(engine, LoadWeights(weights, 1))  # type: ignore[arg-type]
+
+
+def test_entries_that_python_ignores_are_not_passed_on(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [Path("ignored"), *sys.path])
+    engine = start_fake()
+    engine.close()

@@ -204,3 +204,13 @@ def test_vllm_is_refused_in_deterministic_runs():
     fits(validate(keys))
     with refused(ConfigError, "native", "hf", key="deterministic", code="config.combination"):
         fits(validate({**keys, "deterministic": True}))
+
+
+def test_sleep_is_refused_where_vllm_samples_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("winnow.models.device.planned_device", lambda name: torch.device("cpu"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    keys, engine = {"model": {"dtype": "float32"}}, {"use": "vllm", "sleep": True}
+    with refused(ConfigError, key="rollout.engine.sleep", code="config.combination"):
+        fits(validate({**keys, "rollout": {"engine": engine}}))
+    other = {**engine, "process": "own", "device": "cuda:0"}
+    fits(validate({**keys, "device": "cpu", "rollout": {"engine": other}}))

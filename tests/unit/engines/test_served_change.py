@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext
+from winnow.engines.native.engine import native
 from winnow.engines.policy_copy import PolicyCopy
 from winnow.engines.served import ServerEngine, describe
 from winnow.engines.vllm.engine import check_merge, fits
@@ -76,7 +77,11 @@ def test_an_engine_on_the_policy_or_on_a_copy_rounds_nothing() -> None:
     model = policy()
     base = {n: p.detach().clone() for n, p in plain_names(plain_model(model).named_parameters())}
     exact = changes(trained(model))
-    assert lost(module_change(model, base), exact) == 0, "native"
+    loaded = load("bundled", dtype="bfloat16")
+    context = EngineContext(
+        model=model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=1
+    )
+    assert lost(module_change(native(context)._model, base), exact) == 0, "native"
     copied = PolicyCopy(copy.deepcopy(model))
     copied.load({name: 3 * weight for name, weight in trained(model).items()})
     copied.load(trained(model))

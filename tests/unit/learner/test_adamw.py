@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from refusals import refused
 from winnow.errors import RunFolderError
-from winnow.learner.optimizer import Optimizer
+from winnow.learner.optimizer import Optimizer, Trained
 
 ULP = 2**-7  # between 1 and 2, bfloat16's numbers are so far apart
 
@@ -169,3 +169,15 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_gradients_of_an_embedding_without_its_output_layer_are_summed(masters: bool) -> None:
+    """Those of a separate value model are sparse."""
+    embedding = nn.Embedding(6, 2, sparse=True, dtype=torch.bfloat16)
+    optimizer = made({"w": embedding.weight}, masters=masters)
+    trained = Trained(None, optimizer)
+    for tokens in ([1, 1, 4], [4]):
+        trained.backward(embedding(torch.tensor(tokens)).sum())
+    (total,) = optimizer.gradients()
+    assert (total.dtype, total[:, 0].tolist()) == (torch.float32, [0, 2, 0, 0, 2, 0])

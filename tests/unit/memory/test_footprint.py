@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2Config, OPTConfig
 
 from winnow.algos.objective import Objective
 from winnow.learner.gradient_sums import _buckets
@@ -32,6 +33,7 @@ from winnow.memory.usage import MIB
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.meta import meta_model, weight_bytes
+from winnow.models.saved_weights import on_meta_device
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
 
 LORA = {"rank": 4, "alpha": 8.0, "targets": "all-linear", "seed": 0}
@@ -304,3 +306,21 @@ def test_a_bucket_is_a_copy_of_several_gradients(most, numbers, monkeypatch):
     buckets = _buckets([torch.zeros(p.shape) for p in model.parameters()])
     assert footprint.bucket_bytes(model, most) == 4 * numbers
     assert numbers == max(sum(g.numel() for g in bucket) if len(bucket) > 1 else 0 for bucket in buckets)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=64),
+        OPTConfig(
+            vocab_size=32,
+            hidden_size=16,
+            word_embed_proj_dim=16,
+            ffn_dim=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        ),
+    ],
+)
+def test_the_width_of_an_mlp_has_several_names(config):
+    assert forward_bytes(on_meta_device(config, torch.float32), 10) == 10 * 4 * (3 * 64 + 4 * 16)

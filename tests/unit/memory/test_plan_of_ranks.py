@@ -51,9 +51,10 @@ def test_advice_for_memory_includes_shares_and_more_ranks():
 def test_vllm_merges_no_adapter_of_a_sharded_policy():
     engine = {"use": "vllm", "process": "own", "device": "cuda:2"}
     keys = {"model": {"lora": {"rank": 8}}, "rollout": {**SMALL["rollout"], "engine": engine}, "device": "cuda"}
-    assert "merged weights" in sizes(planned(ranks_of=2, memory=80 * GIB, **{**SMALL, **keys}), "generate")
+    replicated = sizes(planned(ranks_of=2, memory=80 * GIB, **{**SMALL, **keys}), "generate")
+    assert 0 < replicated["one weight to send"] < 2 * 2**20  # of a policy of 2 MB
     sharded = planned(ranks_of=2, memory=80 * GIB, ranks=SHARDED, **{**SMALL, **keys})
-    assert "merged weights" not in sizes(sharded, "generate")
+    assert "one weight to send" not in sizes(sharded, "generate")
 
 
 QWEN_14B = {

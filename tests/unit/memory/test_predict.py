@@ -296,3 +296,11 @@ def test_a_function_that_no_worker_can_import_judges_in_the_trainer():
     few = {"task": "arithmetic", "verify": {"workers": 2}}
     chosen = (resolve_members(validate({**few, "reward": use}), base=Path()) for use in ("r1_zero", reward))
     assert ["2 workers" in plan_devices(members, CPU).jobs for members in chosen] == [True, False]
+
+
+def test_hf_reads_the_conversation_before_each_turn():
+    """Prompts of 20 tokens; a turn of at most 32 begins after at most 68 of 100."""
+    rollout = {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 100, "engine": "hf"}
+    game = {"task": "guess_number", "environment": {"use": "guess_number", "max_turn_tokens": 32}}
+    one, turns = (part(planned(rollout=rollout, **keys), "reading prompts").bytes for keys in ({}, game))
+    assert turns * 20 == one * (20 + 68)

@@ -90,3 +90,17 @@ def test_a_gauge_has_each_phase_s_own_peak():
     assert seen["memory/update/cuda0/peak"] >= seen["memory/update/cuda0/allocated"] + 64
     assert seen["memory/sync/cuda0/peak"] < seen["memory/update/cuda0/peak"]
     assert seen["memory/sync/cuda0/reserved"] >= 64
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read")
+def test_a_kernel_without_peaks_is_measured_as_other_systems_are(tmp_path, monkeypatch):
+    """The lines of gVisor."""
+    status, opened = tmp_path / "status", open
+    status.write_text("VmSize:\t9 kB\nVmRSS:\t7 kB\nVmData:\t5 kB\n")
+    own = "/proc/self/status"
+    monkeypatch.setattr(
+        "builtins.open", lambda path, *how, **more: opened(status if path == own else path, *how, **more)
+    )
+    gauge = Gauge(devices=())
+    gauge.read("update")
+    assert set(gauge.metrics()) == {"memory/update/cpu/peak_resident"}

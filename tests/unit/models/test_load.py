@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import GenerationConfig
+from transformers import Gemma3Config, GenerationConfig
 
 from published_models import make
 from refusals import refused
@@ -407,3 +407,30 @@ def test_the_policy_of_an_environment_has_the_tokenizer_of_the_bundled_one(path:
 def test_an_unknown_policy_of_the_package_is_refused() -> None:
     with refused(DataError, "'bundled:chess'", key="model.path", code="data.missing"):
         load("bundled:chess")
+
+
+def test_settings_are_checked_before_the_weights(folder: Path, tmp_path: Path) -> None:
+    (folder / "generation_config.json").write_text("{")
+    with refused(DataError, folder, "generation_config.json", key="model.path", code="data.unreadable"):
+        load(str(folder))
+    shutil.copy(BUNDLED / "generation_config.json", folder)
+    (tmp_path / "vocab.txt").write_text("x")
+    (folder / "vocab.txt").symlink_to(tmp_path / "vocab.txt")
+    with refused(DataError, folder / "vocab.txt", key="model.path", code="data.unreadable"):
+        load(str(folder))
+
+
+def test_the_vocabulary_is_that_of_the_text_part(folder: Path) -> None:
+    Gemma3Config(text_config={"vocab_size": 512}).save_pretrained(folder)
+    assert describe(str(folder)).vocabulary == 512
+    assert model_stop_tokens(str(folder), TOKENIZER) == (1,)
+
+
+def test_a_special_token_that_nothing_writes_needs_no_embedding(folder: Path) -> None:
+    shutil.copy(BUNDLED / "model.safetensors", folder)
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    assert load(str(folder), tokenizer=tokenizer).stop_tokens == (1,)
+    tokenizer.chat_template += "<image>"
+    with refused(DataError, 513, 512, key="model.path", code="data.unfit_model"):
+        load(str(folder), tokenizer=tokenizer)

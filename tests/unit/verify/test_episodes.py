@@ -119,7 +119,6 @@ def test_another_conversation_under_the_same_number_is_replayed(tmp_path: Path):
     assert counts(log)["start"] == 3
 
 
-@pytest.mark.timeout(300)
 def test_a_replay_gets_the_time_limit_of_each_of_its_turns(tmp_path: Path):
     """Turns of 2 s with a limit of 3.5 s: a replay of three turns needs 6 s. A single turn of 6 s would be killed."""
     log = tmp_path / "log"

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from processes import alive, eventually
 from refusals import refused
 from winnow import registry
 from winnow.errors import ConfigError, VerifierError
@@ -86,21 +87,6 @@ def judged(room: Verifiers, *texts: str, **changes: Any) -> tuple[Outcome, ...]:
     room.check_step([done])
     assert done.outcomes is not None
     return done.outcomes
-
-
-def alive(pid: int) -> bool:
-    """A zombie that is not reaped yet is not alive."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def eventually(condition: Callable[[], bool], seconds: float = LONG) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_right_and_wrong(pair: Verifiers):
@@ -418,7 +404,7 @@ def test_close_leaves_no_process():
     assert all(map(alive, pids))
     room.close()
     room.close()
-    assert not any(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
     with refused(VerifierError, code="verifier.closed"):
         room.submit(group("4").prompt, group("4").rollouts[0])
 
@@ -428,7 +414,7 @@ def test_unreferenced_verifiers_stop_their_workers():
     pids = [int(pid) for pid in str(judged(room, "x")[0].answer).split()[:2]]
     del room
     gc.collect()
-    assert not any(map(alive, pids))
+    assert eventually(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a busy process when its parent dies")
@@ -623,3 +609,24 @@ def test_an_option_that_is_not_plain_data_is_a_config_error():
 
 def test_named_rewards_have_no_notice(pair: Verifiers):
     assert pair.notices == ()
+
+
+def test_a_folder_of_the_import_path_may_have_a_colon(tmp_path, monkeypatch):
+    folder = tmp_path / "at 20:43"
+    folder.mkdir()
+    (folder / "beside.py").write_text("ANSWER = '4'\n")
+    own = "import beside\ndef mine(prompt, rollout):\n    return rollout.text == beside.ANSWER\n"
+    (folder / "mine.py").write_text(own)
+    monkeypatch.syspath_prepend(folder)
+    with verifiers("mine.py:mine", base=folder, timeout_seconds=LONG) as room:
+        assert judged(room, "4")[0].correct
+
+
+def test_a_trainer_may_ignore_the_end_of_its_children():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with verifiers(timeout_seconds=LONG) as room:
+            outcomes = judged(room, "4", "exit 3", "5")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert [o.cause or o.kind for o in outcomes] == ["correct", "crash", "wrong"]

@@ -144,7 +144,8 @@ class Native:
         self._graphs = graphs and self._model.device.type == "cuda"
         self._pack = packed_weights if packed else contextlib.nullcontext
         self._at_once = context.max_rollouts_at_once
-        self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        vocabulary = context.model.config.get_text_config().vocab_size
+        self._rule = stop_rules(context.tokenizer, context.stop_tokens, vocabulary)
 
     @property
     def key_value_bytes(self) -> int:

@@ -48,7 +48,7 @@ class EngineProcess:
             stderr=subprocess.STDOUT,
             env={
                 **_without_rank(os.environ),
-                "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+                "PYTHONPATH": os.pathsep.join(e or os.getcwd() for e in sys.path if isinstance(e, str)),
                 **environment,
             },
             start_new_session=True,  # only the trainer receives Ctrl-C

@@ -35,7 +35,9 @@ def fits(config: Config) -> None:
     process, device, count = options.get("process", "inside"), options.get("device"), options.get("tensor_parallel", 1)
     check(config.model.dtype, process=process, device=device, tensor_parallel=count)
     check_devices(device, count, beside_trainers=config.device != "cpu")
-    if options.get("sleep") and config.device == "cpu":
+    from winnow.models.device import planned_device  # imports torch, without which engines are listed
+
+    if options.get("sleep") and device is None and planned_device(config.device).type == "cpu":
         raise sleep_unsupported()
     if lora is not None:
         how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.launched_count() > 1

@@ -8,7 +8,7 @@ import torch
 
 from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, serves_adapter
 from winnow.memory.demand import Demand
-from winnow.memory.footprint import parameter_bytes
+from winnow.memory.footprint import parameter_bytes, written_bytes
 from winnow.memory.plan import MemoryPart, Phase
 from winnow.memory.usage import capacity
 from winnow.models.meta import weight_bytes
@@ -30,10 +30,9 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
             share = options["gpu_memory_utilization"] * (demand.device_bytes or capacity(torch.device(device)) or 0)
             yield MemoryPart("vLLM", round(share), phase, device, ("lower rollout.engine.gpu_memory_utilization",))
     lora, dtype = demand.config.model.lora, demand.config.model.dtype
-    if lora is not None and not serves_adapter(options["lora"], dtype, sharded=demand.sharded):
-        yield MemoryPart("merged weights", weights, "generate", demand.device)
-    if packed:  # all dequantized weights exist at once while they are sent
-        yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
+    merged = lora is not None and not serves_adapter(options["lora"], dtype, sharded=demand.sharded)
+    if merged or packed:  # each is made when it is read
+        yield MemoryPart("one weight to send", written_bytes(demand.model), "generate", demand.device)
 
 
 def _devices(first: str, count: int) -> list[str]:

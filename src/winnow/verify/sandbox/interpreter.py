@@ -53,6 +53,8 @@ def copied() -> Interpreter:
     status = home.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o22 or not home.is_dir():
         raise PermissionError(f"{home} does not belong to this user alone; remove it")
+    if not (home / "lib" / _VERSION / "os.py").exists():
+        raise FileNotFoundError(f"{home} is incomplete, as after a cleaning of temporary files; remove it")
     return _interpreter(home / "bin" / Path(source.executable).name, home)
 
 
@@ -101,7 +103,10 @@ def _copy(source: Interpreter, home: Path) -> None:
             shutil.copy(shared, draft / "lib", follow_symlinks=False)
         for path in (path for path in draft.rglob("*") if not path.is_symlink()):  # open to all users
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-        if not home.exists():  # another process may have been faster
+        try:
             draft.rename(home)
+        except OSError:
+            if not home.exists():  # else another process was faster
+                raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from processes import alive, eventually
 from refusals import refused
 from winnow.verify.sandbox import (
     Limits,
@@ -199,17 +201,7 @@ os.kill(os.getpid(), 9)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     (pid,) = done.stdout.split()
-    patience = time.monotonic() + 120
-    while _alive(pid) and time.monotonic() < patience:
-        time.sleep(0.01)
-    assert not _alive(pid)
-
-
-def _alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert eventually(lambda: not alive(pid))
 
 
 # the sandbox's own failures
@@ -284,9 +276,27 @@ def test_the_copied_python_is_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(interpreter, "_enterable", lambda folder: True)  # pytest's folders are its user's alone
     home = Path(interpreter.copied().executable).parents[1]
     assert home.parent == tmp_path
+    library = next(home.glob("lib/python*/os.py"))
+    library.rename(library.with_suffix(".gone"))
+    with pytest.raises(FileNotFoundError, match=re.escape(str(home))):
+        interpreter.copied()
+    library.with_suffix(".gone").rename(library)
     home.chmod(0o777)
     with pytest.raises(PermissionError, match=re.escape(str(home))):
         interpreter.copied()
+
+
+def test_a_copy_that_another_process_made_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rename = Path.rename
+
+    def late(draft: Path, home: Path) -> None:
+        shutil.copytree(draft, home, symlinks=True)
+        rename(draft, home)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_enterable", lambda folder: True)
+    monkeypatch.setattr(Path, "rename", late)
+    assert Path(interpreter.copied().executable).is_file()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
