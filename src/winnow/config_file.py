@@ -145,12 +145,16 @@ def is_sweep(data: Mapping[str, Any]) -> bool:
 
 
 def located(
-    error: ConfigError, path: Path, sets: Sequence[str] = (), changes: Mapping[str, Any] = MappingProxyType({})
+    error: ConfigError,
+    path: Path,
+    sets: Sequence[str] = (),
+    unset: Sequence[str] = (),
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConfigError:
     """An error about a member of the configuration that `load` read, with the place of its key: the override that set
     it, or the line of the file. The remedy for an option of another program is winnow's key.
     """
-    data, text = _changed(path, sets, (), changes)
+    data, text = _changed(path, sets, unset, changes)
     return combine_errors(
         [_located(part, path, "" if changes else text, sets, data) for part in error.parts or (error,)]
     )

@@ -350,7 +350,8 @@ def as_settings(settings: Mapping[str, Value]) -> str:
 def as_toml(value: Value) -> str:
     """A value as TOML."""
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{key} = {as_toml(v)}" for key, v in value.items() if v is not None)
+        names = {key: key if key.isascii() and key.isidentifier() else json.dumps(key) for key in value}
+        inside = ", ".join(f"{names[key]} = {as_toml(v)}" for key, v in value.items() if v is not None)
         return f"{{{inside}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"

@@ -597,3 +597,31 @@ def test_an_empty_table_from_python_is_one_of_defaults_and_removes_nothing(tmp_p
 def test_an_object_of_python_that_no_manifest_can_have_is_refused_before_a_run(value):
     with refused(ConfigError, key="task.path", code="config.value"):
         validate({"task": {"use": lambda split: [], "path": value}})
+
+
+def test_a_mistake_is_named_also_beside_a_list_that_is_unset(tmp_path):
+    path = write(tmp_path, 'select = ["all", "max_variance"]\n')
+    with refused(ConfigError, "--set loss=clp", "'clip'", key="loss", code="config.unknown_member"):
+        resolve_file(path, ["select.use=all", "loss=clp"], ["select"])
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "key"),
+    [
+        (
+            "def f(prompt, rollout, *, weight=0.1):\n    return weight\n",
+            '[reward]\nparts = [{use = "boxed"}, {use = "mine.py:f", weight = 0.5}]\n',
+            "reward.parts.1.weight",
+        ),
+        (
+            "def f(prompt, reply, rng, *, max_turns):\n    yield ''\n",
+            '[environment]\nuse = "mine.py:f"\nmax_turns = 3\n',
+            "environment.max_turns",
+        ),
+        ("def f(group, rng, *, chunk=2):\n    return group.rewards >= 0\n", 'select = "mine.py:f"\n', "select.chunk"),
+    ],
+)
+def test_an_option_that_no_configuration_can_set_is_refused(tmp_path, code, text, key):
+    (tmp_path / "mine.py").write_text(code)
+    with refused(ConfigError, key=key, code="config.registration"):
+        resolve_file(write(tmp_path, text))

@@ -162,3 +162,19 @@ def test_wandb_without_a_key_does_not_prompt(tmp_path, monkeypatch):
     ended = program(tmp_path / "run", 1, track=["wandb"])
     assert ended.returncode == 0, ended.stderr  # the run does not depend on it
     assert ended.stdout == ""
+
+
+def test_an_experiment_that_another_run_creates_meanwhile_is_used(tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    uri, asked, find = f"sqlite:///{tmp_path}/ml.db", [], MlflowClient.get_experiment_by_name
+    known = MlflowClient(tracking_uri=uri).create_experiment("winnow")
+
+    def late(client, name):
+        asked.append(name)
+        return find(client, name) if len(asked) > 1 else None
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    made = mlflow(TrackedRun("run", tmp_path, {"steps": 1}, 0), tracking_uri=uri)
+    assert MlflowClient(tracking_uri=uri).get_run(made.id).info.experiment_id == known

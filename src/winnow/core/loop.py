@@ -270,18 +270,16 @@ def check_skipped(run: Run, step: int) -> None:
 
 
 def step_notices(config: Config, report: StepReport) -> Iterator[str]:
-    """The notices about a step that is done."""
-    if is_pretraining(config.critic, report.step) and not is_pretraining(config.critic, report.step + 1):
-        yield pretraining_notice(report)
-
-
-def pretraining_notice(report: StepReport) -> str:
-    """A notice that the policy is trained from now on, with the variance that its value model explains."""
+    """A notice after the last step of pretraining that the policy is trained from now on, with the variance that its
+    value model explains.
+    """
+    if not is_pretraining(config.critic, report.step) or is_pretraining(config.critic, report.step + 1):
+        return
     notice = f"step {report.step}: critic.pretraining_steps are over: the policy learns from step {report.step + 1} on"
     explained = report.metrics.get("critic/explained_variance", math.nan)
-    if math.isnan(explained):
-        return notice
-    return (
-        f"{notice}; before its last update the value model explained {explained:.3g} of the returns' variance (1: all, "
-        f"0: no more than a constant)"
-    )
+    if not math.isnan(explained):
+        notice += (
+            f"; before its last update the value model explained {explained:.3g} of the returns' variance (1: all, "
+            f"0: no more than a constant)"
+        )
+    yield notice

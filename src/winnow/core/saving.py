@@ -69,13 +69,14 @@ def untouched(run: Run, before: Boundary) -> bool:
 
 def reached(run: Run, progress: Progress, before: Boundary) -> Boundary | None:
     """The newest boundary that can be saved now: the one after the step if the step is updated and logged, else the one
-    before it. None after the first update of a step that is not logged, whose weights belong to no step; and where the
-    next step's rollouts, which only older weights could sample again, are not complete.
+    before it. So is the one before a step without an update if the next step's rollouts, which only older weights could
+    sample again, are not complete. None after the first update of any other such step, and of a step that is not
+    logged, whose weights belong to no step.
     """
     if progress.written == before.step:
         after = before.step + 1
-        whole = not run.config.rollout.ahead or after >= run.config.steps or progress.ahead.holds(after)
-        return Boundary.of(run, progress, after) if whole else None
+        if not run.config.rollout.ahead or after >= run.config.steps or progress.ahead.holds(after):
+            return Boundary.of(run, progress, after)
     return before if untouched(run, before) else None
 
 

@@ -15,7 +15,7 @@ from winnow.errors import StoppedBySignal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SENT_TWICE_WITHIN_SECONDS = 3.0
-NOTICE = b"\nthe run stops after this step at the latest, and is saved; a second signal ends it without saving\n"
+NOTICE = b"\nthe run stops after this step at the latest, and is saved; the same signal again ends it without saving\n"
 
 
 class Stop:

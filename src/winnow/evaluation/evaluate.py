@@ -120,16 +120,13 @@ def _prepare_other_model(compare: str | None, tasks: Sequence[EvaluationTask]) -
         return []
     try:
         check_is_model(compare)
-        return prepare([dataclasses.replace(one, config=_with_model(one, compare)) for one in tasks])
+        other = {"model": tasks[0].config.model.model_copy(update={"path": compare})}
+        return prepare([dataclasses.replace(one, config=one.config.model_copy(update=other)) for one in tasks])
     except WinnowError as error:
         error.add_note(
             f"This is about the other model, {compare}: it is no folder of an evaluation, so it is loaded as a model."
         )
         raise
-
-
-def _with_model(one: EvaluationTask, path: str) -> Any:
-    return one.config.model_copy(update={"model": one.config.model.model_copy(update={"path": path})})
 
 
 def _open_folder(

@@ -32,7 +32,7 @@ from winnow.state.log import encode
 from winnow.state.resume import digests
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.advice import missing_answer_forms
-from winnow.training.build import threads_of_rank
+from winnow.training.build import threads_of_rank, threads_set
 from winnow.training.load import engine_context, load_model
 from winnow.training.prompts import (
     FirstPrompt,
@@ -122,7 +122,6 @@ def evaluate_tasks(
     If the folder contains all of them, the model is not loaded.
     """
     config = tasks[0].config
-    torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)
@@ -130,7 +129,7 @@ def evaluate_tasks(
     for name, rows in done.items():
         progress.resumed(name, len(rows))
     engine: Engine | None = None
-    with contextlib.ExitStack() as stack:
+    with threads_set(config.threads), contextlib.ExitStack() as stack:
         for one in tasks:
             if engine is None and any(len(done[each.name]) < _row_count(each) for each in tasks):
                 progress.loading(config.model.path)

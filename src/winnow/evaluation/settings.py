@@ -79,9 +79,11 @@ def settings_from(
     trust_run: bool = False,
     task_defaults: bool = False,
     further: Member | None = None,
+    listed: bool = False,
 ) -> Config:
     """The settings to evaluate `model` with: the source, changed by nested `keys`, then by `sets`. `further` replaces
-    the task by one of the source's `evaluate.tasks`, with its test problems.
+    the task by one of the source's `evaluate.tasks`, with its test problems. `listed`: the task in `keys` has the
+    options of such an entry.
 
     The evaluation is on every problem of the test split unless the call sets `evaluate.problems` or `evaluate.split`;
     those of the source do not apply. Prompt, limits and reward that neither source nor call set are those that the task
@@ -108,8 +110,9 @@ def settings_from(
     merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
     settings = _evaluated(validate(data, source=source.name, text=source.text, sets=sets, given=keys))
-    # A further task is named by the run and not by the call, although `change` sets it.
-    named_here = {name: value for name, value in given.items() if further is None or name != "task"}
+    # Such a task has the run's options and not the call's, although `change` sets it.
+    by_run = listed or further is not None
+    named_here = {name: value for name, value in given.items() if not by_run or name != "task"}
     if source.manifest is not None and not trust_run:
         check_trusted(settings, source.manifest, named_here)
     if source.manifest is not None and "task" not in given:
@@ -138,7 +141,7 @@ def _without(data: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, 
     """
     replaced = ("prompt", "reward", *(["environment"] if "reward" in declared else []))
     bare = {section: value for section, value in data.items() if section not in replaced}
-    limits = {section: value for section, value in declared.items() if section in bare}
+    limits = {section: value for section, value in declared.items() if isinstance(bare.get(section), Mapping)}
     return bare | {name: {k: v for k, v in bare[name].items() if k not in value} for name, value in limits.items()}
 
 
@@ -151,8 +154,10 @@ def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str,
             if data.get("environment") is None and given.get("environment") is None:
                 data.setdefault("reward", value)
             continue
-        existing = data.get(section, {})
-        named = {*existing, *given.get(section, {})}
+        existing, here = data.get(section, {}), given.get(section, {})
+        if not (isinstance(existing, Mapping) and isinstance(here, Mapping)):
+            continue  # `validate` refuses it by its key
+        named = {*existing, *here}
         worded = section == "prompt" and not named.isdisjoint(WORDING)
         data[section] = {**{key: v for key, v in value.items() if not (worded and key in WORDING)}, **existing}
 
@@ -240,9 +245,16 @@ def evaluation_tasks(
     source = source_of(model, config, task_named=bool(named) or "task" in given, trust_run=trust_run)
 
     def resolved(task: Mapping[str, Any] | None, further: Member | None = None) -> Config:
-        changed = keys if task is None else {**keys, "task": task}
+        changed, listed = keys if task is None else {**keys, "task": task}, task is not None and task not in named
         return settings_from(
-            source, model, changed, sets, trust_run=trust_run, task_defaults=task_defaults, further=further
+            source,
+            model,
+            changed,
+            sets,
+            trust_run=trust_run,
+            task_defaults=task_defaults,
+            further=further,
+            listed=listed,
         )
 
     configs = [resolved(_with_options(task, source.data)) for task in named] or [resolved(None)]

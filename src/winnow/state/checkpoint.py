@@ -32,6 +32,7 @@ import errno
 import hashlib
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -73,8 +74,12 @@ def check(folder: Path, needed: int) -> None:
     than `needed` bytes free, the size of one checkpoint. Only the first save can detect a quota that the system does
     not report.
     """
+    home = folder / FOLDER
     with _refusals(folder):
-        check_kind(folder / FOLDER, "a folder")
+        check_kind(home, "a folder")
+        by_me = os.access in os.supports_effective_ids
+        if home.exists() and not os.access(home, os.W_OK | os.X_OK, effective_ids=by_me):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -143,7 +148,7 @@ def save(
                 notices += removed
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
-    return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
+    return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last, known)), logs)
 
 
 @contextmanager
@@ -345,17 +350,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def prune(run: Path, step: int, keep_last: int) -> list[str]:
-    """Remove the checkpoints older than `step`, except the newest `keep_last - 1`; returns notices.
+def prune(run: Path, step: int, keep_last: int, known: Path | None = None) -> list[str]:
+    """Remove the checkpoints older than `step`, except the newest `keep_last - 1` up to `known`; returns notices.
 
-    Newer checkpoints are damaged ones that the resume skipped. The run overwrites them when it reaches their steps.
+    `known` is the checkpoint that the run has loaded or saved last. Later ones are damaged, and the resume skipped
+    them. They are removed once the run has passed their steps.
     """
     try:
         saved = find(run)
     except OSError as error:
         return [f"older checkpoints were not removed: {error}"]
     older = [path for of, path in saved if of < step and kind(path) in REMOVABLE]
-    return [text for path in older[: max(0, len(older) - (keep_last - 1))] for text in _discard(path)]
+    skipped = older[older.index(known) + 1 :] if known in older else []
+    whole = older[: len(older) - len(skipped)]
+    return [text for path in (*whole[: max(0, len(whole) - (keep_last - 1))], *skipped) for text in _discard(path)]
 
 
 def clear_leftovers(run: Path) -> Iterator[str]:

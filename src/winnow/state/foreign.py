@@ -52,10 +52,11 @@ def no_run(path: Path) -> DataError:
 
 def file_of(path: Path) -> tuple[ForeignLog, int] | None:
     """The log that a file of rollouts is in, and its step; None for a file that no other trainer names so."""
+    whole = Path(os.path.abspath(path))  # from inside its folder, a file's name alone does not show it
     for kind in readers()[0]:
-        for folder in kind.folders_of(path):
+        for folder in kind.folders_of(whole):
             log = open_log(folder)
-            step = None if log is None else kind.step_of(path)
+            step = None if log is None else kind.step_of(whole)
             if log is not None and step is not None:
                 return log, step
     return None

@@ -66,11 +66,12 @@ def digests(config: Config, base: Path, *, below: str = "", but: str | None = No
     list's key.
     """
     digests_by_key: Digests = {}
-    texts = ((key_of(path), leaf) for path, leaf in leaves(dump(config)) if isinstance(leaf, str))
-    for key, value in texts:
+    texts = ((place, leaf) for place, leaf in leaves(dump(config)) if isinstance(leaf, str))
+    for place, value in texts:
+        key = key_of(place)
         if not key.startswith(below) or (but is not None and key.startswith(but)):
             continue
-        for name, path in _files_named_by(key, value, base):
+        for name, path in _files_named_by(key, value, base, is_name=place[-1] == "use"):
             digests_by_key.setdefault(key, {})[name] = digest(path)
     return digests_by_key
 
@@ -88,8 +89,8 @@ def digest(path: Path) -> str:
     return f"sampled-sha256:{sampled.hexdigest()}"
 
 
-def _files_named_by(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of the files that a key's text names."""
+def _files_named_by(key: str, value: str, base: Path, *, is_name: bool) -> Iterator[tuple[str, Path]]:
+    """(name, path) of the files that a key's text names; `is_name`: the text is a member's name, or its function."""
     if ".py:" in value:
         name = value.rpartition(":")[0]
         yield from _if_file(name, base / name)
@@ -101,7 +102,7 @@ def _files_named_by(key: str, value: str, base: Path) -> Iterator[tuple[str, Pat
         yield from _if_file(TENSORS, Path(os.path.expanduser(value)) / TENSORS)
     elif key == "prompt.template":
         yield from _if_file(value, base / value)
-    elif key == "evaluate.tasks" or (key.startswith("task.") and key != "task.use"):
+    elif (key == "evaluate.tasks" or key.startswith("task.")) and not is_name:
         path = Path(os.path.expanduser(value))
         yield from _if_file(value, path)
         yield from _in_folder(path, (".jsonl", ".parquet"))

@@ -152,7 +152,8 @@ def check_trusted(config: Config, manifest: Manifest, given: Mapping[str, Any]) 
     `given` are the keys that the user set in this call, nested.
     """
     named = {(key.removesuffix(".use"), text) for key, text in _texts(given)}
-    items_made = config.task.use == "reasoning_gym" or "task" in given
+    task = given.get("task", {})
+    items_made = config.task.use == "reasoning_gym" or not isinstance(task, Mapping) or "use" in task
     code = ((key, text) for key, text in _texts(config.model_dump()) if _executes(key, text, items_made=items_made))
     untrusted = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in named]
     if not untrusted:
@@ -177,7 +178,8 @@ def _executes(key: str, text: str, *, items_made: bool) -> bool:
     """
     unsafe = key.endswith(".sandbox") and text == "unsafe"
     scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
-    return ".py:" in text or unsafe or (scorer and not items_made)
+    imported = ".py:" in text and not key.startswith("prompt.")  # all of those are texts
+    return imported or unsafe or (scorer and not items_made)
 
 
 def _with_real_path(key: str, text: str, base: Path) -> str:

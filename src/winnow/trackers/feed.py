@@ -162,7 +162,8 @@ class TrackerFeed:
     def _open(self, launch: Launch) -> None:
         folder, first_step = launch.folder, launch.first_step
         self._pictures, self._samples = launch.pictures, launch.samples
-        self._mark = TrackerMark(folder, self.name, options=self._options)
+        # With an empty log the mark is of a launch that ended before its first step, maybe with other settings
+        self._mark = TrackerMark(folder, self.name, options=self._options, new=not launch.size)
         if self._mark.changed:
             self.notices.append(
                 f"the tracker {self.name!r}: {self._mark.changed}, so it starts a new run, and receives all earlier "
@@ -270,7 +271,9 @@ class TrackerMark:
     a copy of another run's. `changed` is then the reason, and the tracker starts a new run.
     """
 
-    def __init__(self, run: Path, name: str, *, options: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run: Path, name: str, *, options: str = "", new: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Raises OSError if the folder cannot be created, ValueError for a damaged file."""
         folder = run / TRACKERS
         check_kind(folder, "a folder")
@@ -282,8 +285,8 @@ class TrackerMark:
         if not sound or (known and type(known.get("next")) is not int):
             raise ValueError(f"{self.path} was not written by winnow; remove it to let the tracker start a new run")
         self._options, self._run = options, str(run.absolute())
-        self.changed = self._changed(known) if known else None
-        known = {} if self.changed else known
+        self.changed = self._changed(known) if known and not new else None
+        known = {} if self.changed or new else known
         self.known = bool(known)  # an earlier launch of this run created the tracker
         self.id: str | None = known.get("id")
         self.next = int(known.get("next") or 0)
@@ -314,7 +317,7 @@ class TrackerMark:
         if known.get("options") != self._options:
             return "its options are not those of the earlier launch"
         made = Path(str(known.get("run")), TRACKERS, self.path.name)
-        if made.is_file() and not made.samefile(self.path):
+        if os.path.isfile(made) and not made.samefile(self.path):  # False for a place that may not be looked at
             return f"this folder is a copy of {known['run']}"
         return None
 

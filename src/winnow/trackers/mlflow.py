@@ -88,8 +88,7 @@ def mlflow(
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # its log lines would break the live display
     client = MlflowClient(tracking_uri=tracking_uri)
     if run.id is None:
-        existing = client.get_experiment_by_name(experiment)
-        experiment_id = client.create_experiment(experiment) if existing is None else existing.experiment_id
+        experiment_id = _experiment(client, experiment)
         run_id = client.create_run(experiment_id, run_name=name or run.name, tags=dict(tags or {})).info.run_id
     else:
         run_id = run.id
@@ -98,6 +97,21 @@ def mlflow(
     tracker = MlflowTracker(client, run_id)
     tracker.describe(run.config)
     return tracker
+
+
+def _experiment(client: Any, name: str) -> str:
+    """The id of an experiment, which is created if there is none."""
+    from mlflow import MlflowException
+
+    existing = client.get_experiment_by_name(name)
+    if existing is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException:  # another run may have created it meanwhile
+            existing = client.get_experiment_by_name(name)
+            if existing is None:
+                raise
+    return str(existing.experiment_id)
 
 
 def _check_known(client: Any, run_id: str) -> None:

@@ -97,7 +97,7 @@ class RequestRecord:
                 f"{known.where}: the answer was recorded for another conversation than rollout {rollout.index} of "
                 f"{prompt.id!r} has at its turn {_turn(rollout) + 1}",
                 remedy=f"resume with the settings and on the machine of the record, or remove {self._path.parent.name}/"
-                f"{self._path.name} and the files of later steps, so that the environment answers anew",
+                f"{known.where.rpartition(':')[0]} and the files of later steps, so that the environment answers anew",
                 key="environment.recorded",
                 code="data.malformed",
             )

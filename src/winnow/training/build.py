@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +61,17 @@ def threads_of_rank(wanted: int) -> int:
     quota = cpu_quota()
     cores = torch.get_num_threads() if quota is None else min(torch.get_num_threads(), math.ceil(quota))
     return max(1, cores // ranks.local_count())
+
+
+@contextlib.contextmanager
+def threads_set(wanted: int) -> Iterator[None]:
+    """A context in which torch has this rank's threads. Afterwards it has those from before, for the next run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads_of_rank(wanted))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def workers_of_rank(wanted: int) -> int:

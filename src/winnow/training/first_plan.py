@@ -78,7 +78,8 @@ class FirstPlan:
         if other not in self.settings or other == self.best:
             return None
         with np.errstate(divide="ignore"):
-            ratio = self.table.rate[:, self.settings.index(other)] / self.table.rate[:, self.order[0]]
+            chosen = self.table.rate[:, self.settings.index(self.best)]
+            ratio = self.table.rate[:, self.settings.index(other)] / chosen
             return float(np.exp(np.log(ratio).mean()))
 
     def mean(self, setting: Setting, of: str) -> float:

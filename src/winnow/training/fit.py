@@ -23,7 +23,7 @@ from winnow.state.folder import RunFolder
 from winnow.state.log import METRICS
 from winnow.state.manifest import describe_run
 from winnow.state.resume import Change, Digests, compare, digests, evaluated_since, recorded, same_evaluation
-from winnow.training.build import build, threads_of_rank
+from winnow.training.build import build, threads_set
 
 _Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
 _NEW: _Resumed = None, {}, ()
@@ -55,7 +55,7 @@ def fit(
             "allow-change is for a resumed run: a new run uses every key as it is given",
             remedy="resume the run, or remove allow-change",
         )
-    with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
+    with ranks.joined(timeout_seconds=config.ranks.timeout_seconds), threads_set(config.threads):
         watching = (watch,) if callable(watch) else tuple(watch)
         watch = without_repeats(call_each(watching)) if ranks.is_writer() else ignore_event
         return _fit(members, resume=resume, allow_change=allow_change, watch=watch, now=now)
@@ -64,7 +64,6 @@ def fit(
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch, now: Now) -> Result:
     """`fit` on every rank."""
     config = members.config
-    torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)

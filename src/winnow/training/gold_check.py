@@ -7,7 +7,6 @@ tried, nor are environments.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,8 @@ from winnow import ranks
 from winnow.core.members import Members
 from winnow.errors import ConfigError, DataError
 from winnow.families import RewardTraits
-from winnow.options import Bound
+from winnow.options import Bound, hide_secrets
+from winnow.other_names import as_toml
 from winnow.records import Problem
 from winnow.seeds import generator
 from winnow.verify.golds import Finding, Tried, phrasing, remedy, try_golds
@@ -132,8 +132,9 @@ def audit_command(members: Members) -> str:
     names = [_named(member, members.base) for member in (config.task.use, deciding.use)]
     if not all(names):
         return ""
-    options = [("task", config.task.options), ("reward", deciding.options)]
-    sets = [f"{family}.{name}={_toml(value)}" for family, of in options for name, value in of.items()]
+    options = (("task", config.task.options), ("reward", deciding.options))
+    shown = ((family, hide_secrets(of, member=True)) for family, of in options)
+    sets = [f"{family}.{name}={_toml(value)}" for family, of in shown for name, value in of.items()]
     words = ("winnow", "audit", str(names[0]), "--reward", str(names[1]), *(w for of in sets for w in ("--set", of)))
     return f"`{shlex.join(words)}`"
 
@@ -148,14 +149,8 @@ def _named(use: object, base: Path) -> str | None:
 
 def _toml(value: Any) -> str:
     """A value as `--set` reads it."""
-    if isinstance(value, str):
-        bare = _BARE.fullmatch(value) and value not in ("true", "false", "nan", "inf")
-        return value if bare else json.dumps(value)
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(inner)}' for name, inner in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(json.dumps(one) if isinstance(one, str) else _toml(one) for one in value)}]"
-    return json.dumps(value)
+    bare = isinstance(value, str) and _BARE.fullmatch(value) and value not in ("true", "false", "nan", "inf")
+    return value if bare else as_toml(value)
 
 
 def _short(text: str) -> str:

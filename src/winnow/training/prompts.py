@@ -49,7 +49,8 @@ class RunPrompts(NamedTuple):
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        return max(longest(rendered.prompts) for rendered in (self.training, *(task.prompts for task in self.held_out)))
+        every = (self.training, *(task.prompts for task in self.held_out))
+        return max(len(prompt.tokens) for rendered in every for prompt in rendered.prompts)
 
 
 def run_prompts(members: Members) -> RunPrompts:
@@ -155,11 +156,6 @@ def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer
         lists = [[opened(members.environment, problem) for problem in problems] for problems in lists]
     schemas = functools.partial(schemas_of, members)
     return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base, schemas=schemas)
-
-
-def longest(prompts: Sequence[Prompt]) -> int:
-    """Tokens of the longest prompt."""
-    return max(len(prompt.tokens) for prompt in prompts)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.plain_groups import pairs
 from winnow.algos.selectors import chain
-from winnow.config import Config, Member, SharedCritic, optimizers
+from winnow.config import Config, Member, RewardPart, RewardSection, Section, SharedCritic, optimizers
 from winnow.config_file import load, located
 from winnow.core.members import Critic, Members
-from winnow.environments.judging import make_judge
 from winnow.errors import ConfigError, combine_errors, conflict
 from winnow.families import (
     ADVANTAGE,
@@ -52,7 +51,7 @@ from winnow.installed import is_installed, unsuitable_version
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.recipes import recipe_at
-from winnow.registry import resolve, resolve_at
+from winnow.registry import Entry, resolve, resolve_at
 from winnow.training.combinations import check_combinations
 from winnow.training.undeclared import check_needs
 from winnow.user_code import with_named_errors
@@ -78,7 +77,7 @@ def resolve_file(
     try:
         return resolve_members(config, base=path.parent, recipe=recipe_at(path), critic=critic)
     except ConfigError as error:
-        raise located(error, path, sets, changes) from error
+        raise located(error, path, sets, unset, changes) from error
 
 
 def resolve_members(config: Config, base: Path, *, recipe: str | None = None, critic: Critic | None = None) -> Members:
@@ -279,7 +278,20 @@ class _Attempts:
 
 def _bound(family: Family[T], member: Member, base: Path, key: str | None = None) -> Bound[T]:
     key = key or family.key
-    return bind(resolve_at(key, family, member.use, base=base), member.options, key=key)
+    return bind(_settable(resolve_at(key, family, member.use, base=base), type(member), key), member.options, key=key)
+
+
+def _settable(entry: Entry[T], table: type[Section], key: str) -> Entry[T]:
+    """The entry. Raises ConfigError if it has an option whose name is a key of winnow's in the same table."""
+    for name in sorted(entry.options.keys() & table.model_fields.keys()):
+        raise ConfigError(
+            f"{key}.{name} is a key of winnow, so the option {name!r} of the {entry.family.name} {entry.name!r} cannot "
+            f"be set",
+            remedy="rename the option in the function",
+            key=f"{key}.{name}",
+            code="config.registration",
+        )
+    return entry
 
 
 def _all_bound(
@@ -296,14 +308,14 @@ def _rewards(config: Config, reward: Mapping[str, Any], base: Path) -> tuple[Bou
     parts = () if config.reward is None else reward.get("parts", [reward])
     attempt = _Attempts()
     keys = [f"{REWARD.key}.parts.{place}" for place in range(len(parts))] if "parts" in reward else [REWARD.key]
-    bound = tuple(attempt(_reward, part, base, key) for part, key in zip(parts, keys, strict=False))
+    table = RewardPart if "parts" in reward else RewardSection
+    bound = tuple(attempt(_reward, part, base, key, table) for part, key in zip(parts, keys, strict=False))
     attempt.check()
-    make_judge(reward, base=base)
     return bound
 
 
-def _reward(part: Mapping[str, Any], base: Path, key: str) -> Bound[RewardTraits]:
-    return bind(resolve_at(key, REWARD, part["use"], base=base), part["options"], key=key)
+def _reward(part: Mapping[str, Any], base: Path, key: str, table: type[Section]) -> Bound[RewardTraits]:
+    return bind(_settable(resolve_at(key, REWARD, part["use"], base=base), table, key), part["options"], key=key)
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits] | None) -> Bound[AllocatorTraits]:

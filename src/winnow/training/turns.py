@@ -267,10 +267,6 @@ class _Game:
     outcome: Outcome | None = None  # of a rollout that the environment ended
 
     @property
-    def id(self) -> str:
-        return rollout_id(self.prompt.id, self.index)
-
-    @property
     def size(self) -> int:
         """Tokens so far."""
         return sum(map(len, self.tokens))
@@ -290,7 +286,8 @@ class _Game:
         """The prompt that the engine continues: that of the rollout, with all of its tokens so far."""
         tokens = np.concatenate([self.prompt.tokens, *self.tokens])
         text = "\n".join([self.prompt.text, *self.texts])
-        return dataclasses.replace(self.prompt, id=self.id, tokens=tokens, text=text)
+        own = rollout_id(self.prompt.id, self.index)
+        return dataclasses.replace(self.prompt, id=own, tokens=tokens, text=text)
 
     def rollout(self, finish: Finish) -> Rollout:
         """The rollout so far."""

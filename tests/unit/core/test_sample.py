@@ -17,6 +17,7 @@ from refusals import refused
 from winnow.config_file import validate
 from winnow.core.progress import Ahead
 from winnow.core.sample import StepRequest, Unwatched, take
+from winnow.core.saving import Boundary, reached
 from winnow.engines.freshness import sampling_version
 from winnow.errors import ConfigError, EngineError, RunFolderError
 from winnow.records import Group, Prompt, Rollout, Sampling
@@ -263,3 +264,34 @@ def test_vllm_needs_a_process_and_on_a_gpu_a_device_of_its_own(tmp_path, monkeyp
     monkeypatch.setattr("winnow.engines.vllm.engine._cuda_devices", lambda: 2)
     second = {"use": "vllm", "process": "own", "device": "cuda:1"}
     assert resolved(tmp_path, device="cuda", rollout={"engine": second}).engine.name == "vllm"
+
+
+def test_a_step_without_an_update_is_repeated_where_the_next_one_is_not_complete():
+    run = SimpleNamespace(config=SimpleNamespace(steps=9, rollout=SimpleNamespace(ahead=1)), taken=3)
+    progress = SimpleNamespace(written=4, ahead=Ahead())
+    before = Boundary(4, 3, {}, {}, History([]), {}, {}, {}, None)
+    assert reached(run, progress, before) is before
+    run.taken = 4
+    assert reached(run, progress, before) is None
+
+
+def test_an_engine_that_fails_ahead_of_a_step_without_an_update_loses_nothing(smallest):
+    calls = []
+
+    def script(prompt, index):
+        calls.append(prompt.id)
+        if len(calls) > 2 * 16 + 60:
+            raise EngineError("on purpose", code="engine.failed")
+        return SCRIPT[index % 4]
+
+    config = settings(
+        smallest,
+        steps=4,
+        checkpoint={"every": 0},
+        reward=lambda prompt, rollout: 0.0,
+        evaluate={"problems": 1, "rollouts_per_prompt": 1, "every": 0},
+    )
+    config["rollout"]["engine"] = {"use": "scripted", "script": script}
+    with refused(EngineError, code="engine.failed") as caught:
+        train(config)
+    assert "are saved in" in "\n".join(caught.value.__notes__)

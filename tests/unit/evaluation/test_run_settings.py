@@ -387,3 +387,38 @@ def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder):
     assert "a file beside the model was imported" not in done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
     assert "arithmetic" in done.stdout
+
+
+def test_a_prompt_that_mentions_a_file_is_no_code(run):
+    config, _ = settings_for(str(run({**TRAINED, "prompt": {"system": "Complete main.py: code only."}})))
+    assert config.prompt.system.startswith("Complete main.py:")
+
+
+def test_items_of_a_file_that_the_run_lists_need_trust(run):
+    lists = {"task": "arithmetic", "evaluate": {"tasks": [{"use": "jsonl", "test": "t.jsonl"}]}}
+    checkpoint = str(run({**TRAINED, **lists, "reward": {"use": "reasoning_gym"}}))
+    with refused(ConfigError, "reasoning_gym", key="reward", code="config.untrusted"):
+        evaluation_tasks(checkpoint, None, ["jsonl"])
+    evaluation_tasks(checkpoint, None, ["jsonl=mine.jsonl"])
+
+
+@pytest.mark.parametrize("given", [["task.question=q"], ["task.train=mine.jsonl"]])
+def test_an_option_of_the_runs_task_does_not_make_its_items_trusted(run, given):
+    made = {"task": {"use": "jsonl", "train": "t.jsonl", "test": "t.jsonl"}, "reward": {"use": "reasoning_gym"}}
+    checkpoint = str(run({**TRAINED, **made}))
+    with refused(ConfigError, "reasoning_gym", key="reward", code="config.untrusted"):
+        settings_for(checkpoint, sets=given)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "more"),
+    [
+        ('prompt = "r1_zero"', "prompt", []),
+        ("rollout = 8", "rollout", []),
+        ("rollout = 8", "rollout", ["--task-defaults"]),
+    ],
+)
+def test_a_section_that_is_no_table_is_refused_by_its_key(tmp_path, text, key, more):
+    (tmp_path / "mine.toml").write_text(f'task = "gsm8k"\n{text}\n')
+    result = invoke("eval", "bundled", "--config", tmp_path / "mine.toml", *more)
+    check_printed_error(result, key, "line 2", code="config.value")

@@ -13,6 +13,7 @@ import torch
 
 import winnow
 from refusals import refused
+from refusing_disks import read_only
 from winnow.core.events import Notice
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint
@@ -217,3 +218,11 @@ def test_a_disk_that_does_not_report_its_size_is_accepted(tmp_path, monkeypatch)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
         checkpoint.check(tmp_path, 10**12)
+
+
+def test_a_folder_of_checkpoints_that_may_not_be_written_is_refused_before_a_run(tmp_path):
+    save(tmp_path, 1)
+    named = refused(RunFolderError, "checkpoints", "Permission denied", key="output", code="run_folder.unreadable")
+    with read_only(tmp_path / "checkpoints"), named:
+        checkpoint.check(tmp_path, 0)
+    checkpoint.check(tmp_path, 0)

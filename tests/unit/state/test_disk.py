@@ -34,7 +34,6 @@ def obstacle(path: Path, what: str) -> None:
             path.symlink_to("target")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/.index.jsonl", "rollouts/step-000003.parquet"])
 def test_a_log_that_is_not_a_file_is_refused_without_waiting(tmp_path, name, what):
@@ -52,7 +51,6 @@ def test_a_log_that_is_not_a_file_is_refused_without_waiting(tmp_path, name, wha
         assert (tmp_path / name).with_name("target").read_text() == '{"step":0}\n'
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a file", "a symbolic link"])
 def test_something_else_than_a_folder_of_rollouts_is_refused(tmp_path, what):
     if what == "a file":
@@ -66,7 +64,6 @@ def test_something_else_than_a_folder_of_rollouts_is_refused(tmp_path, what):
             act()
 
 
-@pytest.mark.timeout(20)
 def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with refused(DataError, "metrics.jsonl", code="data.unreadable"):
@@ -79,7 +76,6 @@ def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
         list(read_rows(tmp_path))
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
 def test_a_lock_that_is_not_a_file_is_refused(tmp_path, what):
     run = tmp_path / "run"
@@ -90,7 +86,6 @@ def test_a_lock_that_is_not_a_file_is_refused(tmp_path, what):
         RunFolder.open(run, resume=False)
 
 
-@pytest.mark.timeout(20)
 def test_a_manifest_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with refused(RunFolderError, "manifest.json", key="output"):

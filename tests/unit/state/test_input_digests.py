@@ -87,3 +87,11 @@ def test_other_weights_of_a_large_file_have_another_digest(tmp_path):
         found = digest(tmp_path / "f")
         assert found != before
         before = before or found
+
+
+def test_the_name_of_a_task_is_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "math500").mkdir()
+    (tmp_path / "math500" / "math500.jsonl").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    found = digests(validate({"task": "math500", "evaluate": {"tasks": ["math500"]}}), tmp_path)
+    assert not {"evaluate.tasks", "task.use"} & found.keys()

@@ -49,6 +49,12 @@ class Kept(Tracker):
         self.received.append(("close", status))
 
 
+@pytest.fixture(autouse=True)
+def _however_slow_the_disk_is(monkeypatch):
+    """A tracker of a run that ends without `Ended` has the time that it needs."""
+    monkeypatch.setattr("winnow.trackers.watch.UNFINISHED", 300.0)
+
+
 def tracking(make, notify=lambda event: None, **section):
     section = {"use": make, "rollouts": 0, **section}
     return track_run(resolve_members(validate({"track": section}), base=Path()), notify=notify)
@@ -477,3 +483,21 @@ def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
     winnow.train(steps=2, resume=True, track=f"{tmp_path}/mine.py:lines", **shared)
     lines = (tmp_path / "run" / "lines.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["0", "0", "1", "1", "2"]
+
+
+def test_a_mark_from_a_place_that_cannot_be_looked_at_is_of_a_moved_run(tmp_path):
+    TrackerMark(tmp_path, "it").begin("a", 3)
+    path = tmp_path / "trackers" / "it.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "run": "/" + 300 * "x"}))
+    found = TrackerMark(tmp_path, "it")
+    assert (found.id, found.changed) == ("a", None)
+
+
+def test_a_new_launch_after_a_failed_first_step_starts_a_new_tracker_run(tmp_path):
+    mark(tmp_path, "old", 0)
+    log_of(tmp_path)  # the new launch has cut it
+    runs: list[TrackedRun] = []
+    with tracking(kept_of(runs=runs)) as watch:
+        watch(Started(tmp_path, 0, 1))
+        watch(Ended(0, None, interrupted=False))
+    assert [(run.id, run.first_step) for run in runs] == [(None, 0)]

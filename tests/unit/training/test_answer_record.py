@@ -164,3 +164,13 @@ def test_a_line_is_plain_json_with_its_place(tmp_path):
     assert (first["task"], first["prompt"], first["rollout"], first["turn"]) == ("t", "p", 0, 0)
     assert len(first["asked"]) == 64
     assert first["answer"]["reply"] == "é"
+
+
+def test_the_remedy_names_the_file_of_the_rank_that_recorded(tmp_path):
+    played(tmp_path, PAID)
+    folder, other = tmp_path / "answers", NAME.replace("rank-0", "rank-1")
+    (folder / NAME).rename(folder / other)
+    with refused(DataError, f"remove answers/{other}", key="environment.recorded"):
+        opened(tmp_path).find(PROMPT, rollout("other"))
+    (folder / other).unlink()
+    assert opened(tmp_path).find(PROMPT, rollout("other")) is None, "the remedy"

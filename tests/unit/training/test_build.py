@@ -48,3 +48,10 @@ def test_omp_num_threads_is_per_process(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert threads_of_rank(0) == 8
     assert threads_of_rank(3) == 3
+
+
+def test_the_threads_of_a_run_end_with_it():
+    before = torch.get_num_threads()
+    with build.threads_set(before + 2):
+        assert torch.get_num_threads() == before + 2
+    assert torch.get_num_threads() == before

@@ -141,3 +141,14 @@ def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):
     assert (made.rollout.rollouts_per_prompt, made.rollout.prompts_per_step) == (best["rollouts"], best["prompts"])
     assert "winnow train arithmetic" in result.output.replace("\n", " ")
     assert 0 < best["progress"] <= 1
+
+
+def test_another_size_is_compared_with_the_setting_that_is_chosen(fits, monkeypatch):
+    plan = first(fits, costs=read_costs(COSTS))
+    top, whole = plan.settings[plan.order[0]], fits.fit
+    monkeypatch.setattr(fits, "fit", lambda setting: None if setting == top else whole(setting))
+    best = plan.best
+    other = next(plan.settings[place] for place in plan.order if plan.settings[place] not in (top, best))
+    rates = [plan.table.rate[:, plan.settings.index(one)] for one in (other, best)]
+    assert best != top
+    assert plan.neighbour(**vars(other)) == pytest.approx(np.exp(np.log(rates[0] / rates[1]).mean()))

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from refusals import refused
 from winnow.commands import app
-from winnow.config_file import load, validate
+from winnow.config_file import load, override, validate
 from winnow.core.members import Members
 from winnow.errors import DataError
 from winnow.installed import is_installed
 from winnow.recipes import recipe_paths
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.training.gold_check import SAMPLE, SECONDS, audit_command, check_golds, sample_of
+from winnow.training.gold_check import SAMPLE, SECONDS, _toml, audit_command, check_golds, sample_of
 from winnow.training.resolve import resolve_members
 from winnow.verify.verifiers import Verifiers
 
@@ -221,3 +221,20 @@ def test_no_recipe_is_refused(recipe: str, test_data: Path) -> None:
     of = resolve_members(load(file, sets), file.parent)
     problems = list(sample_of(of.task("train"), of.config.seed))
     assert checked(of, problems=problems) == ()
+
+
+def test_the_command_of_a_message_holds_no_secret(tmp_path: Path) -> None:
+    @register("reward", "gold_check_secret", example=str)
+    def own(prompt: Any, rollout: Any, *, api_key: str = "") -> float:
+        return float(rollout.text == prompt.answer != "2")
+
+    (warning,) = checked(members(write(tmp_path, "1", "2"), {"use": "gold_check_secret", "api_key": "sk-7"}))
+    assert "sk-7" not in warning
+    assert "reward.api_key=" in warning
+
+
+@pytest.mark.parametrize("value", [{"mode": "easy", "a b": ["x", "😀"]}, "an 😀", ["a", "b c"], "plain", 3])
+def test_an_option_is_written_as_set_reads_it(value: Any) -> None:
+    data: dict[str, Any] = {}
+    override(data, f"task.x={_toml(value)}")
+    assert data["task"]["x"] == value
