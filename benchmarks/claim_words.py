@@ -100,20 +100,8 @@ class Row:
     costs: str  # the file of costs, for seconds
     decision: Decision
     primary: bool
-    look: int  # seeds of the decision
     source: Mapping[str, Any] = field(repr=False)  # the row of the result
     beyond: tuple[str, ...] = ()  # cells whose costs are beyond the last point of a curve
-
-    @property
-    def how(self) -> str:
-        """Of a primary contrast: that it is, the look that decided it, and one look at all seeds if there are more."""
-        of, seeds = self.source, len(self.source["times"]["group"])
-        every = (
-            f"; all {seeds} seeds in one look: {of['ratio']:.2f}, {of['low']:.2f} to {of['high']:.2f}"
-            if of["low"]
-            else ""
-        )
-        return f" (primary, decided with {self.look} seeds{every * (seeds > self.look)})" * self.primary
 
 
 def rows(claim: Claim, result: Result) -> list[Row]:
@@ -135,7 +123,7 @@ def rows(claim: Claim, result: Result) -> list[Row]:
             own = decision or _secondary(result, row, fixed="level" in claim)
             if not is_tuned(claim):
                 own = replace(own, word="not decided")
-            found.append(Row(baseline, group, row["axis"], costs, own, decision is not None, own.seeds, row, beyond))
+            found.append(Row(baseline, group, row["axis"], costs, own, decision is not None, row, beyond))
     return found
 
 
@@ -149,7 +137,7 @@ def _primary(claim: Claim, result: Result) -> dict[tuple[str, str], Decision]:
         raise ValueError(f"claim {claim['number']}: a seed is above the level at its first evaluation")
     pairs = [(first, second) for first, second in claim["contrasts"]]
     known = {label: arm for label, arm in arms.items() if arm is not None}
-    return dict(zip(pairs, (decision for decision, _ in in_sequence(known, pairs, claim["looks"])), strict=True))
+    return dict(zip(pairs, in_sequence(known, pairs, claim["looks"]), strict=True))
 
 
 def _secondary(result: Result, row: Mapping[str, Any], *, fixed: bool) -> Decision:
@@ -179,7 +167,7 @@ def at_level(claim: Claim, result: Result, level: float) -> list[Decision | None
             return [None] * len(claim["contrasts"])
         arms[label] = Times(tuple(time.x[STEPS] for time in found), tuple(not time.reached for time in found))
     pairs = [(first, second) for first, second in claim["contrasts"]]
-    return [decision for decision, _ in in_sequence(arms, pairs, claim["looks"])]
+    return [*in_sequence(arms, pairs, claim["looks"])]
 
 
 def times(result: Result, row: Mapping[str, Any], side: str) -> Times | None:

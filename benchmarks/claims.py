@@ -89,7 +89,7 @@ def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
         steps, keys = [row for one in rows for row in one], group.runs[0].keys
         given = {key: of.text if isinstance(of, NamedFiles) else of for key, of in keys.items() if key in KEYS}
         found[group.label] = {
-            "seeds": [run.seed for run in group.runs],
+            "seeds": [run.curve.seed for run in group.runs],
             "steps": sorted({len(one) for one in rows}),
             "keys": given,
             "per step": {name: _mean([row[name] for row in steps if name in row]) for name in WORK},

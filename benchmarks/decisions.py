@@ -150,9 +150,9 @@ def _crossing(z: float, at: FloatArray, width: float, mass: FloatArray, spend: f
 
 def in_sequence(
     arms: Mapping[str, Times], contrasts: Sequence[tuple[str, str]], looks: Sequence[int]
-) -> list[tuple[Decision, int]]:
-    """The decision on each contrast, and the number of seeds at which it was made: the first look with a word, else the
-    last look that the seeds allow. Raises ValueError if they allow none.
+) -> list[Decision]:
+    """The decision on each contrast: at the first look with a word, else at the last look that the seeds allow. Raises
+    ValueError if they allow none.
 
     Look k has the first `looks[k]` seeds. A contrast is tested for a gain or a loss from the look on at which every
     earlier contrast is one.
@@ -162,13 +162,13 @@ def in_sequence(
     done = [(look, dict(zip(ALPHA, of, strict=True))) for look, *of in zip(looks, *levels, strict=True) if look <= have]
     if not done:
         raise ValueError(f"{have} seeds are fewer than the first look, {looks[0]}")
-    found, opened = list[tuple[Decision, int]](), looks[0]  # the look from which on this contrast is tested
+    found, opened = list[Decision](), looks[0]  # the look from which on this contrast is tested
     for first, second in contrasts:
         for look, of in done:
             part = {name: Times(arm.at[:look], arm.never[:look]) for name, arm in arms.items()}
             decision = decided(part[first], part[second], list(part.values()), levels=of, tested=look >= opened)
             if decision.word != "undecided":
                 break
-        found.append((decision, look))
+        found.append(decision)
         opened = look if decision.word in ("gain", "loss") else looks[-1] + 1
     return found

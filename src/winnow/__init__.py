@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,7 +187,7 @@ def resume(
     function, table = _values_from(critic)
 
     def members() -> Members:
-        config, manifest = settings_of(Path(run), changes | table, trust_run=trust_run)
+        config, manifest = settings_of(Path(os.path.expanduser(run)), changes | table, trust_run=trust_run)
         return resolve_members(config, base=manifest.base, recipe=manifest.recipe, critic=function)
 
     return _fit(members, resume=True, allow_change=allow_change, watch=watch, progress=progress)

@@ -51,7 +51,7 @@ def chat(
     where = resolve_device(device)
     logging.disable_progress_bar()
     loaded = load(model, dtype="float32" if where.type == "cpu" else "bfloat16", device=str(where))
-    talk = Conversation(loaded, prompt, base, max_new_tokens=max_new_tokens, temperature=temperature)
+    talk = Conversation(loaded, prompt, base, stops_of(model), max_new_tokens=max_new_tokens, temperature=temperature)
     torch.manual_seed(seed)
     asking = sys.stdin.isatty() and messages is None
     for text in lines(prompted=asking) if messages is None else messages:
@@ -74,6 +74,16 @@ def prompt_of(model: str, system: str | None) -> tuple[dict[str, Any], Path | No
     if system is not None:
         prompt["system"] = system
     return prompt, manifest.base if manifest else None
+
+
+def stops_of(model: str) -> tuple[str, ...]:
+    """The stop strings of the run that trained a model: it has not learned to end a reply after them."""
+    from winnow.state.saved_runs import manifest_of, run_of
+
+    run = run_of(model)
+    table = None if run is None else manifest_of(run).config.get("rollout")
+    texts = table.get("stop") if isinstance(table, Mapping) else None  # a manifest may contain anything
+    return tuple(text for text in texts if isinstance(text, str) and text) if isinstance(texts, list) else ()
 
 
 def lines(*, prompted: bool) -> Iterator[str]:
@@ -100,9 +110,16 @@ class Conversation:
     loaded: Loaded
     prompt: Mapping[str, Any]  # the keys of [prompt]
     base: Path | None
+    stop: tuple[str, ...]  # strings that end a reply
     max_new_tokens: int
     temperature: float
     turns: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Drop the model's own settings, such as the repetition penalty of Qwen2.5: no run samples with them."""
+        from transformers import GenerationConfig
+
+        self.loaded.model.generation_config = GenerationConfig()
 
     def reply(self, text: str, write: Callable[[str], None]) -> str:
         """The model's reply to `text`, which is also written part by part.
@@ -112,24 +129,29 @@ class Conversation:
         import torch
         from transformers import TextStreamer
 
+        from winnow.engines.stopping import split_stops
+
         class Streamer(TextStreamer):  # type: ignore[misc]  # the library has no types
             def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
                 write(text + "\n" * stream_end)
 
         tokenizer = self.loaded.tokenizer
         tokens = torch.tensor([self._rendered(text)], device=self.loaded.model.device)
+        ends, strings = split_stops(tokenizer, self.stop)
+        stops = {"stop_strings": list(strings), "tokenizer": tokenizer} if strings else {}
         sampled = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}
         with torch.inference_mode():
             (row,) = self.loaded.model.generate(
                 tokens,
                 attention_mask=torch.ones_like(tokens),
                 max_new_tokens=self.max_new_tokens,
-                eos_token_id=list(self.loaded.stop_tokens),
+                eos_token_id=[*self.loaded.stop_tokens, *ends],
                 pad_token_id=self.loaded.stop_tokens[0],
                 top_k=0,
                 top_p=1.0,
                 streamer=Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
                 **sampled,
+                **stops,
             )
         reply: str = tokenizer.decode(row[tokens.shape[1] :], skip_special_tokens=True)
         if self.prompt["template"] == "chat":  # another template has one question and no history

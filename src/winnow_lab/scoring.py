@@ -184,6 +184,12 @@ def _logged(path: Path) -> Iterator[_Task]:
         if row["text"] is None or row["finish"] == "cut":  # a rollout that was cut has no verdict in training either
             continue
         foreign = row["tokens"] is None  # the log of another trainer
+        if foreign and row["answer"] is None:
+            raise DataError(
+                f"{path}, rollout {number}: the log has no gold answer",
+                remedy="write its texts with their golds as JSON lines, and score that file",
+                code="data.incomplete",
+            )
         task = _plain(row, number, f"{path}, rollout {number}") if foreign else (prompt_of(row), rollout_of(row))
         yield (number, row["prompt_id"], row["kind"], _earned(row)), task
 

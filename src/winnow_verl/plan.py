@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from winnow.algos.plain_groups import Use, allocator_of, plain_group, plain_stats, selector_of
+from winnow.algos.plain_groups import Use, allocator_of, plain_group, plain_stats, selector_of, uses_of
 from winnow.algos.selectors import keep_verified
 from winnow.errors import ConfigError, near_miss
 from winnow.records import BoolArray, FloatArray, Group
@@ -63,7 +63,7 @@ class BudgetPlan:
             )
         select: Use | Sequence[Use] = kwargs.get("select", "max_variance")
         self._longest = None if kwargs.get("max_response_length") is None else _count(kwargs, "max_response_length")
-        if self._longest is None and "finished" in _names(select):
+        if self._longest is None and "finished" in uses_of(select):
             raise ConfigError(
                 "the selector 'finished' needs the length at which verl cuts a response off",
                 remedy="set max_response_length=${data.max_response_length}",
@@ -125,8 +125,3 @@ def _count(kwargs: Mapping[str, Any], key: str, *, least: int = 1) -> int:
         code, remedy = "config.missing_key" if value is None else "config.value", f"give an integer of at least {least}"
         raise ConfigError(f"sampler_kwargs.{key} is {value!r}", remedy=remedy, key=key, code=code)
     return value
-
-
-def _names(select: Any) -> list[Any]:
-    links = select if isinstance(select, (list, tuple)) else [select]
-    return [link.get("use") if isinstance(link, Mapping) else link for link in links]

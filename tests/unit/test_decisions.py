@@ -121,7 +121,7 @@ def arms(**factors):
 
 
 def words(found):
-    return [(decision.word, look) for decision, look in found]
+    return [(decision.word, decision.seeds) for decision in found]
 
 
 def test_a_sequence_goes_on_after_a_gain_or_a_loss():
@@ -155,5 +155,5 @@ def test_equal_arms_are_rarely_called_different_over_looks_and_contrasts():
     for _ in range(400):
         of = {name: arm(*np.exp(rng.normal(4, 0.2, size=16))) for name in "abc"}
         found = in_sequence(of, [("a", "b"), ("c", "a"), ("c", "b")], [8, 12, 16])
-        alarms += any(decision.word in ("gain", "loss") for decision, _ in found)
+        alarms += any(decision.word in ("gain", "loss") for decision in found)
     assert alarms / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)

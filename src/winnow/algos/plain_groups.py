@@ -121,6 +121,11 @@ def takes_keep(use: Use | Sequence[Use], *, base: Path | None = None) -> bool:
     return any(_takes_keep(*_member(link, base)) for link in _links(use))
 
 
+def uses_of(use: Use | Sequence[Use]) -> list[Any]:
+    """The name, or the function, of each of these selectors."""
+    return [link.get("use") if isinstance(link, Mapping) else link for link in _links(use)]
+
+
 def _links(use: Use | Sequence[Use]) -> Sequence[Any]:
     return [use] if isinstance(use, (str, Mapping)) or callable(use) else use
 

@@ -18,7 +18,7 @@ from winnow.commands.command_line import Sets, interruptible, print_text
 from winnow.errors import ConfigError
 from winnow.evaluation.progress import EvaluationProgress
 from winnow.recipes import find_config
-from winnow.view.screen import console_on, is_screen
+from winnow.view.screen import console_on, is_screen, silence
 from winnow.view.text import format_count, format_duration, one_line
 
 EVERY = 0.2  # seconds between two updates of the live line
@@ -174,7 +174,7 @@ class ProgressDisplay(EvaluationProgress):
             return
         self._drawn = now
         if self._live is not None:
-            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._show(self._live.update, Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
             self._print(self.line())
 
@@ -193,7 +193,14 @@ class ProgressDisplay(EvaluationProgress):
         return one_line(f"{self._task}  {self._done:,}/{self._total:,} rollouts{pace}{ends}")
 
     def _print(self, text: str) -> None:
-        self._console.print(one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._show(self._console.print, one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def _show(self, write: Callable[..., object], *what: Any, **how: Any) -> None:
+        """Write to the console. If that is not possible any more, only the display ends."""
+        try:
+            write(*what, **how)
+        except OSError:  # the reader closed the pipe, the terminal is closed, or the disk is full
+            silence(self._console.file)
 
 
 @contextmanager

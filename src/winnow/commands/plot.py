@@ -33,11 +33,12 @@ def plot(
     evaluated = evaluations(manifest.config, changes_in(manifest.data))
     print_text(summary(rows, manifest.config, evaluated))
     if not summary_only:
-        from winnow.run_view.plot import plot as draw
-        from winnow.view.drawing import MARK
+        from winnow.run_view.plot import draw
+        from winnow.view.drawing import MARK, save_figure
 
         picture = output or folder / "plot.png"
         if not (folder / MANIFEST).exists():  # no run of winnow: the picture may be another program's
             check_replaced(picture, MARK, "a picture of winnow")
-        draw(rows, picture, title=folder.resolve().name, subtitle=heading(manifest.config), evaluated=evaluated)
+        title, subtitle = folder.resolve().name, heading(manifest.config)
+        save_figure(draw(rows, title=title, subtitle=subtitle, evaluated=evaluated), picture)
         print_text(f"plot      {picture}")

@@ -82,8 +82,9 @@ class OpenRun:
         Texts, `answer`, `meta` and `parts` (decoded JSON) are objects; so are arrays of tokens or log-probs [length].
         """
         _check_names(columns)
-        logged = _columns(read_rows(self.path, step, columns), missing=None)
-        return logged or {name: np.empty(0, dtype=object) for name in columns or ()}
+        wanted = None if columns is None else list(dict.fromkeys(("step", *columns)))
+        logged = _columns(read_rows(self.path, step, wanted), missing=None)
+        return logged or {name: np.empty(0, dtype=object) for name in wanted or ()}
 
     def frame(self, what: What = "metrics", *, step: int | None = None, columns: Collection[str] | None = None) -> Any:
         """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame. Booleans with None have

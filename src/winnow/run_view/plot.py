@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.panels import STEPS, Ends, RunPanel, RunSeries, panels
 from winnow.run_view.summary import Row
-from winnow.view.drawing import COLORS, EngFormatter, Figure, MaxNLocator, new_figure, save_figure, scale_of_shares
+from winnow.view.drawing import COLORS, EngFormatter, Figure, MaxNLocator, new_figure, scale_of_shares
 from winnow.view.text import one_line, shorten
 
 LONGEST = 110  # characters of a title's line
 MARKERS = {"circle": "o", "square": "s"}
-
-
-def plot(
-    rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS
-) -> None:
-    """Write the picture in the format of the suffix, by default PNG. It replaces an older file, but not a link.
-
-    Raises DataError for a run without a step, or a bad path.
-    """
-    save_figure(draw(rows, title=title, subtitle=subtitle, evaluated=evaluated), path)
 
 
 def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS) -> Figure:

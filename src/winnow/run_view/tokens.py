@@ -35,10 +35,12 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     checkpoint, or of the initial model. The tokenizer of another user's run is not loaded. No code in either folder is
     executed.
     """
-    if any(open_log(folder) is not None for folder in (path, path.parent, path.parent.parent)):
-        return None, ""  # the notes on its log contain that it has no tokens
-    run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
-    if run is None:
+    for run in (path, path.parent, path.parent.parent):  # the nearest one: other logs may lie beside a run
+        if (run / MANIFEST).is_file():
+            break
+        if open_log(run) is not None:
+            return None, ""  # the notes on its log contain that it has no tokens
+    else:
         return None, "tokens have no text here: these rollouts are not in a run folder, so the tokenizer is not known"
     from winnow.models.folder import cached_folder, is_hub_id
     from winnow.models.load import load_tokenizer

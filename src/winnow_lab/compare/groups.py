@@ -119,10 +119,6 @@ class ReadRun:
         """The values of the keys that affect the results (`keys_of`), by dotted name; files by their contents."""
         return keys_of(self.config, self.manifest.get("inputs"))
 
-    @property
-    def seed(self) -> str:
-        return str(self.config.get("seed", self.path))
-
 
 @dataclass(frozen=True, eq=False)
 class SeedGroup:

@@ -24,7 +24,9 @@ from winnow_lab.logs.reading import malformed, written
 
 EVENTS = "events.out.tfevents.*"
 TOGETHER = "all"  # in place of a data source: all of them
-RECOGNIZED_BY = 2**16  # bytes of a file in which its first tags are
+RECOGNIZED_BY = 2**16  # bytes of scalars in which the first tags of a file are
+SCALAR = 2**12  # bytes of a record, at most; a longer one is a text
+HEAD, FOOT = 12, 4  # bytes of a record beside its event: length and checksum, and a checksum
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # kinds of fields
 Field = tuple[int, int | bytes]
 Scalars = Mapping[int, Mapping[str, float]]  # step -> tag -> value
@@ -118,8 +120,16 @@ def tags_at_start(path: Path) -> set[str]:
     with suppress(OSError, DataError):
         check_kind(path, "a file", follow=True)
         with path.open("rb") as file:
-            for _, tag, _ in _parsed(path, file.read(RECOGNIZED_BY)):
-                tags.add(tag)
+            at, left, end = 0, RECOGNIZED_BY, path.stat().st_size
+            while left > 0 and at + HEAD <= end:
+                file.seek(at)
+                (size,) = struct.unpack("<Q", file.read(8))
+                if size <= SCALAR:
+                    file.seek(at)
+                    record = file.read(HEAD + size + FOOT)
+                    left -= len(record)
+                    tags.update(tag for _, tag, _ in _parsed(path, record))
+                at += HEAD + size + FOOT
     return tags
 
 
@@ -140,16 +150,16 @@ def _scalars(path: Path, when: tuple[int, ...]) -> tuple[tuple[int, str, float],
 def _parsed(path: Path, data: bytes) -> Iterator[tuple[int, str, float]]:
     """(step, tag, value) of every scalar. A record that is cut at the end is ignored: it is being written."""
     at = 0
-    while at + 12 <= len(data):
+    while at + HEAD <= len(data):
         (size,) = struct.unpack_from("<Q", data, at)
-        end = at + 12 + size
-        if end + 4 > len(data):
+        end = at + HEAD + size
+        if end + FOOT > len(data):
             return
         try:
-            yield from _of_event(data[at + 12 : end])
+            yield from _of_event(data[at + HEAD : end])
         except (ValueError, IndexError, struct.error) as error:
             raise malformed(path, f"has no event of TensorBoard at byte {at} ({error})") from error
-        at = end + 4
+        at = end + FOOT
 
 
 def _of_event(event: bytes) -> Iterator[tuple[int, str, float]]:

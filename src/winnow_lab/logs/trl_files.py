@@ -57,8 +57,10 @@ class TrainerState:
 def newest_state(folder: Path) -> TrainerState:
     """The state with the most steps, of an output folder or of a checkpoint in it. Raises DataError without any."""
     with errors_as(DataError, f"cannot read {folder}", "make it readable", code="data.unreadable"):
-        inner = [own for own in sorted(folder.iterdir()) if own.is_dir() and _CHECKPOINT.fullmatch(own.name)]
-        paths = [own / STATE for own in (folder, *inner) if (own / STATE).is_file()]
+        inner = [own for own in folder.iterdir() if _CHECKPOINT.fullmatch(own.name) and (own / STATE).is_file()]
+        # The newest checkpoint has the rows of the earlier ones
+        last = sorted(inner, key=lambda own: int(own.name.rpartition("-")[2]))[-1:]
+        paths = [own / STATE for own in (folder, *last) if (own / STATE).is_file()]
         states = [_read_state(path, written(path)) for path in paths]
     if not states:
         raise DataError(
@@ -66,7 +68,10 @@ def newest_state(folder: Path) -> TrainerState:
             remedy="call trainer.save_state() after training, or keep a checkpoint",
             code="data.missing",
         )
-    return max(states, key=lambda state: max(state.rows, default=-1))
+    newest = max(states, key=lambda state: max(state.rows, default=-1))
+    if not newest.rewards:
+        raise malformed(newest.path, "has no metrics 'rewards/NAME/mean', so it is not the state of a GRPOTrainer")
+    return newest
 
 
 @functools.lru_cache(maxsize=16)
@@ -86,8 +91,6 @@ def _read_state(path: Path, when: tuple[int, ...]) -> TrainerState:
             sets = [match[1] for key in row if (match := _EVALUATION.fullmatch(key)) and match[1]]
             evaluations.setdefault(int(row["step"]), {})[sets[0] if sets else ""] = row
     names = dict.fromkeys(match[1] for row in rows.values() for key in row if (match := _REWARD.fullmatch(key)))
-    if not names:
-        raise malformed(path, "has no metrics 'rewards/NAME/mean', so it is not the state of a GRPOTrainer")
     return TrainerState(path, tuple(names), rows, evaluations)
 
 

@@ -97,9 +97,9 @@ class VerlLog(ForeignLog):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        above = path.absolute().parent
-        alone = _dumps(path) and _folders(above, training=True) == [above / path.name]
-        self._run = above if alone else path
+        self._own = Path(os.path.abspath(path))
+        alone = _dumps(path) and _folders(self._own.parent, training=True) == [self._own]
+        self._run = self._own.parent if alone else path
         if self._run != path and not (path / SETTINGS).exists():
             self.settings = read_settings(self._run)
 
@@ -210,9 +210,9 @@ class VerlLog(ForeignLog):
 
     def _validations(self) -> dict[int, Path]:
         """verl's step -> the dump of a validation after it."""
-        if _VALIDATION.fullmatch(self.path.name) and _dumps(self.path):
+        if _VALIDATION.fullmatch(self._own.name) and _dumps(self.path):
             return {}  # this folder was named itself
-        found = [folder for folder in _folders(self._run, training=False) if folder.name != self.path.name]
+        found = [folder for folder in _folders(self._run, training=False) if folder.name != self._own.name]
         files = {int(Path(name).stem): folder / name for folder in found for name in _whole(folder)}
         if len(files) < sum(len(_whole(folder)) for folder in found):
             raise DataError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from winnow.algos.advantage import is_flat
-from winnow.algos.plain_groups import CORRECT_AT, Use, allocator_of, plain_stats, selector_of, takes_keep
+from winnow.algos.plain_groups import CORRECT_AT, Use, allocator_of, plain_stats, selector_of, takes_keep, uses_of
 from winnow.algos.selectors import Selector
 from winnow.errors import ConfigError, DataError
 from winnow.families import AllocatorTraits
@@ -172,14 +172,15 @@ def replay(
     the rollouts of every group.
     """
     chosen = selector_of(select, keep=keep, base=Path.cwd())
-    names = select if isinstance(select, Sequence) and not isinstance(select, str) else [select]
+    names = uses_of(select)
     allocator = None if allocate is None else allocator_of(allocate, base=Path.cwd())
     if not path.exists():
         raise DataError(
             f"cannot read {path}: there is no such folder", remedy="name the folder of a run", code="data.missing"
         )
     program = str(manifest_of(path).data.get("program", "winnow"))
-    result = Replay(path, program, " then ".join(map(_name, names)), keep, notes=log_notes(path))
+    shown = " then ".join(name if isinstance(name, str) else str(getattr(name, "__name__", name)) for name in names)
+    result = Replay(path, program, shown, keep, notes=log_notes(path))
     result.moved = None if allocator is None else Moved(allocator.name)
     visits: dict[str, tuple[int, int]] = {}
     for step in sampled_steps(path):
@@ -244,8 +245,3 @@ def _allocated(
     moved.left_out += int((counts == 0).sum())
     moved.counts += counts.tolist()
     return [int(count) for count in counts]
-
-
-def _name(use: Use) -> str:
-    named = use["use"] if isinstance(use, Mapping) else use
-    return named if isinstance(named, str) else str(getattr(named, "__name__", named))

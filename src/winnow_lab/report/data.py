@@ -31,17 +31,15 @@ from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 from winnow.view.text import one_line, shorten
 from winnow_lab.report.evaluations import ComparedFolders
-from winnow_lab.report.groups import included
+from winnow_lab.report.groups import LONGEST, included
 from winnow_lab.report.headline import headline, ledger, total
 from winnow_lab.report.html import encoded, plain, with_list
-from winnow_lab.report.rollouts import GroupPlace, LoggedSteps, TokenPieces, cut, group_data
+from winnow_lab.report.rollouts import NAME, GroupPlace, LoggedSteps, TokenPieces, cut, group_data
 
 ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
-LONGEST = 20_000  # characters of a text
 FORMAT = 1
 MOST_PLACES = 10_000  # groups in the table of the allocation
 LONGEST_SERVED = 200_000  # characters of a text in a step that is served separately
-NAME = 200  # characters
 MOST_CHANGES = 500  # the newest changes that are shown
 
 
@@ -134,10 +132,9 @@ class ReportedRun:
         """Name, time and size of all that is directly in the folder: a step of a run in progress changes some of it."""
         try:
             with os.scandir(self.path) as entries:
-                found = [(entry.name, entry.stat()) for entry in entries]
+                return sorted(map(_seen, entries))
         except OSError:
             return []
-        return sorted((name, about.st_mtime_ns, about.st_size) for name, about in found)
 
     def step(self, step: int) -> Iterator[str]:
         """The groups of a step as JSON, one by one. Raises DataError if the step is not logged."""
@@ -194,6 +191,14 @@ class ReportedRun:
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
             "rollouts": {**rollouts, "of": of},
         }
+
+
+def _seen(entry: os.DirEntry[str]) -> tuple[str, int, int]:
+    try:
+        about = entry.stat()
+    except OSError:  # a link to nothing
+        return entry.name, 0, 0
+    return entry.name, about.st_mtime_ns, about.st_size
 
 
 def _none(run: Path) -> str:

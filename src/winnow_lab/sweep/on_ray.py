@@ -11,7 +11,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from winnow.commands.command_line import connect_to_ray
 from winnow.errors import ConfigError
@@ -57,9 +57,6 @@ class OnRay(Launcher):
                 list(arguments), str(run.log), os.getcwd(), str(self._probe), self._token, __version__
             ),
         )
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def compare(folder: Path, output: Path | None) -> None:
     """Print how to compare the runs, or with `output` compare them into a folder of tables and pictures."""
     command = ["winnow", "compare", str(folder)]
     if output is None:
-        print_text(f"finished; compare them: {' '.join(command)}")
+        print_text(f"finished; compare them: {shlex.join(command)}")
         return
     without = [] if is_installed("matplotlib") else ["--no-plot"]
     done = subprocess.run([sys.executable, "-m", *command, "--output", str(output), *without], check=False)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
 
 from rich.console import Console
 
 from winnow.commands.eval import evaluation_progress
+from winnow.view.screen import console_on
 
 
 def test_without_a_terminal_a_long_part_has_a_line_now_and_then():
@@ -22,3 +24,16 @@ def test_without_a_terminal_a_long_part_has_a_line_now_and_then():
     assert len(lines) == 4  # loading, at 11 and at 22 seconds, the part
     assert ["11/40" in lines[1], "22/40" in lines[2], "30/40" in lines[3]] == [True, True, True]
     assert all("arithmetic" in line for line in lines[1:])
+
+
+def test_a_closed_pipe_ends_the_display_and_not_the_evaluation():
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as out, evaluation_progress(console_on(out)) as progress:
+        os.close(reading)
+        progress.begin(8)
+        progress.loading("bundled")
+        progress.start_task("arithmetic")
+        for problem in range(3):
+            progress.rollout(5)
+            progress.part(problem, 3)
+    assert "3/8" in progress.line()

@@ -238,8 +238,16 @@ def test_the_fields_of_rollouts_are_decoded(tmp_path):
 def test_only_the_chosen_columns_are_read(tmp_path):
     run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
     assert list(run.rollouts(step=3, columns=["reward", "step"])) == ["step", "reward"]
+    every = run.rollouts(columns=["reward"])
+    assert (list(every), sorted(set(every["step"].tolist()))) == (["step", "reward"], list(range(10)))
     with refused(DataError, "'rewards'", "'reward'", code="data.missing"):
         run.rollouts(columns=["rewards"])
+
+
+def test_a_run_in_the_home_directory_is_resumed_by_its_name(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    winnow.train(**small(steps=1, output="~/mine"), **QUIET)
+    assert winnow.resume("~/mine", steps=2, reward=even, **QUIET).steps == 2
 
 
 def test_evaluations_are_separate_rows(tmp_path):

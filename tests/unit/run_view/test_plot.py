@@ -17,10 +17,11 @@ from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.run_view.configuration import heading
 from winnow.run_view.panels import panels
-from winnow.run_view.plot import draw, plot
+from winnow.run_view.plot import draw
 from winnow.run_view.summary import hints, summary
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import manifest_of
+from winnow.view.drawing import save_figure
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,8 @@ def hint(*steps):
 
 
 def test_the_picture_is_a_png(rows, tmp_path):
-    plot(rows, tmp_path / "plot.png", title="toy [run] $\\frac$ 两", subtitle="bundled, $")
+    figure = draw(rows, title="toy [run] $\\frac$ 两", subtitle="bundled, $")
+    save_figure(figure, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "plot.png").stat().st_size > 20_000
 
@@ -251,7 +253,7 @@ def test_a_step_without_a_verdict_leaves_the_band_of_a_0_1_reward_a_standard_err
 
 
 def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
-    plot([{"step": 0, **metrics(0)}], tmp_path / "plot.png", title="one")
+    save_figure(draw([{"step": 0, **metrics(0)}], title="one"), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").exists()
 
 
@@ -306,9 +308,9 @@ def test_an_unreadable_manifest_has_an_empty_heading(tmp_path, manifest):
 
 def test_a_run_without_a_step_and_a_missing_folder_are_refused(rows, tmp_path):
     with refused(DataError, code="data.empty"):
-        plot([{"step": 0, "eval/seconds": 1.0}], tmp_path / "plot.png", title="")
+        draw([{"step": 0, "eval/seconds": 1.0}], title="")
     with refused(DataError, tmp_path / "no" / "plot.png"):
-        plot(rows, tmp_path / "no" / "plot.png", title="")
+        save_figure(draw(rows, title=""), tmp_path / "no" / "plot.png")
 
 
 def test_the_summary_has_improvements_evaluations_and_costs(rows):

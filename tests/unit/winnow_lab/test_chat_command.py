@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 from typer.testing import CliRunner
 
 from published_models import make
@@ -20,7 +21,7 @@ from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.models.load import Loaded, load
 from winnow.state.manifest import FORMAT, MANIFEST
-from winnow_lab.chat import CHAT, Conversation, chat, lines, prompt_of
+from winnow_lab.chat import CHAT, Conversation, chat, lines, prompt_of, stops_of
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 def conversation(loaded: Loaded, prompt: Any = CHAT, **changes: Any) -> Conversation:
-    return Conversation(loaded, prompt, None, **{"max_new_tokens": 4, "temperature": 1.0, **changes})
+    return Conversation(loaded, prompt, None, **{"stop": (), "max_new_tokens": 4, "temperature": 1.0, **changes})
 
 
 def said(loaded: Loaded, *texts: str, **changes: Any) -> tuple[list[str], list[str]]:
@@ -38,6 +39,25 @@ def said(loaded: Loaded, *texts: str, **changes: Any) -> tuple[list[str], list[s
     talk, parts = conversation(loaded, **changes), list[str]()
     torch.manual_seed(3)
     return [talk.reply(text, parts.append) for text in texts], parts
+
+
+def test_a_reply_ends_at_the_stop_strings_of_the_run(qwen: Loaded) -> None:
+    (whole,), _ = said(qwen, "one", max_new_tokens=24)
+    stop = next(letter for letter in whole[len(whole) // 2 :] if letter.isascii() and letter.isalpha())
+    (cut,), parts = said(qwen, "one", max_new_tokens=24, stop=(stop,))
+    assert stop in cut
+    assert len(cut) < len(whole)
+    assert whole.startswith(cut)
+    assert "".join(parts) == f"{cut}\n"
+
+
+def test_the_stop_strings_of_a_checkpoint_are_those_of_its_run(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-000001"
+    checkpoint.mkdir(parents=True)
+    for table, expected in ({"stop": ["</answer>", "", 3]}, ("</answer>",)), ({}, ()), (None, ()):
+        (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"rollout": table}}))
+        assert stops_of(str(checkpoint)) == expected
+    assert stops_of("bundled") == ()
 
 
 def test_replies_follow_from_the_seed_and_are_written_part_by_part(qwen: Loaded) -> None:
@@ -118,3 +138,11 @@ def test_lines_of_standard_input_are_the_turns(monkeypatch: pytest.MonkeyPatch, 
     piped = capsys.readouterr().out
     chat("bundled", ["What is 2 + 3?", "What is 4 + 4?"], max_new_tokens=16, temperature=0.0, device="cpu", seed=0)
     assert piped == capsys.readouterr().out != ""
+
+
+def test_no_setting_of_the_models_own_changes_a_reply(qwen: Loaded) -> None:
+    tokens = torch.tensor([conversation(qwen)._rendered("one")])
+    first = int(qwen.model(tokens).logits[0, -1].argmax())
+    qwen.model.generation_config = GenerationConfig(suppress_tokens=[first])
+    reply = conversation(qwen, max_new_tokens=1, temperature=0.0).reply("one", lambda part: None)
+    assert reply == qwen.tokenizer.decode([first], skip_special_tokens=True)

@@ -20,7 +20,14 @@ from winnow.installed import is_installed
 from winnow.memory.demand import Demand
 from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes, free_on_device, parse_bytes
 from winnow.models.device import planned_device
-from winnow.models.folder import cached_folder, is_hub_id, relabel_errors, settings_folder, weight_files
+from winnow.models.folder import (
+    cached_folder,
+    is_hub_id,
+    published_files,
+    relabel_errors,
+    settings_folder,
+    weight_files,
+)
 from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
 from winnow.tasks.source import FORMS, no_hub_library
@@ -101,6 +108,7 @@ def _folder(path: str) -> Path | None:
     folder = cached_folder(path) if is_hub_id(path) else settings_folder(path)
     if folder is not None:
         weight_files(folder)
+        published_files(folder)
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import IO
 
 from winnow import ranks
 from winnow.commands.command_line import SAVED, RunFailed
-from winnow.commands.train.rank_end import RankEnd, hold_back
+from winnow.commands.train.rank_end import HOLD_BACK_SECONDS, RankEnd
 from winnow.core.events import Watch
 from winnow.core.loop import Result
 from winnow.core.members import Members
@@ -71,7 +72,7 @@ def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
         end = RankEnd.of(error, this_rank())
         end.leave()
         if end.suffered:
-            hold_back()
+            time.sleep(HOLD_BACK_SECONDS)  # launchers report the rank that exits first, and the cause is another one
         if launched:
             return end.code
         if this_rank() == 0:

@@ -64,7 +64,7 @@ def launch_on_ray(request: TrainingRequest, address: str, ranks: int, *, restart
     on_cluster = ClusterRequest(**fields, data=data, cwd=os.getcwd(), recipe=recipe_at(request.config))
     beside = Path(f"{output}.ray")
     _check_own(beside)
-    settings = on_cluster.members().config
+    settings = request.members().config  # of the file itself: `data` names every key, and has no lines
     ray = _connected(address, ranks)
     try:
         shutil.rmtree(beside, ignore_errors=True)

@@ -86,11 +86,6 @@ def suffered(error: BaseException | None) -> bool:
     return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
-def hold_back() -> None:
-    """Wait before exiting, as launchers report the rank that exits first, and another rank is the cause."""
-    time.sleep(HOLD_BACK_SECONDS)
-
-
 @dataclass(frozen=True)
 class Cause:
     """The message for the user, and the exit code of the run."""

@@ -231,3 +231,15 @@ def test_the_turns_of_policy_and_environment_differ_in_colour():
     assert [colors[0], colors[5]] == [None, None]
     assert policy[0] == colors[2][0]
     assert environment[0] == colors[4][0] != policy[0], "a text cannot imitate a heading"
+
+
+def test_another_trainers_log_beside_a_run_hides_no_token(tmp_path):
+    run = tmp_path / "runs" / "mine"
+    shutil.copytree(BUNDLED, run / "checkpoints" / "step-000001")
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}}))
+    Logbook(run, seed=0).write(0, {}, [valued()], [])
+    alone = list(format_rollouts(run, Choice(tokens=True)))
+    (run.parent / "verl").mkdir()
+    (run.parent / "verl" / "1.jsonl").touch()
+    (tmp_path / "completions").mkdir()
+    assert list(format_rollouts(run, Choice(tokens=True))) == alone

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 from winnow.commands.train.here import TrainingRequest
 from winnow.commands.train.on_ray import launch_on_ray
-from winnow.errors import RunFolderError
+from winnow.errors import ConfigError, RunFolderError
 
 
 @pytest.mark.parametrize("kind", ["run", "file"])
@@ -22,3 +22,18 @@ def test_a_folder_of_another_run_is_refused_before_ray_is_started(tmp_path, kind
     with refused(RunFolderError, beside, key="output", code="run_folder.foreign"):
         launch_on_ray(request, "local", 2, restarts=0)
     assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "key"),
+    [
+        ('threads = 1\nrollout = { ahead = 1, engine = { use = "native", process = "own" } }\n', (), "correction"),
+        ("[loss]\nclip_hgih = 0.3\n", ("line 2",), "loss.clip_hgih"),
+    ],
+)
+def test_a_mistake_is_refused_as_without_ray(tmp_path, monkeypatch, text, named, key):
+    monkeypatch.setattr("winnow.commands.train.on_ray._connected", lambda *_: pytest.fail("Ray was started"))
+    request = TrainingRequest(tmp_path / "run.toml", sets=(f"output={tmp_path / 'mine'}",))
+    request.config.write_text(text)
+    with refused(ConfigError, *named, key=key):
+        launch_on_ray(request, "local", 2, restarts=0)

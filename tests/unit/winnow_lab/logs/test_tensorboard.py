@@ -108,3 +108,11 @@ def test_event_files_of_another_program_are_no_run(run):
     (run / EVENTS).write_bytes((run / EVENTS).read_bytes()[:64])
     shutil.rmtree(run / "dumped_evals", ignore_errors=True)
     check_printed_error(CliRunner().invoke(app, ["show", str(run)]), "TensorBoard", "OpenRLHF", code="data.missing")
+
+
+def test_a_long_text_before_the_numbers_does_not_hide_them(run):
+    whole = read_metrics(run)
+    text = b"\x1a\xc0\x84\x3d" + bytes(1_000_000)  # a field of 1,000,000 bytes that is no scalar
+    record = struct.pack("<Q", len(text)) + bytes(4) + text + bytes(4)
+    (run / EVENTS).write_bytes(record + (run / EVENTS).read_bytes())
+    assert read_metrics(run) == whole

@@ -19,6 +19,7 @@ from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError
 from winnow.state.logbook import log_notes, read_metrics, read_rows
+from winnow_lab.logs.trl_files import _read_state
 from winnow_lab.replay.replaying import replay
 from winnow_lab.replay.text import lines_of
 
@@ -409,3 +410,19 @@ def test_metrics_that_nobody_knows_are_named(run):
 
     state(run, mine)
     assert any("my_metric" in note for note in log_notes(run))
+
+
+def test_a_checkpoint_from_before_the_first_log_is_passed_over(run):
+    (run / "checkpoint-1").mkdir()
+    (run / "checkpoint-1" / "trainer_state.json").write_text('{"log_history": []}')
+    assert replay(run).steps == [0, 1, 2, 3, 4]
+
+
+def test_states_of_many_checkpoints_are_not_read_again_for_each_step(run):
+    text = (run / "trainer_state.json").read_text()
+    for step in range(1, 21):
+        (run / f"checkpoint-{step}").mkdir()
+        (run / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    _read_state.cache_clear()
+    read_metrics(run)
+    assert _read_state.cache_info().misses <= 2

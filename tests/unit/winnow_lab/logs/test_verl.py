@@ -440,3 +440,11 @@ def test_what_the_log_lacks_is_omitted_and_not_0(run):
     assert "160 rollouts" in lacking
     assert not [word for word in ("updates", "tokens", "training", "evaluating", "0:00") if word in lacking]
     assert [line["label"] for line in lines if "tokens" in line["label"] or "time" in line["label"]] == []
+
+
+def test_a_log_is_read_from_inside_its_folder(run, monkeypatch):
+    columns = ["step", "length"]
+    metrics, rows = read_metrics(run), list(read_rows(run, step=2, columns=columns))
+    monkeypatch.chdir(run / "rollouts")
+    assert read_metrics(Path(".")) == metrics
+    assert list(read_rows(Path("3.jsonl"), columns=columns)) == rows

@@ -41,9 +41,11 @@ def answering(*runs):
     with ReportServer(runs) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+        try:
+            yield running
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 def exchange(server, data, address="127.0.0.1"):
@@ -404,3 +406,10 @@ def test_ctrl_c_stops_the_server(tmp_path):
         rest, errors = process.communicate()
     assert re.search(r" http://127\.0\.0\.1:\d+/[\w-]{20,}/ ", line)
     assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def test_a_failing_test_stops_the_server():
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError), answering():
+        raise ZeroDivisionError
+    assert threading.active_count() == before

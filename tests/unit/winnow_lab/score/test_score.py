@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,10 @@ def test_the_texts_of_another_trainers_log_are_scored() -> None:
     found = scored(Path(__file__).parents[3] / "fixtures" / "verl_run")
     assert len(found) == 160
     assert {s.was for s in found} <= {"correct", "wrong"}
+
+
+def test_a_log_without_golds_has_a_remedy_that_can_be_followed(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(Path(__file__).parents[3] / "fixtures" / "trl_run", tmp_path / "run"))
+    (run / "winnow.toml").write_text("reward_weights = { short = 0.5, right = 1.0 }\n")
+    with refused(DataError, "JSON lines", code="data.incomplete"):
+        scored(run)
