@@ -48,5 +48,5 @@ class Remote:
 if __name__ == "__main__":
     environment = {"use": "examples/http_environment.py:Remote", "url": sys.argv[1], "recorded": True}
     rollout = {"max_new_tokens": 128}
-    verify = {"workers": 8, "timeout_seconds": 30.0}  # a turn has up to two requests of `seconds` each
+    verify = {"workers": 8, "timeout_seconds": 30.0}  # for all requests of a turn, one for each tool call
     winnow.train(task="arithmetic", environment=environment, rollout=rollout, verify=verify, output="runs/remote")

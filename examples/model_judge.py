@@ -110,6 +110,7 @@ def stand_in(replies: Iterable[str | None]) -> Iterator[str]:
 def main() -> None:
     from winnow.verify.golds import task_of
 
+    os.environ["no_proxy"] = "127.0.0.1"  # the stand-in is on this machine
     problem = winnow.Problem(id="p", question="What is 40 + 2?", answer="42", task="judged")
     replies = ("Both are 42.\nVerdict: yes", "Verdict: no", "", "I think so.", "Verdict: yes\nOr is it no?")
     with stand_in(replies) as url:

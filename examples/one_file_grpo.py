@@ -232,6 +232,16 @@ def read_config(run: Path) -> Config:
         config["correction"]["use"] != "none",
         config["correction"]["old"] != "policy",
         rollout.get("dynamic_sampling_rounds"),
+        config["loss"].get("dual"),
+        config["select"][0].get("chunk") or config["advantage"].get("chunk"),
+        config["update"].get("max_trained_tokens"),
+        config.get("environment"),
+        config.get("critic"),
+        config["cut"]["use"] != "none",
+        config["plan"]["use"] != "fixed",
+        config["log"] != {"rollouts": "all", "every": 1},
+        config["model"]["dtype"] == "bfloat16",  # its updates are of float32 masters
+        config["optimizer"]["moments"] != "float32",
     ]
     whole_group = config["advantage"].get("statistics", "kept") != "kept"
     if [member["use"] for member in members] != ours or whole_group or any(more):

@@ -93,7 +93,7 @@ def table(folder: Path) -> Iterator[str]:
     for of in rows:
         cells = [_cell(*of.looks[look]) if look in of.looks else "-" for look in LOOKS]
         yield f"| {of.task} | {of.this} | {of.other} | **{of.word}** | {' | '.join(cells)} | {_sooner(of.last)} |"
-    yield f"\n{texts()['after'].strip()}\n"
+    yield "\n" + "\n\n".join("\n".join(wrapped(one)) for one in texts()["after"].strip().split("\n\n")) + "\n"
 
 
 def items(folder: Path) -> Iterator[str]:
@@ -114,7 +114,9 @@ def _cell(row: Result, seeds: int, file: str) -> str:
 def _sooner(row: Result) -> str:
     """The seconds to the level of "instead of" over those of "this"; a bound if seeds never reach it."""
     of = row.get("sooner")
-    return f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip() if of else "-"
+    if not of or of["bound"] == "none":  # seeds of both never reach it, which bounds nothing
+        return "-"
+    return f"{of['bound']} {of['ratio']:.2f} ({of['low']:.2f} to {of['high']:.2f})".strip()
 
 
 def _read(path: Path) -> Result:

@@ -19,6 +19,10 @@ import checkout
 from cpu_times import CpuTimes
 
 checkout.register()
+for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):  # of a launcher: every run would wait for others
+    os.environ.pop(name, None)
+# What a test asks of this machine goes to no proxy, nor do requests of its processes.
+os.environ["no_proxy"] = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get("no_proxy")]))
 gc.disable()  # while tests are imported, which leaves little garbage: until pytest_collection_finish
 torch.set_num_threads(1)
 # A runner makes the commands from their functions at every call: 30 milliseconds for all of winnow's.

@@ -14,7 +14,7 @@ from winnow.core.progress import Saving
 from winnow.engines.native.sampler import Native
 from winnow.learner.learner import Learner
 from winnow.state import checkpoint
-from winnow.state import checkpoint as checkpoint_manifest
+from winnow.state.folder import LockedFolder
 
 LORA = {
     "model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}},
@@ -133,9 +133,13 @@ def test_a_bug_in_a_save_ends_the_run_and_intact_weights_are_saved(runs, monkeyp
     assert "checkpoints/step-000002" in error.value.__notes__[0]
 
 
-def test_an_interrupted_run_ends_its_save_before_it_unlocks_its_folder(runs, held, monkeypatch, tmp_path):
+def test_an_interrupted_run_ends_its_save_before_it_unlocks_its_folder(runs, held, monkeypatch):
     """By a second Ctrl-C, for which nothing is saved: another process may take the folder as soon as it is left."""
-    generate = Native.generate
+    generate, close, left = Native.generate, LockedFolder.close, []
+
+    def unlocked(self):
+        left.append(sorted(path.name for path in (self.path / "checkpoints").iterdir()))
+        close(self)
 
     def interrupted(*arguments, seed, **more):
         if seed[1:] == ("rollout", 2):
@@ -144,16 +148,15 @@ def test_an_interrupted_run_ends_its_save_before_it_unlocks_its_folder(runs, hel
         return generate(*arguments, seed=seed, **more)
 
     monkeypatch.setattr(Native, "generate", interrupted)
+    monkeypatch.setattr(LockedFolder, "close", unlocked)
     with pytest.raises(KeyboardInterrupt):
         runs("run", **FULL)
-    assert not _under_way()
-    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert saved == ["step-000001", "step-000002"]
+    assert left == [["step-000001", "step-000002"]]
 
 
 def test_each_file_is_hashed_once_per_save_and_once_per_resume(runs, monkeypatch):
-    read, sha256 = [], checkpoint_manifest._sha256
-    monkeypatch.setattr(checkpoint_manifest, "_sha256", lambda path: read.append(path.name) or sha256(path))
+    read, sha256 = [], checkpoint._sha256
+    monkeypatch.setattr(checkpoint, "_sha256", lambda path: read.append(path.name) or sha256(path))
     once = {**FULL, "checkpoint": {"every": 0}}
     files = json.loads((runs("run", **once).model / "manifest.json").read_text())["files"]
     assert sorted(read) == sorted(set(files) - {"model.safetensors", "trainer.safetensors"})

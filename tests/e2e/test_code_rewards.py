@@ -24,9 +24,9 @@ def test_programs_train(smallest, tmp_path):
             "max_new_tokens": 64,
             "prompts_per_step": 2,
         },
-        reward={"use": "code_tests", "program": "text"},
+        reward={"use": "code_tests", "program": "text", "seconds": 5, "total_seconds": 120.0},
         evaluate={"problems": 1},
-        verify={"workers": 1},
+        verify={"workers": 1, "timeout_seconds": 200.0},
     )
     del config["task"]["levels"]
     result = winnow.train(**config, watch=lambda event: None)

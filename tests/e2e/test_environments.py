@@ -29,7 +29,7 @@ def configuration(smallest, folder, **changes):
     given = smallest(
         prompt={"template": "chat"},
         rollout={"max_new_tokens": 60, "prompts_per_step": 3, "rollouts_per_prompt": 4},
-        verify={"workers": 1, "timeout_seconds": 60.0},
+        verify={"workers": 1, "timeout_seconds": 5.0},
         **changes,
     )
     del given["reward"]

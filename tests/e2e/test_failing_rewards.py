@@ -67,9 +67,7 @@ Smallest = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
-    """The smallest run with ten rollouts per prompt and a reward of this file, a share of 0.2, and short limits: one
-    second, a thousand times what a verdict takes here.
-    """
+    """The smallest run with ten rollouts per prompt and a reward of this file, and a share of 0.2."""
     (tmp_path / "failing.py").write_text(REWARDS)
 
     def configuration(name: str, **changes: Any) -> dict[str, Any]:
@@ -77,7 +75,7 @@ def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
             "steps": 2,
             "reward": {"use": f"{tmp_path}/failing.py:{name}"},
             "rollout": {"prompts_per_step": PROMPTS, "rollouts_per_prompt": 10, "max_new_tokens": 8},
-            "verify": {"workers": 1, "timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.2},
+            "verify": {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.2},
         }
         return smallest(**{**base, **changes})
 
@@ -85,7 +83,7 @@ def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
 
 
 def test_what_fails_in_any_way_is_left_out_and_reported(with_reward: Smallest) -> None:
-    limits = {"workers": 1, "timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.6}
+    limits = {"workers": 1, "timeout_seconds": 3.0, "memory_mb": 256, "max_failure_share": 0.6}
     result = winnow.train(**with_reward("half_fail", steps=1, verify=limits))
     rows = list(read_rows(result.folder))
     assert len(rows) == PROMPTS * 10
@@ -161,7 +159,8 @@ def test_nothing_but_failures_stops_the_run_with_the_first_of_them(
     name: str, first: str, with_reward: Smallest
 ) -> None:
     rollout = {"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 8}
-    limits = {"workers": 1, "timeout_seconds": 0.2, "memory_mb": 256, "max_failure_share": 0.2}
+    seconds = 0.2 if name == "always_hangs" else 60.0
+    limits = {"workers": 1, "timeout_seconds": seconds, "memory_mb": 256, "max_failure_share": 0.2}
     with refused(winnow.VerifierError, name, first, code="verifier.failed") as stopped:
         winnow.train(**with_reward(name, rollout=rollout, verify=limits))
     message = str(stopped.value)

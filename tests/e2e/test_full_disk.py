@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,3 +75,31 @@ def test_the_wait_ends_at_its_limit(disk: Path, smallest: Any) -> None:
     with refused(RunFolderError, "step-000008", "make room", code="run_folder.unsaved"):
         train(disk, smallest, [], freed=False, after=STEPS - 1, wait_minutes=0.001)
     assert checkpoint.newest(disk / "run").step == STEPS - 1
+
+
+def test_a_run_waits_for_room_where_nothing_may_be_mounted(smallest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first test, on a disk that refuses every file of moments: not every user may mount a small one."""
+    monkeypatch.setattr(saving, "SECONDS_BETWEEN", 0.01)
+    write, full, events = checkpoint.write_tensors, list[Any](), list[Any]()
+
+    def refusing(path: Path, *more: Any) -> Any:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *more)
+
+    def watch(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, StepReport) and event.step == 1:
+            full.append(event)
+        if isinstance(event, Notice) and "waits for room" in event.text:
+            full.clear()
+
+    monkeypatch.setattr(checkpoint, "write_tensors", refusing)
+    how = {"every": 1, "keep_last": 1, "background": False}
+    result = winnow.train(**smallest(steps=STEPS, checkpoint=how), watch=watch, progress=False)
+    newest = checkpoint.newest(result.folder)
+    assert newest is not None
+    assert (result.steps, newest.step) == (STEPS, STEPS)
+    notices = [event.text for event in events if isinstance(event, Notice)]
+    counts = [sum(text in notice for notice in notices) for text in ("training goes on", "waits for room")]
+    assert counts == [MOST_FAILED_SAVES, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +30,9 @@ class Counter(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         Counter.requests += 1
+        if body.get("action", {}).get("amount") == 13:
+            self.send_error(500)
+            return
         if self.path == "/reset":
             state = self.episodes.setdefault(body["episode_id"], {"goal": int(body["row"]["answer"]), "count": 0})
         else:
@@ -49,6 +53,7 @@ class Counter(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     Counter.episodes.clear()
+    Counter.requests = 0
     with ThreadingHTTPServer(("127.0.0.1", 0), Counter) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -76,6 +81,8 @@ def test_a_server_that_fails_is_an_answer_to_a_call_and_a_failure_of_a_rollout(u
     played = make_environment(f"{CLIENT}:Remote", {"url": url + "0", "seconds": 0.5}, max_turns=4)
     prompt = Prompt(id="p", tokens=np.array([1]), text="?", answer="3", task="t")
     assert played(prompt, rollout("<call>act add 2</call>")).cause == "raised"
+    reply = make_environment(f"{CLIENT}:Remote", {"url": url}, max_turns=4)(prompt, rollout("<call>act add 13</call>"))
+    assert reply.text.startswith("error: ")
 
 
 def test_a_run_with_a_server_resumes_from_its_record(url: str, smallest: Any, tmp_path: Path):
@@ -93,3 +100,8 @@ def test_a_run_with_a_server_resumes_from_its_record(url: str, smallest: Any, tm
     lines = (run / "answers" / "rollout-000000-000000.rank-0.jsonl").read_text().splitlines()
     assert len(lines) == 9, "an outcome for each of 8 rollouts without a call, and the mark of the end"
     assert Counter.requests >= 8
+    asked, turns = Counter.requests, [repr(row["turns"]) for row in read_rows(run / "rollouts")]
+    shutil.rmtree(run / "checkpoints" / "step-000001")
+    winnow.resume(run, steps=1, trust_run=True, progress=False)
+    assert Counter.requests == asked
+    assert [repr(row["turns"]) for row in read_rows(run / "rollouts")] == turns

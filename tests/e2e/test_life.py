@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from functools import partial
@@ -516,3 +517,25 @@ def test_a_loss_that_is_sometimes_not_finite_ends_nothing(smallest):
 
     config = smallest(steps=6, loss=moody, update={"max_skipped": 3})
     assert train(config).steps == 6
+
+
+def test_a_command_that_a_signal_ends_exits_with_75_and_prints_the_one_that_continues(smallest, tmp_path):
+    stop = tmp_path / "stop"
+    stop.touch()
+    (tmp_path / "stops.py").write_text(
+        "import os, pathlib, signal\n\n\ndef stops(prompt, rollout):\n"
+        f"    stop = pathlib.Path({str(stop)!r})\n"
+        "    if rollout.version == 1 and stop.exists():\n"
+        "        stop.unlink()\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return float(rollout.index)\n"
+    )
+    config = smallest(steps=3, reward={"use": f"{tmp_path}/stops.py:stops"}, verify={"workers": 0})
+    toml = write_config(tmp_path / "run.toml", config)
+    left = CliRunner().invoke(app, ["train", str(toml)])
+    assert left.exit_code == 75, left.output
+    assert checkpoints(tmp_path / "run") == ["step-000002"]
+    last = left.stderr.splitlines()[-1]
+    command = shlex.split(last[last.index("winnow ") :])
+    assert command == ["winnow", "train", str(toml), "--resume"]
+    assert CliRunner().invoke(app, command[1:]).exit_code == 0
+    assert checkpoints(tmp_path / "run")[-1] == "step-000003"

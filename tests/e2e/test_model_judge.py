@@ -109,8 +109,18 @@ def test_a_run_is_trained_on_verdicts_and_ends_without_any(example: ModuleType, 
     assert {row["reward"] for row in rows} == {0.0, 1.0}
 
 
-def test_the_example_prints_what_replies_become(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_prints_what_replies_become(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")  # which main sets, and which is restored
     example.main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-3:-2] == ["correct,"] for line in lines] == [True, False, False, False, False]
     assert sum(" failed: " in line for line in lines) == 3
+
+
+def test_the_stand_in_is_asked_without_a_proxy(example, monkeypatch, capsys):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    example.main()
+    assert "correct, reward 1.0" in capsys.readouterr().out

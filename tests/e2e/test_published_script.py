@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +119,56 @@ def test_nothing_is_left_where_it_fails(programs, run, tmp_path):
     done = run(str(tmp_path / "cache" / "model"), **programs)
     assert done.returncode not in (0, 2)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_an_environment_belongs_to_the_clone_that_was_installed_last(tmp_path):
+    venv, log = tmp_path / "venv", tmp_path / "log"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text('#!/bin/sh\necho "$PWD $*" >>"$LOG"\n')
+    (venv / "bin" / "python").chmod(0o755)
+    one, two = tmp_path / "one", tmp_path / "two"
+    for clone in (one, two):
+        (clone / "scripts").mkdir(parents=True)
+        for name in ("pyproject.toml", "constraints.txt", "scripts/environment"):
+            shutil.copy(REPOSITORY / name, clone / name)
+    path = f"{venv / 'bin'}:{os.environ['PATH']}"
+    env = {**os.environ, "VIRTUAL_ENV": str(venv), "PATH": path, "LOG": str(log)}
+    act = ["bash", "-euo", "pipefail", "-c", "source scripts/environment; install_winnow test"]
+    for clone in (one, one, two, one):
+        subprocess.run(act, cwd=clone, env=env, check=True, capture_output=True)
+    assert [line.split()[0] for line in log.read_text().splitlines() if " -e " in line] == [*map(str, (one, two, one))]
+
+
+def made_by(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """scripts/environment in a folder, without an active environment."""
+    env = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | more
+    command = ["bash", "-eu", "-c", f"source '{REPOSITORY}/scripts/environment'"]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_an_environment_of_another_folder_is_refused(tmp_path):
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / ".venv" / "bin" / "activate").write_text("export VIRTUAL_ENV=/elsewhere/.venv\n")
+    done = made_by(tmp_path)
+    assert (done.returncode, "/elsewhere/.venv" in done.stderr) == (2, True)
+
+
+def test_an_old_python_is_refused_before_an_environment_is_made(tmp_path):
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = made_by(tmp_path, PYTHON=str(old))
+    assert (done.returncode, "3.11" in done.stderr, (tmp_path / ".venv").exists()) == (2, True, False)
+
+
+def test_the_page_of_durations_stays_where_no_new_one_can_be_made(tmp_path):
+    for name in ("scripts", "tests"):
+        (tmp_path / name).mkdir()
+    for name, text in {"test": "#!/bin/sh\n", "environment": "", "durations.py": "raise SystemExit(1)\n"}.items():
+        (tmp_path / "scripts" / name).write_text(text)
+        (tmp_path / "scripts" / name).chmod(0o755)
+    shutil.copy(REPOSITORY / "scripts" / "durations", tmp_path / "scripts")
+    (tmp_path / "tests" / "durations.md").write_text("old")
+    assert subprocess.run([tmp_path / "scripts" / "durations"]).returncode != 0
+    assert (tmp_path / "tests" / "durations.md").read_text() == "old"

@@ -33,3 +33,9 @@ def test_a_page_runs_only_what_always_runs():
 
 def test_a_module_that_no_test_imports_runs_no_foreign_room():
     assert "tests/unit/rewards/test_shaping.py" not in changed_tests.affected(["src/winnow/algos/costs.py"])
+
+
+def test_what_needs_another_environment_is_named_by_its_folder():
+    chosen = changed_tests.affected(["src/winnow/errors.py"])
+    assert {"tests/with_trl", "tests/with_vllm"} <= set(chosen)
+    assert [name for name in chosen if name.startswith("tests/with_") and name.endswith(".py")] == []

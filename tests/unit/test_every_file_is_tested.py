@@ -35,7 +35,7 @@ COVERED = {  # source file: the test file that covers it, where none has its nam
     "commands/plot.py": "unit/commands/test_cli.py",
     "commands/show.py": "unit/commands/show/test_show.py",
     "commands/train/elastic.py": "e2e/test_ranks_launch.py",
-    "commands/train/here.py": "e2e/test_train.py",
+    "commands/train/here.py": "e2e/test_life.py",
     "commands/train/rank_end.py": "unit/commands/train/test_first_cause.py",
     "config.py": "unit/test_config_file.py",
     "config_keys.py": "unit/commands/list/test_catalog.py",
