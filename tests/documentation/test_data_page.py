@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,5 +93,9 @@ def test_a_file_of_csv_is_converted_and_audited(tmp_path: Path, monkeypatch: pyt
     write_files(tmp_path)
     (block,) = [block for block in blocks("docs/data.md") if block.first.startswith("python -c")]
     convert, audit = map(shlex.split, block.commands())
-    exec(convert[2], {})
+    with (tmp_path / "rows.csv").open("a", encoding="utf-8") as file:
+        file.write('"two\nlines?",007\n')
+    with (tmp_path / "rows.csv").open("rb") as given, (tmp_path / "rows.jsonl").open("wb") as made:
+        subprocess.run([sys.executable, *convert[1:3]], stdin=given, stdout=made, check=True)
+    assert '"answer": "007"' in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
     assert any(line.endswith("rejects: 0 (0.0%)") for line in invoke(*audit[1:]).splitlines())

@@ -103,7 +103,7 @@ def test_the_smaller_card_has_room_for_what_is_planned():
 
 def test_the_seconds_are_the_arithmetic():
     factor = PREDICTED / least_seconds("3B", "L40S", adapter=True)
-    assert f"{factor:.1f} times the least" in PAGE
+    assert f"{factor:.1f} times the lower bound" in PAGE
     assert f"computes {PREDICTED} seconds" in " ".join(PAGE.split())
     assert set(CARD.values()) < set(CARDS)
     for card, size, trained, _, least, predicted in ROWS:

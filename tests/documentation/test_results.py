@@ -125,6 +125,12 @@ def test_a_word_is_that_of_the_new_seeds_and_equal_may_be_that_of_all(timed):
     assert "+2.0 (+1.0 to +3.0)" in line
 
 
+def test_a_ratio_that_bounds_nothing_is_not_shown():
+    of = {"ratio": 1.0, "low": 0.9, "high": 1.1, "bound": "none"}
+    assert results_page.equal_seconds._sooner({"sooner": of}) == "-"
+    assert results_page.equal_seconds._sooner({"sooner": {**of, "bound": "at most"}}) == "at most 1.00 (0.90 to 1.10)"
+
+
 def test_readme_s_effects_begin_with_equal_seconds_if_they_were_measured(timed, tmp_path_factory):
     written, none = results_page.README.read_text(encoding="utf-8"), tmp_path_factory.mktemp("none")
     readme = results_page.readme(written, CLAIMS, FOUND, none)
@@ -278,7 +284,7 @@ def test_every_primary_word_is_recomputed_from_the_stored_times(claim):
             if expected != "undecided":
                 break
         opened = look if expected in ("gain", "loss") else math.inf
-        assert (row.decision.word, row.look) == (expected, look)
+        assert (row.decision.word, row.decision.seeds) == (expected, look)
         assert (row.decision.low, row.decision.high) == pytest.approx((low, high), rel=1e-4)
         assert f"**{expected}, {results_page.ratio(row)}**" in of_claim(claim)
 
@@ -458,7 +464,7 @@ def test_a_claim_that_was_run_in_part_says_which_contrasts_were_not():
     found = {"claim_14_tuned": ("a.json", result)}
     rows = words.rows(claim, result)
     assert {(row.baseline, row.group) for row in rows} == {("grpo_16", arm)}
-    assert {row.look for row in rows} == {8}
+    assert {row.decision.seeds for row in rows} == {8}
     assert all(row.decision.word != "not decided" and not row.primary for row in rows)
     shown = list(results_page.table(claim, rows))
     assert sum("| not run |" in line for line in shown) == len(claim["contrasts"]) - 1
