@@ -155,7 +155,7 @@ def _play(game: Any, prompt: Prompt, reply: str, tool_turns: int, call_form: str
             except OutOfTokens:
                 break
         parameters = inspect.signature(game.get_reward).parameters.values()
-        takes = any(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+        takes = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
         return game.get_reward(*[reply] * takes)
     finally:
         if hasattr(game, "close"):

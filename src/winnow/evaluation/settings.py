@@ -245,7 +245,7 @@ def evaluation_tasks(
     source = source_of(model, config, task_named=bool(named) or "task" in given, trust_run=trust_run)
 
     def resolved(task: Mapping[str, Any] | None, further: Member | None = None) -> Config:
-        changed, listed = keys if task is None else {**keys, "task": task}, task is not None and task not in named
+        changed = keys if task is None else {**keys, "task": task}
         return settings_from(
             source,
             model,
@@ -254,7 +254,7 @@ def evaluation_tasks(
             trust_run=trust_run,
             task_defaults=task_defaults,
             further=further,
-            listed=listed,
+            listed=task is not None and task not in named,
         )
 
     configs = [resolved(_with_options(task, source.data)) for task in named] or [resolved(None)]

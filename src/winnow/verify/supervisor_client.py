@@ -37,14 +37,8 @@ SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the superv
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
-_MODULE = (
-    "-P",
-    "-u",
-    "-X",
-    "faulthandler",
-    "-m",
-    "winnow.verify.supervisor",
-)  # -P: only the trainer's import path; -u: unbuffered output
+# -P: only the trainer's import path; -u: unbuffered output; faulthandler: SIGABRT prints where it is
+_MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.verify.supervisor")
 
 
 class SupervisorClient:

@@ -99,6 +99,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
         (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne "),
         (r"\\pmod\s*(\w+)", r"\\pmod{\1}"),
+        (r"=\s*\\(?:boxed|fbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*$", r"=\1"),
         (r"\\in(?![a-zA-Z])", r"\\in "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),

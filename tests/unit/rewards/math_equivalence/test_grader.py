@@ -22,6 +22,7 @@ needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify 
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[4] / ".." / "shared" / "data"))
 
 EQUAL = [
+    (r"x = \boxed{5}", "5"), (r"x=\boxed{\frac{1}{2}}", "0.5"),
     (r"\pm 1 \pm \sqrt2", r"1+\sqrt2, 1-\sqrt2, -1+\sqrt2, -1-\sqrt2"), (r"n \equiv 1 \pmod 4", r"n \equiv 1 \pmod{4}"),
     ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),
     ("pi/2", r"\frac{\pi}{2}"), ("-2*pi", r"-2\pi"), (r"2^{100}", str(2**100)), (r"\sqrt{4}", "2"),
