@@ -65,25 +65,29 @@ def chat(
 
 def prompt_of(model: str, system: str | None) -> tuple[dict[str, Any], Path | None]:
     """The keys of [prompt] of the run that trained a model, else of a chat; and the folder of a template's file."""
-    from winnow.state.saved_runs import manifest_of, run_of
-
-    run = run_of(model)
-    manifest = None if run is None else manifest_of(run)
-    table = manifest.config.get("prompt") if manifest else None
-    prompt = {**CHAT, **(table if isinstance(table, Mapping) else {})}  # a manifest may contain anything
+    table, base = _table_of(model, "prompt")
+    prompt = {**CHAT, **table}
     if system is not None:
         prompt["system"] = system
-    return prompt, manifest.base if manifest else None
+    return prompt, base
 
 
 def stops_of(model: str) -> tuple[str, ...]:
     """The stop strings of the run that trained a model: it has not learned to end a reply after them."""
+    texts = _table_of(model, "rollout")[0].get("stop")
+    return tuple(text for text in texts if isinstance(text, str) and text) if isinstance(texts, list) else ()
+
+
+def _table_of(model: str, name: str) -> tuple[Mapping[str, Any], Path | None]:
+    """A table of the settings of the run that trained a model, empty if there is none, and the run's base folder."""
     from winnow.state.saved_runs import manifest_of, run_of
 
     run = run_of(model)
-    table = None if run is None else manifest_of(run).config.get("rollout")
-    texts = table.get("stop") if isinstance(table, Mapping) else None  # a manifest may contain anything
-    return tuple(text for text in texts if isinstance(text, str) and text) if isinstance(texts, list) else ()
+    if run is None:
+        return {}, None
+    manifest = manifest_of(run)
+    table = manifest.config.get(name)
+    return table if isinstance(table, Mapping) else {}, manifest.base  # a manifest may contain anything
 
 
 def lines(*, prompted: bool) -> Iterator[str]:
