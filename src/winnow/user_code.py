@@ -8,6 +8,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import os
 import re
 import sys
 import threading
@@ -29,6 +30,11 @@ _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by resolved path: the te
 # Held while a file runs or packages are imported: a second thread waits for their functions. One lock for both, because
 # either may need the other.
 LOCK = threading.RLock()
+
+
+def import_path() -> list[str]:
+    """The folders of this process's import path, for another process; Python ignores entries that are no texts."""
+    return [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
 
 
 @dataclass(frozen=True)

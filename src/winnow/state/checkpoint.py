@@ -48,7 +48,7 @@ from torch import Tensor
 from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.models.tensor_file import write_tensors
-from winnow.state.disk import check_kind, errors_as, kind, sync, write_json
+from winnow.state.disk import check_kind, errors_as, is_writable, kind, sync, write_json
 from winnow.state.folder import FOLDER, TENSORS, find, path_of
 from winnow.state.log import Mark, lost
 
@@ -77,8 +77,7 @@ def check(folder: Path, needed: int) -> None:
     home = folder / FOLDER
     with _refusals(folder):
         check_kind(home, "a folder")
-        by_me = os.access in os.supports_effective_ids
-        if home.exists() and not os.access(home, os.W_OK | os.X_OK, effective_ids=by_me):
+        if home.exists() and not is_writable(home):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     try:
         usage = shutil.disk_usage(folder)

@@ -184,6 +184,12 @@ def check_replaced(path: Path, mark: bytes, what: str) -> None:
     check_parent(path)
 
 
+def is_writable(path: Path) -> bool:
+    """Whether this process, by its effective user, may write to a file or into a folder."""
+    mode = os.W_OK | os.X_OK if os.path.isdir(path) else os.W_OK
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
 def check_parent(path: Path) -> None:
     """Raise DataError unless the folder of `path` exists and this process may write to it."""
     if not os.path.isdir(path.parent):
@@ -192,7 +198,7 @@ def check_parent(path: Path) -> None:
             remedy="make it, or choose another",
             code="data.unwritable",
         )
-    if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    if not is_writable(path.parent):
         raise DataError(
             f"cannot write {path}: the folder {path.parent} may not be written to",
             remedy="choose another",

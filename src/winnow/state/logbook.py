@@ -22,7 +22,7 @@ from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.decisions import DECISIONS, Decision, DecisionLog
-from winnow.state.disk import sync
+from winnow.state.disk import is_writable, sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
 from winnow.state.log import METRICS, LineLog, Mark, check_metrics, extent, metrics_line, named, refusals, rows
@@ -87,8 +87,8 @@ class Logbook:
                 )
 
         folder = self._folder / ROLLOUTS
-        for path, mode in ((self._metrics.path, os.W_OK), (folder, os.W_OK | os.X_OK), (self._folder / INDEX, os.W_OK)):
-            if path.exists() and not os.access(path, mode):
+        for path in (self._metrics.path, folder, self._folder / INDEX):
+            if path.exists() and not is_writable(path):
                 raise RunFolderError(
                     f"cannot write {path}: permission denied",
                     remedy="allow it (chmod u+w), then start again",

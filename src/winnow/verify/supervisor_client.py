@@ -25,6 +25,7 @@ from pathlib import Path
 from winnow.environments.judging import reads
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Reply, Rollout
+from winnow.user_code import import_path
 from winnow.verify.codec import EncodedPrompts, decode_error, decode_verdict, encode_task
 from winnow.verify.dispatch import CLOSE, NONE
 from winnow.verify.failures import check_restart
@@ -178,7 +179,7 @@ class _SupervisorProcess:
         # As a file, because a command line has at most 128 KiB per word, and an option may be a list of words
         with theirs, tempfile.TemporaryFile() as written:
             # PYTHONPATH, by which winnow itself is found, cannot contain a folder with a colon
-            path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+            path = import_path()
             written.write(json.dumps(path).encode("ascii") + b"\n" + settings.encode("ascii"))
             written.seek(0)
             # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).

@@ -227,7 +227,7 @@ def test_a_log_that_cannot_be_written_is_refused_before_training(run, monkeypatc
     Logbook(run, seed=0).check()
     access = os.access
     monkeypatch.setattr(
-        os, "access", lambda path, mode: path != run / name and access(path, mode)
+        os, "access", lambda path, mode, **more: path != run / name and access(path, mode, **more)
     )  # root may write all
     with refused(RunFolderError, run / name, code="run_folder.unwritable"):
         Logbook(run, seed=0).check()

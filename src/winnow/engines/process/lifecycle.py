@@ -18,6 +18,7 @@ from typing import IO
 
 from winnow.engines.process.messages import Channel
 from winnow.errors import signal_name
+from winnow.user_code import import_path
 
 STOP_SECONDS = 10.0  # time for a process to exit after its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
@@ -48,7 +49,7 @@ class EngineProcess:
             stderr=subprocess.STDOUT,
             env={
                 **_without_rank(os.environ),
-                "PYTHONPATH": os.pathsep.join(e or os.getcwd() for e in sys.path if isinstance(e, str)),
+                "PYTHONPATH": os.pathsep.join(import_path()),
                 **environment,
             },
             start_new_session=True,  # only the trainer receives Ctrl-C
