@@ -7,8 +7,8 @@
 Reads sweeps/NAME, whose cells that choose begin with "auto", and whose cell "recipe" or "own" has the sizes of the
 configuration. On --choosing seeds the fixed cells give the level and the best cell, unless --level and --best are
 given. All other seeds compare: the ratio of a cell's seconds to the best cell's, paired by seed, with Student's
-interval of the logs. Times are those of `winnow compare`. A run that never reaches the level counts as --horizon
-seconds. Writes benchmarks/results/<date>_NAME.json.
+interval of the logs. Times are those of `winnow compare` on the training clock. A run that never reaches the level
+counts as --horizon seconds. Writes benchmarks/results/<date>_NAME.json.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from decisions import Times, decided
 
 from winnow.run_view.decisions import decisions
 from winnow.state.decisions import read_decisions
-from winnow_lab.compare.curve import ACCURACY, Curve, curve_of
+from winnow_lab.compare.curve import ACCURACY, Curve, Row, curve_of
 from winnow_lab.compare.speed_up import SHARE, seed_time
+from winnow_lab.sweep_folder import read_sweep
 
+SAMPLED = "eval/accuracy_sampled"
 LAST = 3  # evaluations whose mean is the plateau
 BOUNDS = {"auto": 1.15, "auto_bad": 1.3, "auto_wasteful": 1.3}
 OWN = ("recipe", "own")
@@ -43,11 +46,11 @@ def main() -> None:
     parser.add_argument("--level", type=float, help="with --best: of an earlier sweep, so that all seeds compare")
     parser.add_argument("--best")
     options = frame.parse(parser)
-    folder = options.folder or Path("sweeps", options.sweep)
-    options.folder = None  # a path of this machine
+    folder, options.folder = options.folder or Path("sweeps", options.sweep), None  # a path of this machine
+    assert not (left := [run.name for run in read_sweep(folder) if not run.finished]), f"not finished: {left}"
     cells: Cells = {}
     for cell, seed, rows in frame.runs_of(folder):
-        curve = curve_of(rows, source=cell, seed=str(seed))
+        curve = on_clock(rows, str(seed))
         assert curve is not None, f"{cell} has no evaluation with the seed {seed}"
         cells.setdefault(cell, {})[seed] = curve
     earlier = options.level and (options.level, options.best)
@@ -98,6 +101,13 @@ def compared(
         "seconds": {cell: {str(seed): time for seed, time in of.items()} for cell, of in times.items()},
         "curves": {cell: {str(seed): points(one) for seed, one in curves.items()} for cell, curves in cells.items()},
     }
+
+
+def on_clock(rows: Sequence[Row], seed: str) -> Curve | None:
+    """A run's curve over the seconds of the training clock, which also runs while sizes are chosen."""
+    curve = curve_of(rows, source="a run", seed=seed)
+    clock = [3600 * row["eval/training_hours"] for row in rows if np.isfinite(row.get(SAMPLED, np.nan))]
+    return curve and replace(curve, x={**curve.x, "seconds": np.array(clock)})
 
 
 def seconds(curve: Curve, level: float) -> float | None:

@@ -11,7 +11,7 @@ every step. "straight" is the control without a decomposition: the last observed
 Reads sweeps/NAME, whose runs kept all their checkpoints. At --targets times the last of the --observed steps, both are
 evaluated beside the run's own checkpoint, and so are the start and the last observed one, on the same problems. Writes
 benchmarks/results/<date>_NAME.json. Of each label and target it has the mean over seeds of extrapolated - trained with
-Student's interval, and the share of each run's gain that was recovered.
+Student's interval, and the share of the mean gain that was recovered.
 """
 
 from __future__ import annotations

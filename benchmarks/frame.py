@@ -179,7 +179,7 @@ def write(
         "hardware": {
             "machine": platform.machine(),
             "kernel": platform.release(),
-            "cpu": _cpu(),
+            "cpu": cpu(),
             "cores": os.cpu_count(),
             "load_average": os.getloadavg(),
         },
@@ -233,7 +233,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu() -> str:
+def cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -29,7 +29,7 @@ from typing import Any
 
 import frame
 import numpy as np
-from auto_sizes import points
+from auto_sizes import SAMPLED, on_clock, points
 from auto_sizes import seconds as seconds_to
 from decisions import Times, decided, word_of
 from played import evaluations
@@ -41,7 +41,6 @@ from winnow_lab.compare.speed_up import LAST, MOST_FALL, SHARE, mean_fall
 from winnow_lab.sweep_folder import read_contents
 
 LABEL = re.compile(r"(?P<arm>.+),learning_rate=(?P<rate>.+)")
-SAMPLED = "eval/accuracy_sampled"
 Cells = dict[str, dict[str, Curve]]  # label -> seed -> curve
 Arm = Mapping[str, Any]
 # Of runs in equal seconds: GROUP-BASELINE in order, the margin of "equal", and the fewest seeds of a word
@@ -91,15 +90,16 @@ def read(rows: Sequence[Row], seed: str, seconds: float | None) -> Curve | None:
     """A run's curve. With T, its seconds are those of the training clock, and it ends at T, with its values there
     interpolated. None for a run without an evaluation, or with none at T or later.
     """
-    curve = curve_of(rows, source="a run", seed=seed)
-    if curve is None or seconds is None:
-        return curve
-    clock = 3600 * np.array([row["eval/training_hours"] for row in rows if np.isfinite(row.get(SAMPLED, np.nan))])
+    if seconds is None:
+        return curve_of(rows, source="a run", seed=seed)
+    curve = on_clock(rows, seed)
+    if curve is None or (clock := curve.x["seconds"])[-1] < seconds:
+        return None
 
     def cut(of: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         return {name: np.append(y[clock < seconds], np.interp(seconds, clock, y)) for name, y in of.items()}
 
-    return None if clock[-1] < seconds else replace(curve, x=cut({**curve.x, "seconds": clock}), y=cut(curve.y))
+    return replace(curve, x=cut(curve.x), y=cut(curve.y))
 
 
 def over_seconds(curve: Curve) -> float:
@@ -199,7 +199,7 @@ def contrast(one: Arm, two: Arm, seconds: float, *, tested: bool, looks: int = 1
     word = word_of(*over_seeds(apart), near, tested=tested, none=0.0, margin=MARGIN)
     row = {"word": word if len(apart) >= LEAST else "undecided", **frame.interval(apart.tolist()), "near": near}
     at = [arm["seconds to the level"] for arm in (one, two)]
-    if all(any(of) and 0 not in of for of in at):  # a level, which no seed has before training
+    if any(map(any, at)) and not any(0 in of for of in at):  # a level, which no seed has before training
         found = decided(*(Times.of(of, seconds) for of in at))
         row["sooner"] = {name: getattr(found, name) for name in ("ratio", "low", "high", "bound")}
     return row

@@ -46,6 +46,7 @@ baseline = "grpo_16"
 
 [set]
 steps = 12
+max_hours = 1
 threads = 1
 device = "cpu"
 "verify.workers" = 0
@@ -63,10 +64,8 @@ select = "all"
 select = { use = "max_variance", keep_per_prompt = 4 }
 """
 RATE = '"optimizer.learning_rate" = 1e-3\n'
-PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.001"') + (
-    '[grid]\n"optimizer.learning_rate" = [5e-4, 1e-3]\n'
-)
-PILOTS = PILOTS.replace("steps = 12", "steps = 12\nmax_hours = 1")  # for the training clock
+PILOTS = SWEEP.replace(RATE, "").replace('"grpo_16"', '"grpo_16,learning_rate=0.001"')
+PILOTS += '[grid]\n"optimizer.learning_rate" = [5e-4, 1e-3]\n'
 SAVED = SWEEP.replace("steps = 12", 'steps = 12\n"checkpoint.every" = 2\n"checkpoint.keep_last" = 9')
 COSTS = REPOSITORY / "configs" / "costs" / "two_cpu_cores.json"
 _kept: list[tempfile.TemporaryDirectory[str]] = []
@@ -102,6 +101,6 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "published": {"named": "takes_the_place_of_the_template"},
     "step_costs": {"steps": 6},
     "step_parts": {"rounds": 1, "prompts": 2, "rollouts": 2, "keep": 2, "prompt_tokens": 4, "tokens": 3, "threads": 1},
-    "trl_race": {"folder": folder, "steps": 1, "every": 1, "prompts": 1, "problems": 2, "micro_batch": 16},
+    "trl_race": {"folder": folder, "steps": 1, "every": 1, "prompts": 1, "problems": 2},
     "trl_step": {"rounds": 2, "prompts": 4, "rollouts": [4, 8], "keep": 4, "fixed_tokens": 16},
 }

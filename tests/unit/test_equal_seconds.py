@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from scipy.special import stdtrit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import auto_sizes
 import pilots
 from decisions import Times, word_of
 
@@ -42,6 +44,11 @@ def test_a_curve_ends_at_t_on_the_training_clock():
     assert pilots.read(rows, "7", 12.0).x["seconds"] == pytest.approx([0, 4, 8, 12])
     assert pilots.read(rows, "7", 12.1) is None
     assert pilots.read(rows, "7", None).x["seconds"] == pytest.approx([0, 3.8, 7.6, 11.4])  # those of the steps
+
+
+def test_seconds_of_a_run_contain_the_choice_of_its_sizes():
+    rows = rows_of([0.0, 0.4, 0.8], [0, 5, 10])  # its steps alone take 3.8 and 7.6
+    assert pilots.on_clock(rows, "0").x["seconds"] == pytest.approx([0, 5, 10])
 
 
 def sweep(folder, runs, evaluated=()):
@@ -197,3 +204,22 @@ def test_trained_models_are_compared_with_the_base_of_the_same_task():
         {"mean": -0.03, "low": -0.03 - half, "high": half - 0.03}, abs=1e-5
     )
     assert of["a.ifbench"]["eval/part/strict"]["mean"] == pytest.approx(0.1)
+
+
+def test_an_arm_that_never_arrives_bounds_the_ratio():
+    never, soon = ({"over the seconds": [0.2] * 4, "seconds to the level": at} for at in ([None] * 4, [2.0, 4.0] * 2))
+    sooner = pilots.contrast(never, soon, 8.0, tested=True)["sooner"]
+    assert (sooner["ratio"], sooner["bound"]) == (pytest.approx(8 / math.sqrt(8)), "at least")
+
+
+def test_sizes_are_not_compared_before_every_run_has_finished(tmp_path, monkeypatch):
+    folder = sweep(tmp_path / "s", {"own": {0: rising(0.2)}})  # without a ledger, so nothing has finished
+    monkeypatch.setattr(auto_sizes.frame, "begin", lambda **_: None)
+    monkeypatch.setattr(sys, "argv", ["auto_sizes.py", "s", "--folder", str(folder)])
+    with pytest.raises(AssertionError, match="own/seed-0"):
+        auto_sizes.main()
+
+
+@pytest.mark.parametrize("name", ["auto_harder", "auto_words", "auto_published"])
+def test_no_arm_of_a_sweep_of_seconds_is_always_last(name):
+    assert tomllib.loads((Path(__file__).parents[2] / f"configs/sweeps/{name}.toml").read_text())["order"] == "seeds"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from extrapolate import likeness, move, path_of, straightness
+from extrapolate import WAYS, likeness, move, path_of, straightness, summary
 
 STEPS = [1, 2, 3, 4]
 DIRECTION = torch.tensor([[3.0, 0.0], [0.0, -4.0]])
@@ -49,3 +49,11 @@ def test_a_tensor_that_did_not_move_stays():
 def test_likeness_of_two_moves():
     one, other = {"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([0.0, 10.0])}
     assert likeness(one, other) == {"cosine": 0.8, "length": 0.5}
+
+
+def test_the_recovered_share_is_that_of_the_mean_gain():
+    """Gains of 0.1 and 0.3, of which 0.1 and 0.1 are recovered: 0.2 of 0.4, where the mean of the shares is 2 / 3."""
+    runs = [
+        {"accuracy": {"trained": {0: 0.2, 8: 0.2 + gain}, **{way: {8: 0.3} for way in WAYS}}} for gain in (0.1, 0.3)
+    ]
+    assert summary(runs)["extrapolated at 8"]["recovered"] == pytest.approx(0.5)
