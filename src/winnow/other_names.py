@@ -239,7 +239,12 @@ def _logger(value: Value, ours: Ours) -> Mapping[str, Value] | None:
     return {"track": found} if found and all(found) else None if found else {}
 
 
+def _both_bounds(value: Value, ours: Ours) -> Mapping[str, Value]:
+    return {"loss.clip_low": value, "loss.clip_high": value}
+
+
 _FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(("clip_range", "cliprange", "epsilon", "eps_clip"), _both_bounds),
     "beta": _term("kl"),
     "kl_coef": _term("kl"),
     "init_kl_coef": _term("kl"),

@@ -197,6 +197,10 @@ def _family(name: str) -> Family[Any]:
     return FAMILIES[name]
 
 
+# Parameters of a reward of TRL or verl, of which two are as many as a reward of winnow has
+_FOREIGN = {"completions", "data_source", "ground_truth", "solution_str"}
+
+
 def _check_function(entry: Entry[Any]) -> None:
     """Raise ConfigError for parameters that are not the family's, and for a trait with an option that is not there."""
     family, where = entry.family, entry.origin and f"{entry.origin}: "
@@ -206,7 +210,8 @@ def _check_function(entry: Entry[Any]) -> None:
         signature = inspect.Signature([inspect.Parameter("unknown", inspect.Parameter.VAR_POSITIONAL)])
     kinds = [p.kind for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     open_ended = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    if len(kinds) != len(family.positional) or open_ended & set(kinds):
+    foreign = family.name == "reward" and not _FOREIGN.isdisjoint(signature.parameters)
+    if len(kinds) != len(family.positional) or open_ended & set(kinds) or foreign:
         raise unfit(
             f"{where}{entry.name}{signature} does not fit the family {family.name}",
             remedy=f"define it with exactly ({', '.join(family.positional)}) by position, and with its options after a "

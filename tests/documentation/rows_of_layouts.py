@@ -112,7 +112,6 @@ def write_files(folder: Path) -> None:
     for name, table in TABLES.items():
         pq.write_table(table(), folder / name)
     (folder / "openrlhf.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in openrlhf()), encoding="utf-8")
-    (folder / "rows.csv").write_text("question,answer\n" + "".join(f'"{a} plus {b}?",{a + b}\n' for a, b in PAIRS))
     page = Path(__file__).parents[2] / "docs" / "data.md"
     (toml,) = re.findall(r"(?ms)^```toml\n(.*?)^```", page.read_text(encoding="utf-8"))
     for name in ("rows.toml", "run.toml"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from doc_pages import PAGES, blocks
+from doc_pages import PAGES
 from rows_of_layouts import ROWS, TABLES, write_files
 from typer.testing import CliRunner
 
@@ -86,16 +84,3 @@ def test_the_audit_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_files(tmp_path)
     command = next(command for command in commands("docs/data.md") if command[0] == "audit")
     assert any(line.endswith("rejects: 0 (0.0%)") for line in invoke(*command).splitlines())
-
-
-def test_a_file_of_csv_is_converted_and_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_files(tmp_path)
-    (block,) = [block for block in blocks("docs/data.md") if block.first.startswith("python -c")]
-    convert, audit = map(shlex.split, block.commands())
-    with (tmp_path / "rows.csv").open("a", encoding="utf-8") as file:
-        file.write('"two\nlines?",007\n')
-    with (tmp_path / "rows.csv").open("rb") as given, (tmp_path / "rows.jsonl").open("wb") as made:
-        subprocess.run([sys.executable, *convert[1:3]], stdin=given, stdout=made, check=True)
-    assert '"answer": "007"' in (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
-    assert any(line.endswith("rejects: 0 (0.0%)") for line in invoke(*audit[1:]).splitlines())

@@ -199,3 +199,23 @@ def test_a_problem_that_is_no_json_is_refused_before_the_model(tmp_path, monkeyp
     result = CliRunner().invoke(app, ["eval", "bundled", "--task", "dated.py:dated", "--output", "found"])
     assert result.exit_code == 2
     check_refusal(refusal_of(result), "p", code="data.malformed")
+
+
+def test_an_evaluation_resumes_after_its_run_went_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = {
+        "task": {"use": "arithmetic", "size": 64},
+        "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 4, "max_new_tokens": 16},
+        "evaluate": {"problems": 4, "rollouts_per_prompt": 1},
+        "verify": {"workers": 0},
+        "select": "all",
+        "threads": 1,
+        "device": "cpu",
+        "output": "run",
+    }
+    saved = str(winnow.train(**keys, steps=1, progress=False).model)
+    asked = ["eval", saved, "--problems", "4", "--set=verify.workers=0", "--output", "found"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    winnow.train(**keys, steps=2, resume=True, progress=False)
+    again = CliRunner().invoke(app, [*asked, "--resume"])
+    assert again.exit_code == 0, again.output

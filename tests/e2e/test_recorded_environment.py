@@ -81,3 +81,17 @@ def test_a_killed_run_has_the_bits_of_a_new_run_with_its_record(moment, smallest
     train(config, tmp_path / "fed")
     assert digests(tmp_path / "killed", 6) == digests(tmp_path / "fed", 6)
     assert rollouts(tmp_path / "killed") == rollouts(tmp_path / "fed")
+
+
+def test_an_outage_is_not_replayed_by_the_resume(smallest, tmp_path):
+    down = tmp_path / "down"
+    (tmp_path / "remote.py").write_text(
+        f"import os\n\ndef remote(prompt, reply, rng):\n    if os.path.exists({str(down)!r}):\n"
+        "        raise ConnectionError('down')\n    return {'paid': len(reply) % 7 / 7, 'none': 0.0}\n    yield\n"
+    )
+    own = {"use": f"{tmp_path}/remote.py:remote", "max_turn_tokens": 6, "recorded": True}
+    config = {**recorded(smallest, tmp_path), "environment": own, "output": str(tmp_path / "run"), "steps": 3}
+    with refused(VerifierError, code="verifier.failed"):
+        winnow.train(**config, progress=False, watch=lambda e: isinstance(e, winnow.StepReport) and down.touch())
+    down.unlink()
+    assert winnow.train(**config, resume=True, progress=False).steps == 3

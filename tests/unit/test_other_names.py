@@ -231,3 +231,10 @@ def test_a_key_that_counts_completions_says_how_many_its_number_would_be(plain, 
 def test_a_key_in_another_unit_names_ours(plain, written, key):
     remedy = refusal(plain, written).remedy
     assert remedy.startswith(f"use {key!r}, which counts ")
+
+
+@pytest.mark.parametrize("name", ["epsilon", "cliprange", "clip_range", "eps_clip"])
+def test_a_clip_of_one_number_is_the_width_on_both_sides(plain, name):
+    low, high = refusal(plain, f"{name} = 0.1").remedy.partition(": write ")[2].split(", ")
+    assert (low, high) == ("loss.clip_low = 0.1", "loss.clip_high = 0.1")
+    load(plain, [low, high])

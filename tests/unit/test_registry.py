@@ -371,3 +371,12 @@ def test_a_script_may_resolve_members_of_its_own_file(tmp_path):
     (tmp_path / "mine.py").write_text(script)
     done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["__main__", "True none True", "none rt_script"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda solution_str, ground_truth: 0.0, lambda prompts, completions: 0.0, lambda completions, answer: 0.0],
+)
+def test_a_reward_of_another_program_is_refused(function):
+    with refused(ConfigError, "(prompt, rollout)", code="config.registration"):
+        resolve("reward", function)

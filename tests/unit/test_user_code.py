@@ -168,3 +168,11 @@ def test_a_file_whose_import_fails_is_not_kept(tmp_path, text, named):
     assert {name for name in set(sys.modules) - before if "user" in name} == set()
     (tmp_path / "mine.py").write_text("def f(groups):\n    return 1\n")
     assert load_function("mine.py:f", base=tmp_path)([]) == 1
+
+
+def test_a_file_imports_what_is_beside_it_and_nothing_else_does(tmp_path):
+    (tmp_path / "beside_mine.py").write_text("ANSWER = 4\n")
+    (tmp_path / "mine.py").write_text("import beside_mine\ndef f(groups):\n    return beside_mine.ANSWER\n")
+    before = list(sys.path)
+    assert load_function("mine.py:f", base=tmp_path)([]) == 4
+    assert sys.path == before

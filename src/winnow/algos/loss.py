@@ -76,12 +76,12 @@ def cispo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 1.0, clip_high
 def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high: Width = 4e-4) -> Loss:
     """-min(s A, clamp(s, 1 - clip_low, 1 + clip_high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
 
-    GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form
+    GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 13), whose gradient is that of the sequence form
     (eq. 5) when the advantage is the same at every token. Use it with the `sequence` weighting.
     """
     log_ratio = out.logprobs - _old(out, mb)
     # The mean of the logarithms, as the product of single ratios would overflow. Its gradient is replaced: every token
-    # has that of its own log-prob (eq. 11).
+    # has that of its own log-prob (eq. 14).
     mean = of_rollouts(log_ratio.detach(), mb, mean=True)
     sequence_ratio = continued_exp(mean + (log_ratio - log_ratio.detach()))
     free = sequence_ratio * mb.advantages

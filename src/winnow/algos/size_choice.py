@@ -66,7 +66,7 @@ def moves(current: Setting, bounds: SizeBounds, *, jump: bool) -> list[Setting]:
     batch = current.prompts * current.kept
     found = {(current.rollouts, current.kept, current.prompts)}
     for n in sizes(current.rollouts, bounds.rollouts):
-        every = {n} if bounds.keeps_all or (jump and bounds.kept[0] <= n <= bounds.kept[1]) else set()
+        every = {n} if (bounds.keeps_all or jump) and bounds.kept[0] <= n <= bounds.kept[1] else set()
         for m in every if bounds.keeps_all else {m for m in kept if m <= n} | every:
             found |= {(n, m, p) for p in prompts if jump or 1 / MOST <= p * m / batch <= MOST}
     return [Setting(*of) for of in sorted(found)]

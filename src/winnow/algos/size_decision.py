@@ -228,7 +228,10 @@ class _Basis:
         if share is None:
             return before
         prompts = self.current.prompts / self.run["updates"]
-        now = noise_factor(share, model.signal(self.statistics.mixture, self.current), prompts, model.noise)
+        group = model.signal(self.statistics.mixture, self.current)
+        flat = 0.0 if self.run["trains_all"] else 1 - min(1.0, group.learning)
+        taken = 1 - flat**prompts  # the products are of the updates that were taken
+        now = noise_factor(share * taken, group, prompts, model.noise)
         return now if before is None else math.sqrt(now * before)
 
     def described(self) -> Row:

@@ -54,7 +54,7 @@ class Prior:
             middle = math.log(self.pass_rate / (1 - self.pass_rate)) + DOUBT * rng.standard_normal()
             weights: FloatArray = np.exp(-0.5 * ((odds - middle) / rng.uniform(*SPREADS)) ** 2)
             never, always = rng.beta(*NEVER), rng.beta(*ALWAYS)
-            rest = max(0.0, 1 - never - always)
+            rest = max(0.01, 1 - never - always)  # without any, no setting makes progress
             every = np.concatenate([rest * weights / weights.sum(), [never, always]])
             yield self.statistics(RewardMixture(atoms, every / every.sum()))
 

@@ -154,8 +154,8 @@ class StepModel:
         return [Prediction(*row) for row in zip(settings, gains, seconds, works, flat, beyond, strict=True)]
 
     def critical_prompts(self, mixture: RewardMixture, setting: Setting) -> float:
-        """The prompts per update at which signal and noise are equal; see `planning.critical_prompts`."""
-        return critical_prompts(self.signal(mixture, setting), self.noise)
+        """The prompts of a step with whose updates signal and noise are equal; see `planning.critical_prompts`."""
+        return self.updates * critical_prompts(self.signal(mixture, setting), self.noise)
 
 
 NEARLY = 0.25  # of the rollouts of a step, by which a setting may differ from it and sample about as many

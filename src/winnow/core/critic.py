@@ -232,8 +232,9 @@ def _penalties(group: Group) -> Iterator[FloatArray]:
 
 
 def _was_read(group: Group) -> BoolArray:
-    """[N] True where the rollout has a verdict and a value model has read it."""
-    return group.valid & np.array([not np.isnan(values).all() for values in values_of(group)], dtype=np.bool_)
+    """[N] True where the rollout has a verdict, and the value model and the reference of a KL reward have read it."""
+    read = zip(values_of(group), token_rewards(group), strict=True)
+    return group.valid & np.array([not (np.isnan(v).all() or np.isnan(r).any()) for v, r in read], dtype=np.bool_)
 
 
 def _own_tokens(groups: Sequence[Group], numbers: Sequence[Sequence[FloatArray]]) -> FloatArray:

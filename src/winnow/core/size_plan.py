@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from winnow import ranks
 from winnow.algos.costs import MeasuredWork, StepCosts
 from winnow.algos.size_choice import SizeBounds
 from winnow.algos.size_decision import PRODUCTS, Row, decided, evidence_of, looks, run_of
@@ -166,7 +167,7 @@ class RunSizes:
             updates=update.updates_per_step,
             trains_all=self.members.objective.trains_all,
             decay=self.config.optimizer.betas[0],
-            at_once=self.config.rollout.max_rollouts_at_once,
+            at_once=ranks.count() * self.config.rollout.max_rollouts_at_once,  # each rank has an engine
         )
 
     def apply(self, step: int, decision: Row) -> str | None:
@@ -234,7 +235,8 @@ class RunSizes:
         allow, the run starts with the configured sizes, and chooses as at its beginning.
         """
         restored = Setting(**state["setting"])
-        if state["start"] != self._start() or restored.prompts > self.bounds.prompts[1]:
+        low, high = self.bounds.prompts
+        if state["start"] != self._start() or not low <= restored.prompts <= high:
             return
         self.setting = restored
         self._before = None if state["before"] is None else Setting(**state["before"])

@@ -235,6 +235,8 @@ def _with_problem_count(one: PreparedTask) -> Config:
 def _task_settings(one: PreparedTask) -> dict[str, Any]:
     config = dump(_with_problem_count(one))
     del config["model"]["path"]
+    for key in ("steps", "max_hours", "output", "checkpoint", "log", "alarms"):  # a run may change them meanwhile
+        del config[key]
     files = digests(one.config, one.members.base, but="model.")  # the model is hashed once, for all tasks
     counts = {"rows": _row_count(one), "dropped": one.dropped}
     return {"config": config, "files": files, "prompts": _digest(one.prompts), **counts}

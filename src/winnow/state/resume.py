@@ -95,7 +95,7 @@ def _files_named_by(key: str, value: str, base: Path, *, is_name: bool) -> Itera
         name = value.rpartition(":")[0]
         yield from _if_file(name, base / name)
     elif key in ("model.path", "critic.path"):
-        yield from _in_folder(_model_folder(value), MODEL_FILES)
+        yield from _of_model(value)
     elif key == "plan.costs":
         yield from _if_file(value, Path(os.path.expanduser(value)))
     elif key == "critic.start":
@@ -118,12 +118,17 @@ def _in_folder(folder: Path | None, endings: tuple[str, ...]) -> Iterator[tuple[
         yield from ((p.name, p) for p in sorted(folder.iterdir()) if p.suffix in endings and p.is_file())
 
 
-def _model_folder(path: str) -> Path | None:
-    """A model's folder on this machine: the bundled one, a given one, or that of a hub id in the cache."""
+def _of_model(path: str) -> Iterator[tuple[str, Path]]:
+    """The files of a model's folder. Of a hub id only the revision, as the cache of a machine may lack files."""
     try:
-        return cached_folder(path) if is_hub_id(path) else settings_folder(path)
+        on_hub = is_hub_id(path)
+        folder = cached_folder(path) if on_hub else settings_folder(path)
     except DataError:  # no such folder; loading the model raises the error
-        return None
+        return
+    if not on_hub:
+        yield from _in_folder(folder, MODEL_FILES)
+    elif folder is not None:
+        yield f"{folder.name}/config.json", folder / "config.json"
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@
                                     turn, and null without an environment
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
-    keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
-                                    sampling replaced) | failed: {cause} | cut | zero advantage | not scheduled (the
-                                    last: kept, but without a token to train, or while the policy is not updated)
+    keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (equal rewards,
+                                    and no rollout kept: replaced by dynamic sampling, or dropped by a selector) |
+                                    failed: {cause} | cut | zero advantage | not scheduled (the last: kept, but without
+                                    a token to train, or while the policy is not updated)
     values, returns                 float32 per token: a value model's prediction before the token, and its target;
                                     null where no value model has read the rollout, or none is trained
     advantage, advantages           a number; or null, and a list with one number per token

@@ -261,6 +261,8 @@ def _gold(record: Record, fields: _Fields) -> Any:
     golds = value if isinstance(value, list) else [value]
     for one in golds:
         _check_gold(record, fields.answer, one)
+    if fields.extract is None:  # pandas writes the integers of a column with a blank as floats
+        golds = [int(one) if isinstance(one, float) and one.is_integer() else one for one in golds]
     if fields.extract in _EXTRACTS:
         golds = [_extracted(record, fields, one) for one in golds]
     return golds if isinstance(value, list) else golds[0]

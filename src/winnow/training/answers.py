@@ -146,7 +146,11 @@ class RequestRecord:
         self._known |= {
             key: turns
             for key, turns in known.items()
-            if any(isinstance(each.verdict, Outcome) for each in turns.values())
+            # A failure counts once its request has ended: until then it may be why the run ended
+            if any(
+                isinstance(each.verdict, Outcome) and (key in self._strict or not each.verdict.failed)
+                for each in turns.values()
+            )
         }
 
 

@@ -35,6 +35,13 @@ def check_values(members: Members) -> None:
             remedy="remove it, or set advantage.lam = 'length'",
             key="advantage.alpha",
         )
+    if "values" in needs and config.update.max_trained_tokens is not None:
+        raise conflict(
+            f"update.max_trained_tokens cannot be combined with advantage = {members.advantage.name!r}, which reads "
+            f"values: a token's advantage depends on all values after it, to the end of the rollout",
+            remedy="remove update.max_trained_tokens, or choose an advantage without values",
+            key="update.max_trained_tokens",
+        )
     if "values" in needs and critic is None and members.critic is None:
         raise conflict(
             f"advantage = {members.advantage.name!r} needs values, and there is no value model",
@@ -84,13 +91,6 @@ def check_critic(members: Members) -> None:
             f"the advantage uses",
             remedy="set both to the same value",
             key="critic.gamma",
-        )
-    if config.update.max_trained_tokens is not None:
-        raise conflict(
-            "update.max_trained_tokens cannot be combined with [critic]: a token's advantage depends on all values "
-            "after it, to the end of the rollout",
-            remedy="remove one of them",
-            key="update.max_trained_tokens",
         )
 
 

@@ -17,6 +17,7 @@ from winnow.core.members import Members
 from winnow.core.progress import Now, Phases, TrainingClock
 from winnow.errors import conflict
 from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
+from winnow.models.folder import is_hub_id, settings_folder
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.folder import RunFolder
@@ -82,7 +83,8 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             for text in ranks.gather(notices):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
-            anew = not resume or bool(allow_change)  # decisions of another run do not fit this one
+            # Decisions of another run do not fit this one, nor do those of other ranks, whose bounds differ
+            anew = not resume or bool(allow_change) or any(change.key == "ranks" for change in changes)
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same, decisions=anew), doing="cutting the logs"
             )
@@ -123,6 +125,9 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
     Raises RunFolderError for a change that is not allowed.
     """
     saved = checkpoint.newest(folder.path)
+    for path in (members.config.model.path, getattr(members.config.critic, "path", None)):
+        if path and is_hub_id(path):
+            settings_folder(path)  # its revision is compared, also if this machine had none
     inputs = digests(members.config, members.base)
     changes = compare(
         folder.before,

@@ -98,6 +98,8 @@ class TurnEngine:
         self._text = text_keeping(dialogue.tokenizer, MARKS)
         # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
         self._checked = set[tuple[SeedName, ...]]()
+        self._of: tuple[SeedName, ...] = ()  # seed, purpose and step of the requests that are not marked as ended
+        self._open: list[RequestRecord] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -116,11 +118,7 @@ class TurnEngine:
         one_turn = dataclasses.replace(sampling, max_new_tokens=limit)
         most = sampling.max_new_tokens - limit
         games: dict[str, _Game] = {}  # by the id of the prompt that the engine continues
-        record = (
-            None
-            if self._record is None
-            else self._record.request(seed, self._engine.version, greedy=not sampling.temperature)
-        )
+        record = self._record_of(seed, greedy=not sampling.temperature)
 
         def turn_of(prompt: Prompt, rollout: Rollout) -> None:
             name = rollout_id(prompt.id, rollout.index)
@@ -158,7 +156,7 @@ class TurnEngine:
                     self._engine.generate(following, [1] * len(following), one_turn, seed=again, on_rollout=later_turn)
             self._end([games[name] for name in order], on_rollout)
             if record is not None:
-                record.end()
+                self._open.append(record)
         except BaseException:
             self._verifiers.give_up([game.episode for game in games.values() if game.outcome is None])
             raise
@@ -169,6 +167,16 @@ class TurnEngine:
             Group(prompt=group.prompt, rollouts=tuple(cast(Rollout, next(rollouts)) for _ in group.rollouts))
             for group in sampled
         ]
+
+    def _record_of(self, seed: tuple[SeedName, ...], *, greedy: bool) -> RequestRecord | None:
+        """The record of a request. Those of the step before are marked as ended: its verdicts were accepted."""
+        if self._record is None:
+            return None
+        if seed[:3] != self._of:
+            for each in self._open:
+                each.end()
+            self._of, self._open = seed[:3], []
+        return self._record.request(seed, self._engine.version, greedy=greedy)
 
     def _check_repeats(self, played: Sequence[_Game], *, purpose: tuple[SeedName, ...]) -> None:
         """Have some rollouts that have ended answered again: those of a purpose and a task that were not checked yet.

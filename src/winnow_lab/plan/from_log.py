@@ -173,7 +173,10 @@ class LogPlan:
     def at_once(self, setting: Setting) -> float:
         """The most rollouts that are sampled at a time."""
         fit = self.fits.fit(setting) if isinstance(self.fits, Fits) else None
-        return math.inf if fit is None else fit.at_once
+        if fit is not None:
+            return fit.at_once
+        config = self.evidence.config
+        return config.rollout.max_rollouts_at_once if config else math.inf
 
     def clock(self, statistics: StepStatistics) -> StepClock:
         """Costs, scaled to the seconds of these statistics as far as they are known."""
@@ -183,7 +186,7 @@ class LogPlan:
         clock = StepClock.of(self.costs, statistics.lasting)
         if not self.request.calibrate or not self.evidence.has_phases:
             return clock
-        scaled = clock.scaled(work, seconds, at_once=self._most_at_once)
+        scaled = clock.scaled(work, seconds, at_once=self.at_once(self.evidence.setting))
         if scaled is None:
             raise DataError(
                 f"{self.costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of "
@@ -201,14 +204,9 @@ class LogPlan:
             seconds["update"] = COMPUTE["update"] * work.tokens_trained
             return StepClock.of(proportional(work, seconds), statistics.lasting)
         clock = StepClock.of(
-            self.evidence.costs(work, statistics.times, at_once=self._most_at_once), statistics.lasting
+            self.evidence.costs(work, statistics.times, at_once=self.at_once(self.evidence.setting)), statistics.lasting
         )
-        return clock.scaled(work, seconds, at_once=self._most_at_once) or clock
-
-    @property
-    def _most_at_once(self) -> float:
-        config = self.evidence.config
-        return config.rollout.max_rollouts_at_once if config else math.inf
+        return clock.scaled(work, seconds, at_once=self.at_once(self.evidence.setting)) or clock
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """(what cannot be known from this log, why; with what is supposed instead)."""

@@ -49,6 +49,8 @@ def test_all_rollouts_are_kept_where_the_selector_keeps_all():
     bounds = SizeBounds(rollouts=(2, 16), kept=(2, 16), prompts=(4, 8), keeps_all=True)
     for jump in (False, True):
         assert all(one.kept == one.rollouts for one in moves(Setting(8, 8, 4), bounds, jump=jump))
+        narrow = SizeBounds(rollouts=(2, 16), kept=(2, 8), prompts=(4, 8), keeps_all=True)
+        assert all(narrow.allows(one) for one in moves(Setting(8, 8, 4), narrow, jump=jump))
 
 
 def test_the_setting_now_is_compared_even_outside_of_the_bounds():

@@ -53,6 +53,7 @@ def test_epochs_and_updates_count_as_in_a_step():
     (found,) = many.predict([NOW], STATISTICS, CLOCK)
     assert found.progress == pytest.approx(6 * half.progress)
     assert found.work.trained == pytest.approx(3 * whole.work.trained)
+    assert many.critical_prompts(MIXTURE, NOW) == pytest.approx(2 * one.critical_prompts(MIXTURE, NOW))
 
 
 def test_flat_groups_are_trained_on_where_a_trainer_does_so():

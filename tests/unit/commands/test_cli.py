@@ -310,6 +310,7 @@ def test_check_needs_no_network_but_the_library_that_reads_the_hub(tmp_path, mon
             "data.missing",
         ),
         ('[task]\nuse = "gsm8k"\npath = "./nope"', ("task.path", "nope"), "data.missing"),
+        ('[task]\nuse = "jsonl"\npath = "owner/data"', ("task.path", "owner/data"), "data.missing"),
     ],
 )
 def test_check_checks_local_parts_though_others_are_on_the_hub(tmp_path, toml, named, code):

@@ -118,3 +118,14 @@ def test_values_that_are_nan_at_some_tokens_make_the_metrics_nan():
     assert math.isnan(metrics["critic/explained_variance"])
     assert math.isnan(metrics["critic/value_mean"])
     assert metrics["budget/tokens_valued"] == 4
+
+
+def test_rollouts_that_the_reference_has_not_read_are_left_out():
+    penalised = group(
+        [RIGHT, WRONG, WRONG],
+        values=[[0.75, 1.0], [0.0, 0.0], [0.5, 0.5]],
+        token_rewards=[[-0.25, 1.0], [0.0, 0.0], [NAN, NAN]],
+    )
+    metrics = describe_values([penalised], gamma=1.0)
+    assert metrics["critic/explained_variance"] == pytest.approx(1.0)
+    assert metrics["budget/tokens_valued"] == 4

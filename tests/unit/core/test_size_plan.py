@@ -8,6 +8,7 @@ import pytest
 
 from planned_run import CONFIG, N, group, rewards_of
 from refusals import refused
+from winnow import ranks
 from winnow.algos import size_decision
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.algos.planning import Noise, group_signal, second_moment
@@ -254,7 +255,7 @@ def test_the_noise_is_measured_from_the_products_and_averaged_over_windows():
 
     def share(factor):
         noise = Noise(NOISE.rollout * factor, NOISE.between * factor)
-        return group.signal**2 / second_moment(group, 4, noise)
+        return group.signal**2 / second_moment(group, 4, noise) / (1 - (1 - group.learning) ** 4)
 
     row = filled(plan, share=share(2.0)).decide(2)
     assert row["noise"]["factor"] == pytest.approx(2.0, rel=1e-6)
@@ -402,3 +403,18 @@ def test_a_file_of_costs_is_an_input_of_the_run(tmp_path):
     (tmp_path / "costs.json").write_text("{}")
     config = load(CONFIG, [*SETS, f'plan.costs="{tmp_path}/costs.json"'])
     assert list(digests(config, tmp_path)["plan.costs"]) == [f"{tmp_path}/costs.json"]
+
+
+def test_every_rank_samples_side_by_side(monkeypatch):
+    plan = filled(sizes())
+    monkeypatch.setattr(ranks, "count", lambda: 4)
+    assert plan.decide(2)["run"]["at_once"] == 4 * 512
+
+
+def test_a_state_of_fewer_prompts_than_there_are_ranks_starts_again():
+    first = filled(sizes(), share=0.5)
+    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 2}})
+    made = members()
+    other = RunSizes(made, bounds_of(made.config, ranks=4), COSTS)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert other.setting == Setting(8, 4, 4)

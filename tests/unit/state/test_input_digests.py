@@ -95,3 +95,16 @@ def test_the_name_of_a_task_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = digests(validate({"task": "math500", "evaluate": {"tasks": ["math500"]}}), tmp_path)
     assert not {"evaluate.tasks", "task.use"} & found.keys()
+
+
+def test_a_model_of_the_hub_is_its_revision_whatever_the_cache_has(tmp_path, monkeypatch):
+    folder = tmp_path / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr("winnow.state.resume.is_hub_id", lambda path: True)
+    monkeypatch.setattr("winnow.state.resume.cached_folder", lambda path: folder)
+    config = validate({"model": {"path": "owner/name"}})
+    before = digests(config, tmp_path)
+    assert list(before["model.path"]) == ["abc/config.json"]
+    (folder / "model.safetensors").write_bytes(b"downloaded later")
+    assert digests(config, tmp_path) == before

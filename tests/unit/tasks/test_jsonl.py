@@ -140,6 +140,8 @@ def test_problems_of_several_messages_differ_by_all_of_them(tmp_path: Path) -> N
         ('["a"', None, '["a"'),
         (["1", "2"], None, ["1", "2"]),
         (7, None, 7),
+        (72.0, None, 72),
+        ([72.0, 0.5, 1e16], None, [72, 0.5, 10**16]),
         (True, None, True),
         ({"tests": [{"args": [1], "result": None}]}, None, {"tests": [{"args": [1], "result": None}]}),
         (r"so \boxed{a^{b}}", "boxed", "a^{b}"),
@@ -154,7 +156,7 @@ def test_problems_of_several_messages_differ_by_all_of_them(tmp_path: Path) -> N
 )
 def test_golds(tmp_path: Path, answer: Any, extract: Any, gold: Any) -> None:
     (made,) = load(tmp_path, {"question": "q", "answer": answer}, extract=extract)
-    assert made.answer == gold
+    assert (made.answer, str(made.answer)) == (gold, str(gold))
 
 
 @pytest.mark.parametrize(

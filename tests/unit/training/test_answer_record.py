@@ -174,3 +174,8 @@ def test_the_remedy_names_the_file_of_the_rank_that_recorded(tmp_path):
         opened(tmp_path).find(PROMPT, rollout("other"))
     (folder / other).unlink()
     assert opened(tmp_path).find(PROMPT, rollout("other")) is None, "the remedy"
+
+
+def test_a_failure_counts_once_its_request_has_ended(tmp_path):
+    (asked,) = played(tmp_path, failure("raised", "down"), end=False)
+    assert opened(tmp_path).find(PROMPT, asked) is None

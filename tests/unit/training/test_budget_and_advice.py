@@ -410,3 +410,13 @@ def test_bfloat16_is_warned_about_on_a_cpu_without_instructions_for_it(tmp_path,
     cpu.write_text(f"processor : 0\nflags : {flags}\n")
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", 1, "always", device),))
     assert bool(list(slow_bfloat16(members(model={"dtype": dtype}), plan, cpu))) == warned
+
+
+@pytest.mark.parametrize("critic", [{"form": "shared"}, lambda groups: [[[0.0] * 4] * 2]])
+def test_trained_tokens_are_not_cut_under_an_advantage_that_reads_values(critic):
+    keys = {"advantage": {"use": "gae"}, "update": {"max_trained_tokens": 16}}
+    with refused(ConfigError, key="update.max_trained_tokens"):
+        if callable(critic):
+            resolve_members(validate(keys), HERE, critic=critic)
+        else:
+            members(critic=critic, **keys)

@@ -152,3 +152,7 @@ def test_another_size_is_compared_with_the_setting_that_is_chosen(fits, monkeypa
     rates = [plan.table.rate[:, plan.settings.index(one)] for one in (other, best)]
     assert best != top
     assert plan.neighbour(**vars(other)) == pytest.approx(np.exp(np.log(rates[0] / rates[1]).mean()))
+
+
+def test_every_world_has_prompts_that_are_sometimes_solved():
+    assert all(one.mixture.weights[:-2].sum() > 0 for one in Prior(0.3, 8.0).worlds(20_000, 0))

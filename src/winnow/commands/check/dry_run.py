@@ -169,7 +169,9 @@ def _check_prompts(members: Members, *, values: bool) -> _Prompts:
 
 def _hub_data(members: Members) -> tuple[str, str] | None:
     """The first of the task's keys, given or default, whose path is a hub id, and the id. None without one."""
-    paths = {f"task.{name}": members.task.options.get(name) for name in ("path", "test_path")}
+    entry = members.task.entry  # winnow's tasks that read the hub have an id there as their default
+    names = ("path", "test_path") if entry.package == "winnow" and entry.defaults.get("path") else ()
+    paths = {f"task.{name}": members.task.options.get(name) for name in names}
     on_hub = (
         (key, path)
         for key, path in paths.items()

@@ -138,6 +138,8 @@ def run_rank(request: TrainingRequest) -> int:
     if code not in (0, SAVED):
         exit_if_running(code)
         sys.exit(code)
+    if parent is not None and not parent.is_alive():  # nobody reads the code, for which torch would wait for ever
+        os._exit(code)
     atexit.register(exit_if_running, 0)  # at exit, as torch's launcher first needs the returned code
     return code
 

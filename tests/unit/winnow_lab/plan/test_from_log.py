@@ -18,7 +18,7 @@ from winnow.core.sizes import options_of, rule_of, setting_of
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.state.cost_files import as_json
 from winnow.state.decisions import DECISIONS, DecisionLog
-from winnow.training.size_fits import Fits, PlanRequest
+from winnow.training.size_fits import Fits, MemoryFit, PlanRequest
 from winnow_lab.plan import text
 from winnow_lab.plan.advice import Range, against, other_noise, with_noise
 from winnow_lab.plan.evidence import evidence_of
@@ -359,3 +359,10 @@ def test_wrong_options_are_refused(words):
 
 def test_a_run_has_its_own_configuration(run):
     assert call(run, "--set", "steps=3").exit_code == 2
+
+
+def test_the_sizes_now_take_the_measured_seconds_if_few_rollouts_fit_at_once(run, monkeypatch):
+    plan = LogPlan(evidence_of(run), PlanRequest(), COSTS, draws=20)
+    monkeypatch.setattr(plan.fits, "fit", lambda setting: MemoryFit(4096, 8, 1))
+    now = plan.table.predicted[plan.settings.index(plan.model.current)]
+    assert now.seconds.sampling == pytest.approx(SECONDS["generate"])
