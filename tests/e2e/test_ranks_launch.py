@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 import forked
+from processes import alive, eventually
 from winnow.commands import app
 from winnow.commands.train import elastic
 from winnow.config import Config
@@ -156,3 +157,16 @@ def test_two_ranks_interrupted_and_killed_end_as_an_undisturbed_run(tmp_path, co
     _, errors = last.communicate()
     assert last.returncode == 0, errors
     assert digest(run) == digest(calm)
+
+
+@linux
+@pytest.mark.slow  # a launch of two ranks: 20 seconds of CPU
+@pytest.mark.timeout(900)
+def test_ranks_whose_parent_is_killed_save_and_exit(tmp_path, config):
+    process = start(config, tmp_path / "run")
+    wait_for(tmp_path / "run", 0, process)
+    victims = ranks_of(process.pid)
+    process.kill()
+    assert eventually(lambda: not any(map(alive, victims)))
+    process.communicate()
+    assert list((tmp_path / "run" / "checkpoints").iterdir())

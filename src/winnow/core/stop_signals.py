@@ -53,8 +53,8 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     usual effect.
 
     There are three exceptions. A second SIGHUP has no effect, as shell and system both send one when a terminal closes.
-    A signal that was ignored before (nohup) stays ignored. Where a launcher passes signals on that its ranks also get
-    directly, a repetition within 3 seconds has no effect.
+    A signal that was ignored before (nohup) stays ignored. With several ranks a repetition within 3 seconds has no
+    effect, as a launcher passes signals on that its ranks may also get directly.
 
     In a thread other than the main one no handler can be set, so no signal is caught.
     """
@@ -64,8 +64,9 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
         return
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-    # Directly, and passed on by a launcher. Ranks that winnow starts are in separate sessions and get each signal once
-    twice, came = ranks.launched_count() > 1 and os.getsid(0) != os.getpid(), dict[int, float]()
+    # Directly, where a manager signals all processes of a job, and passed on by a launcher. A parent that is killed
+    # sends SIGINT once for each of its threads.
+    twice, came = ranks.launched_count() > 1, dict[int, float]()
 
     def handle(number: int, frame: object) -> None:
         requested_before, now = stop.requested, time.monotonic()

@@ -49,7 +49,6 @@ def test_a_second_signal_has_its_usual_effect_except_sighup(number, then, handle
 def test_with_a_launcher_a_repetition_within_three_seconds_is_ignored(number, handled, monkeypatch):
     seconds = [10.0, 12.9, 13.0]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(os, "getsid", lambda process: os.getpid() + 1)
     monkeypatch.setattr(module.time, "monotonic", lambda: seconds.pop(0))
     with stop_signals(now=False) as stop:
         send(number)
@@ -57,15 +56,6 @@ def test_with_a_launcher_a_repetition_within_three_seconds_is_ignored(number, ha
         assert (stop.requested, handled) == (True, [])
         send(number)
     assert handled == [number]
-
-
-def test_in_a_separate_session_a_second_signal_has_its_usual_effect(handled, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(os, "getsid", lambda process: os.getpid())
-    with stop_signals(now=False):
-        send(signal.SIGTERM)
-        send(signal.SIGTERM)
-    assert handled == [signal.SIGTERM]
 
 
 def test_with_now_a_signal_ends_only_a_block_that_permits_it():
