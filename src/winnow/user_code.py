@@ -113,8 +113,10 @@ def _module(path: str, file: Path) -> ModuleType:
     module = ModuleType(_module_name(place))
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up by its name
-    beside = [str(place.parent)] * (str(place.parent) not in sys.path)
-    sys.path += beside  # its modules can be imported, as in `python mine.py`; last, and only meanwhile
+    beside = str(place.parent)
+    is_new = beside not in sys.path
+    if is_new:
+        sys.path.append(beside)  # its modules can be imported, as in `python mine.py`; last, and only meanwhile
     try:  # not by a loader, which may run a compiled file beside it instead of this text
         with importing(str(file)):
             exec(compile(text, str(file), "exec", dont_inherit=True), vars(module))
@@ -129,8 +131,8 @@ def _module(path: str, file: Path) -> ModuleType:
             raise error.within(raised) from error
         raise _refused(f"{raised}: {error}", remedy="correct that file") from error
     finally:
-        for folder in beside:
-            sys.path.remove(folder)
+        if is_new:
+            sys.path.remove(beside)
     _imported[place] = (text, module)
     return module
 

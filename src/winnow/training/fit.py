@@ -4,6 +4,7 @@ trains it in the loop of core/loop.py. Notices report where a run resumes.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from winnow.core.events import Ended, Notice, PhaseBegan, Watch, call_each, igno
 from winnow.core.loop import Result, train
 from winnow.core.members import Members
 from winnow.core.progress import Now, Phases, TrainingClock
-from winnow.errors import conflict
+from winnow.errors import DataError, conflict
 from winnow.models.device import describe_gpu, resolve_device, set_deterministic, set_matrix_products
 from winnow.models.folder import is_hub_id, settings_folder
 from winnow.state import checkpoint
@@ -126,8 +127,9 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
     """
     saved = checkpoint.newest(folder.path)
     for path in (members.config.model.path, getattr(members.config.critic, "path", None)):
-        if path and is_hub_id(path):
-            settings_folder(path)  # its revision is compared, also if this machine had none
+        with contextlib.suppress(DataError):  # loading the model raises it, with the key
+            if path and is_hub_id(path):
+                settings_folder(path)  # its revision is compared, also if this machine had none
     inputs = digests(members.config, members.base)
     changes = compare(
         folder.before,

@@ -203,10 +203,9 @@ class LogPlan:
             seconds = {"generate": COMPUTE["generate"] * work.tokens_generated}
             seconds["update"] = COMPUTE["update"] * work.tokens_trained
             return StepClock.of(proportional(work, seconds), statistics.lasting)
-        clock = StepClock.of(
-            self.evidence.costs(work, statistics.times, at_once=self.at_once(self.evidence.setting)), statistics.lasting
-        )
-        return clock.scaled(work, seconds, at_once=self.at_once(self.evidence.setting)) or clock
+        at_once = self.at_once(self.evidence.setting)
+        clock = StepClock.of(self.evidence.costs(work, statistics.times, at_once=at_once), statistics.lasting)
+        return clock.scaled(work, seconds, at_once=at_once) or clock
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """(what cannot be known from this log, why; with what is supposed instead)."""

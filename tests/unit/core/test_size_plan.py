@@ -353,11 +353,14 @@ def test_a_state_of_other_configured_sizes_or_bounds_starts_again_with_the_confi
     assert filled(other, steps=(2, 3)).decide(4)["jump"]
 
 
-def test_a_state_of_more_prompts_than_the_task_has_starts_again():
+@pytest.mark.parametrize(
+    ("prompts", "bounds"), [(16, {"problems": 10}), (2, {"ranks": 4})], ids=["more than problems", "fewer than ranks"]
+)
+def test_a_state_with_prompts_outside_of_the_bounds_starts_again(prompts, bounds):
     first = filled(sizes(), share=0.5)
-    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 16}})
+    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": prompts}})
     made = members()
-    other = RunSizes(made, bounds_of(made.config, problems=10), COSTS)
+    other = RunSizes(made, bounds_of(made.config, **bounds), COSTS)
     other.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert other.setting == Setting(8, 4, 4)
 
@@ -409,12 +412,3 @@ def test_every_rank_samples_side_by_side(monkeypatch):
     plan = filled(sizes())
     monkeypatch.setattr(ranks, "count", lambda: 4)
     assert plan.decide(2)["run"]["at_once"] == 4 * 512
-
-
-def test_a_state_of_fewer_prompts_than_there_are_ranks_starts_again():
-    first = filled(sizes(), share=0.5)
-    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 8, "kept": 4, "prompts": 2}})
-    made = members()
-    other = RunSizes(made, bounds_of(made.config, ranks=4), COSTS)
-    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert other.setting == Setting(8, 4, 4)
