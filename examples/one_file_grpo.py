@@ -266,7 +266,7 @@ def distance(ours: Tensors, theirs: Tensors) -> float:
 def distances(adamw: AdamW, checkpoint: Path) -> dict[str, float]:
     """From the checkpoint's parameters, and from its running means of gradients and their squares."""
     parameters = {name: t for file in checkpoint.glob("model*.safetensors") for name, t in load_file(file).items()}
-    trainer = load_file(checkpoint / "trainer.safetensors")
+    trainer = load_file(checkpoint / "trainer.tensors")
     return {
         "parameters": distance(adamw.parameters, parameters),
         "gradients": distance({f"{name}/exp_avg": t for name, t in adamw.mean.items()}, trainer),

@@ -17,7 +17,7 @@ from winnow.errors import DataError
 from winnow.learner.learner import logprobs
 from winnow.learner.policy import Policy
 from winnow.models.folder import PUBLISHED, settings_folder
-from winnow.models.load import DTYPES, Loaded, padding
+from winnow.models.load import DTYPES, Loaded
 from winnow.records import FloatArray, Prompt, Sampling, TrainingSequence
 from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
@@ -65,7 +65,7 @@ def sample(engine: Engine, asked: Sequence[Prompt], rollouts: int = ROLLOUTS) ->
 def policy(loaded: Loaded, **options: Any) -> Policy:
     """The policy as a run makes it."""
     options = {"tokens_per_micro_batch": 1024, **options}
-    return Policy(loaded.model, temperature=1.0, pad_token=padding(loaded.tokenizer), **options)
+    return Policy(loaded.model, temperature=1.0, pad_token=loaded.tokenizer.eos_token_id, **options)
 
 
 def plain_model(folder: Path, dtype: str = "float32") -> nn.Module:

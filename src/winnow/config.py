@@ -112,8 +112,6 @@ class ModelSection(Section):
     """Keep the frozen linear layers below an adapter in 4 bits, "nf4" (QLoRA); needs bitsandbytes."""
     gradient_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations in backward, to save memory: "selective" all but matrix products, "full" whole layers."""
-    pad_token: str | None = None
-    """Fills the space beside shorter rows; absent: the tokenizer's padding token, else its eos token."""
 
 
 class PromptSection(Section):

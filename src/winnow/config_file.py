@@ -342,7 +342,10 @@ def _of_another_form(path: Sequence[str], form: str | None) -> ConfigError | Non
 
 def _suggestion(path: Sequence[str], value: Any, data: Mapping[str, Any]) -> tuple[str, str]:
     """The unknown key as it is in the file, and the remedy."""
-    key = ".".join(path)
+    key, (*table, _) = ".".join(path), path
+    own = (own_name(key) or "").rpartition(".")[2]
+    if table and own in _fields_at(table) and ".".join((*table, own)) != own_name(key):
+        return key, f"use {'.'.join((*table, own))!r}"  # the key of this name in the table that has the unknown one
     for written, setting in _keys_below(key, value):
         remedy = remedy_for_key(written, setting, functools.partial(_setting, data))
         if remedy is not None:

@@ -76,6 +76,8 @@ class RewardTraits(Traits):
     """A number of at least this value counts as correct."""
     reads: Sequence[Read] = ()
     """`("logprobs",)`: it reads `rollout.logprobs`, which no other reward receives."""
+    check_gold: Callable[[Any], object] | None = None
+    """Raises ValueError for a gold that the reward cannot read. A run calls it for some golds before its first step."""
     own_limit: str | None = None
     """The option that limits the reward's own seconds. An answer that takes longer is wrong, not failed."""
 

@@ -188,8 +188,8 @@ METRICS: dict[str, str] = {
     "budget/updates": "optimizer updates taken",
     "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one. With "
     "several, seconds/... are those of rank 0, and memory/... the maximum over ranks",
-    "ranks/seconds_waiting": "seconds at exchanges between ranks, waiting for the slowest included; mean over ranks. "
-    "Exchanges of FSDP2 within passes are not included, nor NCCL's work after its calls return",
+    "ranks/seconds_waiting": "seconds in collectives between ranks, waiting for the slowest included; mean over ranks. "
+    "Collectives of FSDP2 within passes are not included, nor NCCL's work after its calls return",
     "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",
     "ranks/slowest": "the rank that waited least",
     "ranks/bytes_{what}": "bytes that a rank sent to the others in a step, mean over ranks: rollouts, values, "

@@ -88,20 +88,21 @@ MEMBERS: Mapping[str, Mapping[str, str]] = {
 _KEYS: Mapping[str, str] = {
     "advantage": "scale_rewards algorithm.adv_estimator algorithm.norm_adv_by_std_in_grpo advantage_estimator",
     "advantage.gamma": "algorithm.gamma",
-    "advantage.kl_reward": "algorithm.use_kl_in_reward",
+    "advantage.kl_reward": "algorithm.use_kl_in_reward algorithm.kl_ctrl.kl_coef",
     "advantage.lam": "algorithm.lam lambd",
     "checkpoint.every": "save_steps trainer.save_freq",
     "checkpoint.keep_last": "save_total_limit trainer.max_actor_ckpt_to_keep",
     "correction": "vllm_importance_sampling_correction algorithm.rollout_correction",
-    "critic.optimizer.learning_rate": "critic_learning_rate",
+    "critic.optimizer.learning_rate": "critic_learning_rate critic.optim.lr",
+    "critic.optimizer.max_grad_norm": "critic.grad_clip",
     "critic.pretraining_steps": "trainer.critic_warmup",
     "evaluate.every": "eval_steps trainer.test_freq trainer.val_before_train",
     "evaluate.greedy": "actor_rollout_ref.rollout.val_kwargs",
     "evaluate.rollouts_per_prompt": "num_generations_eval",
     "log.every": "logging_steps",
     "log.rollouts": "log_completions trainer.rollout_data_dir",
-    "loss": "actor_rollout_ref.actor.policy_loss.loss_mode",
-    "loss.clip_high": "epsilon_high",
+    "loss": "actor_rollout_ref.actor.policy_loss.loss_mode importance_sampling_level",
+    "loss.clip_high": "epsilon_high actor_rollout_ref.actor.clip_ratio_high",
     "loss.clip_low": "clip_range cliprange epsilon actor_rollout_ref.actor.clip_ratio_low eps_clip",
     "loss.dual": "delta actor_rollout_ref.actor.clip_ratio_c",
     "model.dtype": "torch_dtype bf16 model_init_kwargs",
@@ -143,6 +144,7 @@ _KEYS: Mapping[str, str] = {
     "rollout.temperature": "actor_rollout_ref.rollout.temperature",
     "rollout.top_p": "actor_rollout_ref.rollout.top_p",
     "seed": "data.shuffle data.seed",
+    "select": "mask_truncated_completions",
     "steps": "max_steps num_train_epochs trainer.total_epochs trainer.total_training_steps num_episodes",
     "task": "dataset data.train_files data.val_files prompt_data",
     "task.answer": "label_key",
@@ -239,6 +241,12 @@ def _logger(value: Value, ours: Ours) -> Mapping[str, Value] | None:
     return {"track": found} if found and all(found) else None if found else {}
 
 
+def _loss_type(value: Value, ours: Ours) -> Mapping[str, Value] | None:
+    """TRL's `loss_type` is a weighting, and with "cispo" also a loss."""
+    settings = _member("weighting")(value, ours)
+    return {**settings, "loss": "cispo"} if settings and value == "cispo" else settings
+
+
 def _both_bounds(value: Value, ours: Ours) -> Mapping[str, Value]:
     return {"loss.clip_low": value, "loss.clip_high": value}
 
@@ -253,12 +261,16 @@ _FORMS: Mapping[str, Form] = {
     "entropy_coef": _term("entropy"),
     "entropy_loss_coef": _term("entropy"),
     "actor_rollout_ref.actor.entropy_coeff": _term("entropy"),
-    "loss_type": _member("weighting"),
+    "importance_sampling_level": lambda value, ours: (
+        {"loss": "gspo", "weighting": "sequence"} if value == "sequence" else {}
+    ),
+    "loss_type": _loss_type,
+    "mask_truncated_completions": _switch("select", "finished"),
     "actor_rollout_ref.actor.loss_agg_mode": _member("weighting"),
     "actor_rollout_ref.actor.policy_loss.loss_mode": _member("loss"),
     "scale_rewards": _member("advantage", group="grpo", none="dr_grpo"),
     "algorithm.adv_estimator": _member("advantage"),
-    "advantage_estimator": _member("advantage", group_norm="grpo"),
+    "advantage_estimator": _member("advantage", group_norm="grpo", reinforce="batch"),  # OpenRLHF's REINFORCE++
     "algorithm.norm_adv_by_std_in_grpo": _switch("advantage", "grpo", "dr_grpo"),
     "use_vllm": _switch("rollout.engine", "vllm"),
     "vllm_mode": lambda value, ours: {
@@ -286,6 +298,9 @@ _FORMS: Mapping[str, Form] = {
 }
 
 
+_NOT_A_LOSS = ("advantage", "allocate", "critic.optimizer", "optimizer")  # their `beta` and `epsilon` are others
+
+
 def own_name(written: str) -> str | None:
     """winnow's key for the key `written` of another program; None for a name that `OTHER_NAMES` lacks."""
     name = _sought(written)
@@ -293,7 +308,9 @@ def own_name(written: str) -> str | None:
 
 
 def _sought(written: str) -> str | None:
-    return next((name for name in (written, written.rpartition(".")[2]) if name in OTHER_NAMES), None)
+    table, _, last = written.rpartition(".")
+    names = (written,) if last in ("beta", "epsilon") and table in _NOT_A_LOSS else (written, last)
+    return next((name for name in names if name in OTHER_NAMES), None)
 
 
 def remedy_for_key(written: str, value: Value, ours: Ours) -> str | None:

@@ -1,18 +1,18 @@
-"""The exchanges between the ranks of a run, which several processes compute with the same code.
+"""The collectives of the ranks of a run, which several processes compute with the same code.
 
 A run of one process is rank 0 of 1, and each function returns that process's data. With several ranks, every rank calls
 these functions equally often and in the same order, because each call waits for all. The ranks exchange only data that
 winnow made, between processes of one run. Code in learner/ exchanges tensors of the model, by the same process group.
 
 The others would wait for a rank that failed alone. So code that may fail on one rank alone is inside `announced`,
-`together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. Code that
-fails on all ranks alike needs none of these (`all_failed`). No tensor is exchanged inside them, because the others
-would wait for it and not for the announcement, except where every rank always finishes the exchange (`hand_over`). When
-a process dies or hangs, the process group ends the others: by a broken connection, or after `timeout_seconds`. This
-module imports torch only where there is more than one rank.
+`together` or `from_writer`: the failure is announced, and the others raise RankError at their next collective. Code
+that fails on all ranks alike needs none of these (`all_failed`). No tensor is exchanged inside them, because the others
+would wait for it and not for the announcement, except where every rank always finishes the collective (`hand_over`).
+When a process dies or hangs, the process group ends the others: by a broken connection, or after `timeout_seconds`.
+This module imports torch only where there is more than one rank.
 
-Work is divided among the ranks by `deal` and `in_runs`. They need no exchange: every rank computes the same result from
-data that all ranks have.
+Work is divided among the ranks by `deal` and `in_runs`. They need no collective: every rank computes the same result
+from data that all ranks have.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SAME_RESULTS = (
 
 @dataclass
 class Spent:
-    """The cost of a rank's exchanges with the others."""
+    """The cost of a rank's collectives."""
 
     seconds: float = 0.0  # waiting for the slowest rank, and moving bytes
     bytes: dict[str, int] = field(default_factory=dict)  # bytes that this rank sent, by kind
 
     @contextmanager
     def on(self, what: str, size: int = 0) -> Iterator[None]:
-        """Measure an exchange in which each rank sends `size` bytes; see `exchanging`."""
+        """Measure a collective in which each rank sends `size` bytes; see `exchanging`."""
         begin = time.perf_counter()
         try:
             with exchanging(what):
@@ -82,9 +82,9 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The process groups of this process: one per purpose, so that exchanges cannot be confused."""
+    """The process groups of this process: one per purpose, so that collectives cannot be confused."""
 
-    control: Any  # gloo, for the exchanges of this module; None: the other ranks are simulated
+    control: Any  # gloo, for the collectives of this module; None: the other ranks are simulated
     failing: Any  # gloo, for ranks that have raised
     saving: Any  # gloo, for the thread that saves
 
@@ -163,8 +163,8 @@ def assumed(number: int) -> Iterator[None]:
 def joined(*, timeout_seconds: float) -> Iterator[None]:
     """A context in which the processes that a launcher has started together are the ranks of one run.
 
-    An exchange that takes longer than `timeout_seconds`, because a rank hangs, raises in the others. Where the launcher
-    has already made the process group (Ray Train does), it is used and not destroyed.
+    A collective that takes longer than `timeout_seconds`, because a rank hangs, raises in the others. Where the
+    launcher has already made the process group (Ray Train does), it is used and not destroyed.
     """
     global _groups
     if _groups is not None or launched_count() == 1:
@@ -258,7 +258,7 @@ def _exchanged(pickled: bytes, what: str) -> list[Any]:
 
 @contextmanager
 def announced(doing: str) -> Iterator[None]:
-    """Announce an exception raised inside: the next exchange of the other ranks then raises RankError."""
+    """Announce an exception raised inside: the next collective of the other ranks then raises RankError."""
     try:
         yield
     except Exception as error:

@@ -43,14 +43,23 @@ def chat(
     from transformers.utils import logging
 
     from winnow.models.device import resolve_device
-    from winnow.models.load import load
+    from winnow.models.load import load, load_tokenizer
     from winnow.state.saved_runs import check_is_model
 
     check_is_model(model)
     prompt, base = prompt_of(model, system)
+    tokenizer = load_tokenizer(model)
+    if prompt["template"] == "chat" and not tokenizer.chat_template:
+        raise DataError(
+            f"{model} has no chat template",
+            remedy="name an instruction-tuned model, or a checkpoint of a run with another prompt.template",
+            key="MODEL",
+            code="data.unfit_model",
+        )
     where = resolve_device(device)
     logging.disable_progress_bar()
-    loaded = load(model, dtype="float32" if where.type == "cpu" else "bfloat16", device=str(where))
+    dtype = "float32" if where.type == "cpu" else "bfloat16"
+    loaded = load(model, dtype=dtype, device=str(where), tokenizer=tokenizer)
     talk = Conversation(loaded, prompt, base, stops_of(model), max_new_tokens=max_new_tokens, temperature=temperature)
     torch.manual_seed(seed)
     asking = sys.stdin.isatty() and messages is None

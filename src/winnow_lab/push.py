@@ -20,7 +20,7 @@ from winnow.state.saved_runs import Manifest, check_is_model, manifest_of, run_o
 from winnow.version import __version__
 
 # Of the files of a model (`PUBLISHED_FILES`), those with which a checkpoint resumes its training.
-OF_TRAINING = ("trainer.safetensors", "trainer.json", "manifest.json", "adapter/*")
+OF_TRAINING = ("trainer.tensors", "trainer.json", "manifest.json", "adapter/*")
 CARD = "README.md"
 
 
@@ -123,6 +123,8 @@ def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
     yield f"Its prompts had the template `{Path(str(template)).name}`{message}."
     text = summary(rows, config, evaluations(config, changes_in(manifest.data)))
     yield f"What the run measured (± is one standard error over problems, not over seeds):\n\n```text\n{text}\n```"
+    if at(config, "model", "lora") and at(config, "model", "dtype") == "bfloat16":
+        yield "It measured the adapter beside its base. These weights are their sum, rounded to bfloat16."
 
 
 def _without_folders(value: Any) -> Any:

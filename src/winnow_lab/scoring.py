@@ -24,6 +24,7 @@ from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
+from winnow.tasks.rows import BATCH, refuse_other_forms
 from winnow.tasks.rows import read_rows as read_rows_of
 from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, one_line, sanitize, shorten
@@ -176,7 +177,7 @@ def _has_responses(path: Path) -> bool:
         names = set(pq.read_schema(path).names)
     except (ImportError, OSError, ValueError):  # reading its rollouts raises with the reason
         return False
-    return "prompt_id" not in names and bool(names & {*TEXT}) and bool(names & {*GOLD})
+    return "prompt_id" not in names and bool(names & {*TEXT, *GOLD})
 
 
 def _logged(path: Path) -> Iterator[_Task]:
@@ -215,6 +216,8 @@ def _rows(path: Path) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     with errors_as(DataError, f"cannot read {path}", "name a .jsonl file or a run folder", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         with path.open("rb") as file:
+            refuse_other_forms(path, file.readline(BATCH))
+            file.seek(0)
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     where = f"{path}, line {number}"

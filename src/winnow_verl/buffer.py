@@ -108,7 +108,17 @@ class PODSReplayBuffer(ReplayBuffer):  # type: ignore[misc]
 
 
 class PODSReplayBufferAsync(PODSReplayBuffer, ReplayBufferAsync):  # type: ignore[misc]
-    """The same over verl's asynchronous replay buffer."""
+    """The same over verl's asynchronous replay buffer. Its trainers sample `rollout.n` of every prompt."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.plan.allocates:
+            raise ConfigError(
+                "an asynchronous trainer samples rollout.n of every prompt, so `allocate` has no effect",
+                remedy="remove it, or set trainer.v1.trainer_mode=winnow_sync",
+                key="allocate",
+                code="config.no_effect",
+            )
 
 
 def _sessions(keys: Sequence[str]) -> dict[str, list[list[str]]]:

@@ -73,6 +73,7 @@ class BudgetPlan:
         self._select = selector_of(select, keep=self.keep_per_prompt, base=Path.cwd())
         self._seed = _count({"seed": 0, **kwargs}, "seed", least=0)
         allocate = kwargs.get("allocate")
+        self.allocates = allocate is not None
         self._allocate = None if allocate is None else allocator_of(allocate, base=Path.cwd(), key="allocate")
         if self._allocate is not None and self._allocate.traits.source == "probe":
             raise ConfigError(
@@ -93,6 +94,16 @@ class BudgetPlan:
 
     def keep(self, groups: Sequence[Sampled], step: int) -> list[BoolArray]:
         """[N] of each group: what is trained on. The verdicts are added to the statistics of the next counts."""
+        most = max((len(one.rewards) for one in groups), default=0)
+        if most <= self.keep_per_prompt < self.rollouts_per_prompt:
+            raise ConfigError(
+                f"no prompt has more than {most} rollouts, of which {self.keep_per_prompt} are kept: this trainer "
+                f"ignores rollouts_per_prompt = {self.rollouts_per_prompt}",
+                remedy="set trainer.v1.trainer_mode=winnow_sync or, for an asynchronous trainer, "
+                f"actor_rollout_ref.rollout.n={self.rollouts_per_prompt}",
+                key="rollouts_per_prompt",
+                code="config.no_effect",
+            )
         rng = Rng((self._seed, "select", step))
         plain = [self._group(one) for one in groups]
         kept = [keep_verified(self._select, group, rng) for group in plain]

@@ -119,7 +119,7 @@ WRITES = [
     written("state a draft", "disk:write_all", after=True),
     written("state written", "checkpoint:write_json", after=True),
     written("model synced", "checkpoint:sync", "model.safetensors", after=True),
-    written("moments to be synced", "checkpoint:sync", "trainer.safetensors"),
+    written("moments to be synced", "checkpoint:sync", "trainer.tensors"),
     written("manifest begun", "checkpoint:write_manifest"),
     written("manifest a draft", "disk:write_all", call=2, after=True),
     written("manifest written", "checkpoint:write_manifest", after=True),

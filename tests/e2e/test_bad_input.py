@@ -352,11 +352,6 @@ def test_a_tokenizer_that_cannot_end(refusal, tiny_folder, tmp_path):
     check_refusal(error, folder, "eos_token", "tokenizer_config.json", code="data.unfit_model")
 
 
-def test_a_pad_token_that_is_none(refusal):
-    error = refusal(model={"pad_token": "<|nope|>"})
-    check_refusal(error, "<|nope|>", key="model.pad_token", code="config.value")
-
-
 # Run folders ----------------------------------------------------------------------------------------------------------
 
 

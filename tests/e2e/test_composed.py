@@ -65,7 +65,7 @@ def test_a_reset_reference_survives_a_resume(lora, smallest, tmp_path):
     shutil.copytree(whole.folder, tmp_path / "half")
     shutil.rmtree(tmp_path / "half" / "checkpoints" / "step-000004")
     resumed = run({**config, "output": str(tmp_path / "half")}, resume=True)
-    for name in ("trainer.safetensors", "model.safetensors"):
+    for name in ("trainer.tensors", "model.safetensors"):
         assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes(), name
     distances = [row["loss/kl"] for row in read_metrics(whole.folder) if "loss/kl" in row]
     assert distances[2] == pytest.approx(0.0, abs=1e-9)  # reset at the second window

@@ -15,7 +15,7 @@ from winnow.models.device import WORKSPACE, set_deterministic
 
 def weights(folder):
     saved = folder / "checkpoints" / "step-000002"
-    return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.safetensors")}
+    return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.tensors")}
 
 
 def test_torch_s_repeatable_algorithms_change_no_bit_on_a_cpu(tmp_path, smallest, monkeypatch):

@@ -42,7 +42,7 @@ def train(config, output, **changes):
 
 def digests(run, step):
     final = Path(run) / "checkpoints" / f"step-{step:06d}"
-    names = ("model.safetensors", "trainer.safetensors", "trainer.json")
+    names = ("model.safetensors", "trainer.tensors", "trainer.json")
     return {name: hashlib.sha256((final / name).read_bytes()).hexdigest() for name in names}
 
 

@@ -36,7 +36,7 @@ def settings(output: Path, *, steps: int = 2, dtype: str = "float32", engine: st
 
 def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     saved = folder / "checkpoints" / f"step-{step:06}"
-    files = ("model.safetensors", "trainer.safetensors", "adapter/adapter_model.safetensors")
+    files = ("model.safetensors", "trainer.tensors", "adapter/adapter_model.safetensors")
     return {f"{file}: {name}": value for file in files for name, value in load_file(saved / file).items()}
 
 

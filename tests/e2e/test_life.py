@@ -27,7 +27,7 @@ from winnow.engines.native.engine import native
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 
-FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
+FILES = ("model.safetensors", "trainer.tensors", "trainer.json")
 
 
 def train(config, **more):
@@ -184,6 +184,7 @@ def test_intact_weights_are_saved_before_an_error_and_are_resumed(moment, saved,
         assert checkpoints(folder) == [f"step-00000{saved}"]
         assert saved_by(error.value, saved)
         assert f"{folder}/checkpoints/step-00000{saved}" in error.value.__notes__[0]
+        assert "delete" not in error.value.__notes__[0], "it is the only checkpoint"
     begun = []
     resumed = train(trapped("broken"), resume=True, watch=begun.append)
     assert begins(begun) == (saved or 0)
@@ -237,9 +238,10 @@ def test_a_save_that_fails_does_not_hide_the_error_before_it(trapped):
 def test_an_error_saves_beside_the_checkpoints_there_are_and_gives_none_up(trapped):
     """The weights that an error leaves behind may be its cause."""
     config = trapped("broken", "sync", fail, checkpoint={"every": 1, "keep_last": 1})
-    with pytest.raises(BROKEN_OFF):
+    with pytest.raises(BROKEN_OFF) as error:
         train(config)
     assert checkpoints(config["output"]) == ["step-000002", "step-000003"]
+    assert error.value.__notes__[0].endswith("to continue from step-000002")
 
 
 def test_checkpoints_are_on_by_default():

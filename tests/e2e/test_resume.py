@@ -39,7 +39,7 @@ def digests(run: Path) -> dict[str, str]:
     final = run / "checkpoints" / "step-000006"
     return {
         name: hashlib.sha256((final / name).read_bytes()).hexdigest()
-        for name in ("model.safetensors", "trainer.safetensors", "trainer.json")
+        for name in ("model.safetensors", "trainer.tensors", "trainer.json")
     }
 
 

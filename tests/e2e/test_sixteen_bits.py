@@ -47,7 +47,7 @@ def settings(tiny_folder):
 
 def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     saved = folder / "checkpoints" / f"step-{step:06}"
-    return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.safetensors")}
+    return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.tensors")}
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
     with pytest.raises(BrokeOff):
         winnow.train(**config, watch=break_off)
     resumed = winnow.train(**config, resume=True)
-    for name in ("model.safetensors", "trainer.safetensors", "trainer.json"):
+    for name in ("model.safetensors", "trainer.tensors", "trainer.json"):
         assert (resumed.model / name).read_bytes() == (whole.model / name).read_bytes(), name
     assert _logged(resumed.folder) == _logged(whole.folder)
 

@@ -22,7 +22,7 @@ def run(config, **options):
 
 
 def trained_tensors(result):
-    saved = load_file(result.model / "trainer.safetensors")
+    saved = load_file(result.model / "trainer.tensors")
     return {name for name in saved if name.startswith("critic/parameter/")}
 
 

@@ -95,7 +95,7 @@ def copied(whole, tmp_path):
 
 
 def tensors(run, step=2):
-    return load_file(Path(run.folder) / "checkpoints" / f"step-{step:06d}" / "trainer.safetensors")
+    return load_file(Path(run.folder) / "checkpoints" / f"step-{step:06d}" / "trainer.tensors")
 
 
 def of_value_model(found):
@@ -107,7 +107,7 @@ def test_a_run_goes_on_to_the_bits_of_one_that_did_not_stop(form, whole, copied,
     first = whole(form)
     copied(form, "stopped", steps=1)
     second = trained(form, "stopped", resume=True)
-    for name in ("model.safetensors", "trainer.safetensors", "trainer.json"):
+    for name in ("model.safetensors", "trainer.tensors", "trainer.json"):
         assert (first.model / name).read_bytes() == (second.model / name).read_bytes(), name
     for log in ("metrics.jsonl", "rollouts"):
         assert rows(first.folder / log) == rows(second.folder / log), log
@@ -119,7 +119,7 @@ def test_a_run_goes_on_to_the_bits_of_one_that_did_not_stop(form, whole, copied,
 
 def without_value_model(checkpoint):
     """Take the value model out of a checkpoint, whose manifest then speaks of what is left."""
-    file = checkpoint / "trainer.safetensors"
+    file = checkpoint / "trainer.tensors"
     left = {name: tensor.clone() for name, tensor in load_file(file).items() if not name.startswith("critic/")}
     save_file(left, file)
     manifest = json.loads((checkpoint / "manifest.json").read_text())

@@ -166,7 +166,7 @@ def test_a_training_step_runs(smallest: Callable[..., dict[str, Any]], arch: str
 
 def saved(folder: Path, step: int) -> dict[str, torch.Tensor]:
     checkpoint = folder / "checkpoints" / f"step-{step:06d}"
-    return {**load_file(checkpoint / "model.safetensors"), **load_file(checkpoint / "trainer.safetensors")}
+    return {**load_file(checkpoint / "model.safetensors"), **load_file(checkpoint / "trainer.tensors")}
 
 
 def test_bfloat16_weights_are_their_masters_rounded(smallest: Callable[..., dict[str, Any]]) -> None:
@@ -237,7 +237,7 @@ def test_a_repeatable_draw_is_that_of_the_cpu(repeatable: None, cut: dict[str, f
 
 def digest(folder: Path, step: int) -> dict[str, str]:
     checkpoint = folder / "checkpoints" / f"step-{step:06d}"
-    names = ("model.safetensors", "trainer.safetensors")
+    names = ("model.safetensors", "trainer.tensors")
     return {name: hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() for name in names}
 
 

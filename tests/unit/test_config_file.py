@@ -50,6 +50,7 @@ def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
         ('\n[cut]\nuse = "token_bugdet"', [], "{}, line 2", "cut", "'token_budget'"),
         ('[rounds]\nuse = "pilot_commit"\nlow = 0.8', ["rounds.high=0.5"], "{}, line 3", "rounds.low", "pilot_commit"),
         ('allocate = { use = "gvm", minimum = 3, maximum = 2 }', [], "{}, line 1", "allocate.minimum", "gvm"),
+        ("allocate.use = 'knapsack'", ["allocate.beta=2"], "--set allocate.beta=2", "allocate.beta", "prior"),
         ("", ["sample={use='replay', low=0.8}"], "--set sample={{use='replay', low=0.8}}", "sample.low", "replay"),
     ],
 )
@@ -111,6 +112,11 @@ def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):
         ("max_completion_length=8", "rollout.max_new_tokens"),
         ("actor_rollout_ref.rollout.n=8", "rollout.rollouts_per_prompt"),  # verl
         ("actor_rollout_ref={actor={optim={lr=1e-6}}}", "optimizer.learning_rate"),
+        ("actor_rollout_ref.actor.clip_ratio_high=0.28", "loss.clip_high"),
+        ("critic.optimizer.lr=1e-5", "critic.optimizer.learning_rate"),  # the value model's, not the policy's
+        ("critic={optim={lr=1e-5}}", "critic.optimizer.learning_rate"),
+        ("evaluate.num_generations=4", "evaluate.rollouts_per_prompt"),
+        ("optimizer.epsilon=1e-8", "'eps'"),
         ("lora=true", "model.lora = {}"),
         ("model.lora=true", "model.lora = {}"),
         ("rollout.temperature=0", "evaluate.greedy"),

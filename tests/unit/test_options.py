@@ -61,12 +61,12 @@ def test_no_option_of_winnow_s_own_is_taken_for_a_secret() -> None:
 
 def test_secrets_are_hidden_in_members_alone_at_any_depth() -> None:
     config = {
-        "model": {"pad_token": "<pad>"},
+        "model": {"path": "a"},
         "reward": {"parts": [{"use": "a", "api_key": "1", "service": {"password": "2", "url": "u"}}]},
         "rollout": {"engine": {"use": "b", "token": "3"}},
     }
     assert hide_secrets(config) == {
-        "model": {"pad_token": "<pad>"},
+        "model": {"path": "a"},
         "reward": {"parts": [{"use": "a", "api_key": HIDDEN, "service": {"password": HIDDEN, "url": "u"}}]},
         "rollout": {"engine": {"use": "b", "token": HIDDEN}},
     }
@@ -78,8 +78,8 @@ def test_secrets_are_hidden_in_members_alone_at_any_depth() -> None:
 
 
 def test_dotted_keys_are_hidden_below_members_alone() -> None:
-    keys = {"model.pad_token": "<pad>", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
-    hidden = {"model.pad_token": "<pad>", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
+    keys = {"model.path": "a", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
+    hidden = {"model.path": "a", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
     assert hide_dotted_secrets(keys) == hidden
 
 

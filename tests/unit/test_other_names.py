@@ -147,11 +147,13 @@ def test_a_name_of_one_member_leads_to_it(key):
         ("actor_rollout_ref.actor.use_kl_loss = true", "terms", [{"use": "kl", "coefficient": 0.001}]),
         ('loss_type = "dr_grpo"', "weighting", "constant"),
         ('loss_type = "grpo"', "weighting", "sequence"),
+        ("mask_truncated_completions = true", "select", "finished"),
         ('actor_rollout_ref.actor.loss_agg_mode = "token-mean"', "weighting", "token"),
         ('actor_rollout_ref.actor.loss_agg_mode = "seq-mean-token-mean"', "weighting", "sequence"),
         ('actor_rollout_ref.actor.policy_loss.loss_mode = "vanilla"', "loss", "clip"),
         ('algorithm.adv_estimator = "rloo"', "advantage", "rloo"),
         ('advantage_estimator = "dr_grpo"', "advantage", "dr_grpo"),
+        ('advantage_estimator = "reinforce"', "advantage", "batch"),  # OpenRLHF's REINFORCE++
         ("scale_rewards = false", "advantage", "dr_grpo"),
         ('scale_rewards = "group"', "advantage", "grpo"),
         ("algorithm.norm_adv_by_std_in_grpo = false", "advantage", "dr_grpo"),
@@ -179,6 +181,12 @@ def test_a_value_of_another_program_is_translated_and_the_translation_works(plai
     toml = error.remedy.partition(": write ")[2]
     assert tomllib.loads(toml) == tomllib.loads(as_settings({key: value}))
     load(plain, [toml])
+
+
+def test_a_loss_type_of_trl_that_is_a_loss_sets_both(plain):
+    remedy = refusal(plain, 'loss_type = "cispo"').remedy
+    assert 'weighting = "token"' in remedy
+    assert 'loss = "cispo"' in remedy
 
 
 @pytest.mark.parametrize("betas", ["0.9", "[0.9]"])

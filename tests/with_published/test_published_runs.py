@@ -42,7 +42,7 @@ FORMS: dict[str, dict[str, Any]] = {
     },
 }
 ADAPTER, WEIGHTS = FORMS
-FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
+FILES = ("model.safetensors", "trainer.tensors", "trainer.json")
 Train = Callable[..., Any]
 
 
@@ -108,11 +108,7 @@ def test_a_run_of_all_weights_resumes_to_the_same_bits(train, folder):
 
 def test_the_value_head_is_trained_from_zero(adapted):
     heads = [
-        {
-            name: tensor
-            for name, tensor in load_file(path / "trainer.safetensors").items()
-            if "value_head.weight" in name
-        }
+        {name: tensor for name, tensor in load_file(path / "trainer.tensors").items() if "value_head.weight" in name}
         for path in sorted((adapted.folder / "checkpoints").iterdir())
     ]
     for one, other in zip(heads[0].values(), heads[1].values(), strict=True):

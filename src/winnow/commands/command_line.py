@@ -25,6 +25,7 @@ from winnow.errors import (
     resumable,
     resume_options,
 )
+from winnow.ranks import launched_count
 from winnow.recipes import find_config
 from winnow.view.screen import silence
 from winnow.view.text import sanitize
@@ -126,9 +127,11 @@ class CommandGroup(TyperGroup):
 
 
 def print_resume_command(error: BaseException, ctx: Any) -> None:
-    """Print this command with the options with which it resumes, if the error is `resumable`."""
+    """Print this command with the options with which it resumes, if the error is `resumable`. A rank of another
+    launcher prints none, because it does not know the user's command.
+    """
     options = resume_options(error)
-    if options is not None:
+    if options is not None and launched_count() == 1:
         words = ctx.meta[_WORDS]
         more = [word for name in options for value in options[name] for word in (f"--{name.replace('_', '-')}", value)]
         resume = [] if "--resume" in words else ["--resume"]

@@ -24,7 +24,7 @@ from winnow.run_view.forecast import forecast_lines
 from winnow.run_view.tokens import READ, Written, token_lines, written_by
 from winnow.state.logbook import is_logged, log_notes
 from winnow.state.rollout_files import StepFile, files_in, files_of, logs_none
-from winnow.view.text import format_decimal, one_line, quote, wrap
+from winnow.view.text import format_decimal, one_line, quote, shorten, wrap
 
 QUESTION = 400
 TEXT = 600
@@ -196,7 +196,7 @@ def _block(group: _Group, choice: Choice, written: Written | None) -> str:
     lines = [
         f"step {of['step']}  {prompt}  trained on {trained} of {len(rows)} rollouts  mean reward {mean}",
         quote(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
-        *[f"  gold: {one_line(str(of['answer']))}"] * (of["answer"] is not None),
+        *[f"  gold: {_line(str(of['answer']), choice)}"] * (of["answer"] is not None),
     ]
     return "\n".join([*lines, *(_rollout(rows[place], choice, written) for place in _places(group, choice)), ""])
 
@@ -222,10 +222,15 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     if written and row["tokens"] is not None:
         lines += token_lines(row, written, full=choice.full, indent="    ")
     if row["extracted"] is not None:
-        lines.append(f"    answer read: {one_line(row['extracted'])}")
+        lines.append(f"    answer read: {_line(row['extracted'], choice)}")
     if row["detail"]:
         lines.append(quote(row["detail"], limit=None, indent="    "))
     return "\n".join(lines)
+
+
+def _line(text: str, choice: Choice) -> str:
+    """An answer or a gold, which may be a program or its tests."""
+    return one_line(text if choice.full else shorten(text, QUESTION))
 
 
 def _texts(row: Row, limit: int | None) -> Iterator[str]:

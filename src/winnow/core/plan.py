@@ -68,7 +68,8 @@ def probe(run: Run, progress: Progress, steps: range, prompts: Sequence[Prompt])
     trained on.
     """
     if steps.start > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart each window
-        progress.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
+        with progress.clock.stopped():
+            progress.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
         run.learner.reset(run.config.probe.outer_reset)
     clock = Clock(progress.phases.begin, run.gauge())
     with clock("probe"):

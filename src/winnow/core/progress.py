@@ -67,8 +67,16 @@ class TrainingClock:
         finally:
             self._seconds += self._now() - self._began
             self._began = None
-        # The mean over ranks: all must agree on whether an evaluation or a save is due
-        self._seconds = ranks.sum_over_ranks(self._seconds) / ranks.count()
+        # The writer's: all must agree on what is due, and it alone knows how long the step waited for a save
+        self._seconds = ranks.gather_from_all(self._seconds)[0]
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A context within a step in which the clock does not run."""
+        stopped = self._now()
+        yield
+        if self._began is not None:
+            self._began += self._now() - stopped
 
     def passed(self, every_minutes: float) -> bool:
         """Whether a multiple of `every_minutes` fell into the last step; never where that is 0."""

@@ -218,10 +218,9 @@ def _rescue(run: Run, progress: Progress, before: Boundary) -> str:
         path = save(run, progress, at, keep=1).path
     except Exception as failure:  # of any type: it must not replace the error that ended the run
         return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run.folder)}"
-    return (
-        f"The weights after {at.step} steps are saved in {path}: resume the run to continue from there, or delete that "
-        f"folder to continue from the one before"
-    )
+    earlier = [other for other in paths(run.folder) if other.name < path.name]
+    other = f", or delete that folder to continue from {earlier[-1].name}" if earlier else ""
+    return f"The weights after {at.step} steps are saved in {path}: resume the run to continue from there{other}"
 
 
 def _elsewhere(folder: Path) -> str:

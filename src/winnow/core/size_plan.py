@@ -226,13 +226,13 @@ class RunSizes:
         }
 
     def _start(self) -> Row:
-        """The configured sizes and bounds, for JSON."""
+        """The configured sizes and bounds, and the number of ranks, for JSON."""
         ends = self.config.plan.model_dump(mode="json", include={*BOUNDS})
-        return {**ends, "sizes": asdict(setting_of(self.config, "plan.use = 'auto'"))}
+        return {**ends, "sizes": asdict(setting_of(self.config, "plan.use = 'auto'")), "ranks": ranks.count()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`. With other configured sizes or bounds, or too few prompts, which a resume has to
-        allow, the run starts with the configured sizes, and chooses as at its beginning.
+        """Continue from `state_dict`. With other configured sizes or bounds, another number of ranks, or too few
+        prompts, the run starts with the configured sizes, and chooses as at its beginning.
         """
         restored = Setting(**state["setting"])
         low, high = self.bounds.prompts

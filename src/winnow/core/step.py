@@ -88,7 +88,7 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         # rollouts or, with rollout.ahead = 1, followed the weights that did (the ratio's denominator)
         updates = run.learner.compute_logprobs(updates, run.members.needs)
 
-    with clock("save"):
+    with clock("save"), progress.clock.stopped():
         # The last checkpoint may still be written by a thread, which reads the tensors that the updates below change
         progress.saving.wait()
 

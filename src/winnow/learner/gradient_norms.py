@@ -32,6 +32,7 @@ from winnow.learner.model_input import AnySequence, predictors, side_by_side, ta
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
 from winnow.learner.sharding import is_sharded, reshard
+from winnow.models.adapter import plain_model
 from winnow.records import FloatArray, Matrix
 
 
@@ -170,6 +171,11 @@ def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:
     inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
     distinct, places = torch.unique(tokens, return_inverse=True)
     return torch.zeros_like(inputs[: len(distinct)]).index_add_(0, places, inputs).square().sum(dtype=torch.float64)
+
+
+def check_embedding(model: nn.Module) -> None:
+    """Raise ConfigError if a model's embedding does more than look up rows. Its shapes are enough."""
+    _table(plain_model(model).get_decoder())
 
 
 def _table(backbone: nn.Module) -> nn.Embedding:

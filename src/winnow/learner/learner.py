@@ -23,7 +23,7 @@ from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import per_token
 from winnow.learner.sharding import SharesToWriter
 from winnow.models.device import keeps_masters, side_stream
-from winnow.models.load import Loaded, load, padding
+from winnow.models.load import Loaded, load
 from winnow.models.meta import shapes_of
 from winnow.models.save import write_model_folder
 from winnow.models.saved_weights import SavedWeights
@@ -190,7 +190,7 @@ def make_learner(
     policy = Policy(
         loaded.model,
         temperature=config.rollout.temperature,
-        pad_token=padding(loaded.tokenizer, config.model.pad_token),
+        pad_token=loaded.tokenizer.eos_token_id,
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         gradient_checkpointing=config.model.gradient_checkpointing,
         packed=config.update.layout == "packed",

@@ -30,7 +30,7 @@ from winnow.models.adapter import (
     with_numbers,
 )
 from winnow.models.device import keeps_value_masters
-from winnow.models.load import Loaded, padding
+from winnow.models.load import Loaded
 from winnow.models.saved_weights import SavedWeights
 from winnow.records import MicroBatch, PerSequence, TrainingSequence
 
@@ -152,7 +152,7 @@ def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
     module = policy.module if on_policy else _critic_module(config, loaded)
     model = ValueModel(
         module,
-        pad_token=padding(loaded.tokenizer, config.model.pad_token),
+        pad_token=loaded.tokenizer.eos_token_id,
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         on_policy=on_policy,
     )

@@ -48,17 +48,19 @@ def add_lora(
     """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
     2021, arXiv 2106.09685, eq. 3). B starts at zero, so the model does not change at first.
 
-    The same `seed` gives the same A. Raises ConfigError if no module has a target's name. It also raises where a
-    target shares its weight with another module: the merged model could not be saved in its architecture.
+    The same `seed` gives the same A. Raises ConfigError for a target that no module has, for the experts of a mixture,
+    and where a target shares its weight with another module: the merged model could not be saved in its architecture.
     """
     peft = _peft()
     modules = targets if isinstance(targets, str) else list(targets)
+    remedy = f"choose from its linear layers ({', '.join(linear_layers(model))}), or use 'all-linear'"
     adapter = peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
         # peft uses a name that newer versions of transformers deprecate, and warns about what is refused below
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", r"The following \w+_pattern keys did not match", RuntimeWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer", UserWarning)
         torch.manual_seed(seeds.derive(seed, "lora") % 2**63)  # peft draws A from torch's global stream
         try:
@@ -66,12 +68,12 @@ def add_lora(
         except ValueError as error:
             raise unsupported(
                 f"model.lora.targets = {modules!r} does not fit this model: {error}",
-                remedy=f"choose from its linear layers ({', '.join(linear_layers(model))}), or use 'all-linear'",
+                remedy=remedy,
                 key="model.lora.targets",
             ) from error
     for config in adapted.peft_config.values():  # a set, whose order in adapter_config.json would vary
         config.target_modules = sorted(config.target_modules)
-    _check_not_shared(adapted, modules)
+    _check_targets(adapted, modules, remedy)
     return cast(nn.Module, adapted)
 
 
@@ -327,11 +329,26 @@ def _renamed(key: str, old: str, new: str) -> str:
     return re.sub(rf"{re.escape(old)}(?=\.|$)", new, key)
 
 
-def _check_not_shared(model: nn.Module, targets: object) -> None:
+def _check_targets(model: nn.Module, targets: str | Sequence[str], remedy: str) -> None:
     plain = plain_model(model)
     uses = Counter(id(parameter) for _, parameter in plain.named_parameters(remove_duplicate=False))
-    for name, module in plain.named_modules():
-        if hasattr(module, "get_delta_weight") and uses[id(module.get_base_layer().weight)] > 1:
+    adapted = {name: module for name, module in plain.named_modules() if hasattr(module, "get_delta_weight")}
+    for target in () if isinstance(targets, str) else targets:
+        if not any(f".{name}".endswith(f".{target}") for name in adapted):
+            raise unsupported(
+                f"model.lora.targets = {targets!r}: no layer of this model that can have an adapter is {target!r}",
+                remedy=remedy,
+                key="model.lora.targets",
+            )
+    for name, module in adapted.items():
+        if hasattr(module, "parameter_name"):  # peft's wrapper of a parameter that no linear layer has
+            raise unsupported(
+                f"model.lora.targets = {targets!r} includes {name!r}, the experts or the router of a mixture, and "
+                f"only linear layers get an adapter",
+                remedy="list others alone, such as ['q_proj', 'k_proj', 'v_proj', 'o_proj']",
+                key="model.lora.targets",
+            )
+        if uses[id(module.get_base_layer().weight)] > 1:
             raise unsupported(
                 f"model.lora.targets = {targets!r} would change the weight of {name!r}, which this model's input "
                 f"embedding and output layer share: the merged model would need two",

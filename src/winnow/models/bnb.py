@@ -69,17 +69,10 @@ def as_plain_model(model: Any) -> None:
     dequantized.
 
     On some CPUs a layer would convert its scales to bfloat16 for good in the first pass without gradients. Later
-    passes, and those of a resumed run, would then use other weights. Raises ConfigError for layers with transposed
-    matrices, such as GPT-2's, which cannot be saved.
+    passes, and those of a resumed run, would then use other weights.
     """
-    for name, module in model.named_modules():
+    for module in model.modules():
         if isinstance(module, bitsandbytes().nn.Linear4bit):
-            if module.source_cls is not nn.Linear:
-                raise unsupported(
-                    f"model.quantization: {name!r} is a {module.source_cls.__name__}, which cannot be saved in 4 bits",
-                    remedy="remove the key",
-                    key="model.quantization",
-                )
             module.support_avx512bf16_for_cpu = False
     model.hf_quantizer = None
     del model.config.quantization_config
@@ -118,9 +111,20 @@ def dtype_of(weight: Tensor) -> torch.dtype:
 
 
 def to_4bit_shapes(model: Any) -> None:
-    """Give the linear layers of a model on the meta device, except the output layer, the shapes of 4-bit weights."""
+    """Give the linear layers of a model on the meta device, except the output layer, the shapes of 4-bit weights.
+
+    Raises ConfigError for layers with transposed matrices, such as GPT-2's, which cannot be saved in 4 bits.
+    """
+    from transformers.pytorch_utils import Conv1D
+
     head = model.get_output_embeddings()
-    for module in model.modules():
+    for name, module in model.named_modules():
+        if isinstance(module, Conv1D):
+            raise unsupported(
+                f"model.quantization: {name!r} is a Conv1D, which cannot be saved in 4 bits",
+                remedy="remove the key",
+                key="model.quantization",
+            )
         if isinstance(module, nn.Linear) and module is not head:
             scales = -(-module.weight.numel() // BLOCK)
             packed = torch.empty(-(-module.weight.numel() // 2), 1, dtype=torch.uint8, device="meta")

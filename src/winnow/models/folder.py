@@ -70,9 +70,16 @@ def relabel_errors(key: str, of: str = "model.path") -> Iterator[None]:
 def settings_folder(path: str) -> Path:
     """The folder with the settings and the tokenizer, downloaded from the hub where necessary.
 
-    Raises DataError if there is no such model.
+    Raises DataError if there is no such model, and for the folder of an adapter.
     """
-    return _download(path, SETTINGS) if is_hub_id(path) else _local(path)
+    folder = _download(path, SETTINGS) if is_hub_id(path) else _local(path)
+    if (folder / "adapter_config.json").exists():
+        raise refused(
+            f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model",
+            "name the folder of the merged model, such as a checkpoint of winnow",
+            "data.unfit_model",
+        )
+    return folder
 
 
 def weights_folder(path: str) -> Path:
@@ -93,15 +100,9 @@ def weights_folder(path: str) -> Path:
 def weight_files(folder: Path) -> tuple[str, ...]:
     """Names of the files with the weights.
 
-    Raises DataError for the folder of an adapter, and for an index that is malformed or names files that winnow does
-    not open: pickles, or files outside the folder.
+    Raises DataError for an index that is malformed or names files that winnow does not open: pickles, or files outside
+    the folder.
     """
-    if (folder / "adapter_config.json").exists():
-        raise refused(
-            f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model",
-            "name the folder of the merged model, such as a checkpoint of winnow",
-            "data.unfit_model",
-        )
     if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
         return (WEIGHTS,)
     try:

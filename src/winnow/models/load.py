@@ -55,8 +55,12 @@ def describe(path: str) -> Description:
     """Read the settings alone. Raises DataError if they do not exist."""
     config = read_config(path)
     text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
     try:
-        return Description(family=config.model_type, context=text.max_position_embeddings, vocabulary=text.vocab_size)
+        # longrope turns every position otherwise once one text of a pass is longer: log-probs would depend on the batch
+        own = rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+        context = own or text.max_position_embeddings
+        return Description(family=config.model_type, context=context, vocabulary=text.vocab_size)
     except AttributeError as error:
         raise refused(
             f"model.path: {path!r} is no causal language model with a bounded context ({error})", "choose another model"
@@ -132,27 +136,6 @@ def load_tokenizer(path: str) -> Any:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a model folder has a file of a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
-
-
-def padding(tokenizer: Any, named: str | None = None) -> int:
-    """The id that fills shorter rows: of the token `named`, else of the tokenizer's pad token, else of its eos token.
-
-    Padding is masked by position, so any id works. A sampled token with this id is trained like any other, for example
-    Qwen2.5's pad token, which ends rollouts. The tokenizer is not changed: a token declared as its pad token would
-    vanish from decoded text. Raises ConfigError for a name that is not in the vocabulary.
-    """
-    if named is not None:
-        token: int | None = tokenizer.get_vocab().get(named)
-        if token is None:
-            raise ConfigError(
-                f"model.pad_token = {named!r} is not a token of this model",
-                remedy="set it to one that is, or remove the key",
-                key="model.pad_token",
-                code="config.value",
-            )
-        return token
-    pad: int | None = tokenizer.pad_token_id
-    return int(tokenizer.eos_token_id) if pad is None else pad
 
 
 def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> tuple[int, ...]:

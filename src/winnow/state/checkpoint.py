@@ -3,14 +3,14 @@
     checkpoints/step-000010/
       config.json, model.safetensors, tokenizer.json ...   written by `write_model`: a usable model folder
       adapter/                                             the LoRA adapter, when there is one
-      trainer.safetensors                                  optimizer tensors
+      trainer.tensors                                      optimizer tensors
       trainer.json                                         step, and everything else as JSON
       manifest.json                                        size and SHA-256 of every other file; the ends of both logs
 
 "step 10" means that ten steps, 0 to 9, are done; a resumed run continues with step 10. There is no pickle anywhere.
 
 A full model resumes bit-exactly from its model folder, which has every parameter in its own precision. Where weights
-are rounded from float32 masters, it resumes from the masters in trainer.safetensors. A LoRA run resumes from its base
+are rounded from float32 masters, it resumes from the masters in trainer.tensors. A LoRA run resumes from its base
 model and `adapter/`. Its model folder is the merged model, from which the adapter cannot be recovered.
 
 Tensors are copied to the host, hashed and written one at a time, so the manifest has the digests of the bytes that were
@@ -142,7 +142,7 @@ def save(
                 notices += _publish(draft, final)
                 saved = True
             except OSError as error:
-                if not is_full(error) or not (removed := make_room(folder, step)):
+                if not is_full(error) or not (removed := make_room(folder, step, known)):
                     raise
                 notices += removed
             finally:
@@ -278,15 +278,25 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-def make_room(run: Path, step: int) -> list[str]:
-    """Remove the oldest checkpoint before `step` if a whole, newer one is before it. Returns notices; [] otherwise."""
+def make_room(run: Path, step: int, known: Path | None = None) -> list[str]:
+    """Remove a checkpoint before `step`: one that the resume skipped, or the oldest if a whole, newer one is before
+    `step`. Returns notices; [] if it removes none. `known` is as in `prune`.
+    """
+    whole, skipped = _older(run, step, known)
+    if not skipped and all(any(damages(path, hashed=False)) for path in whole[1:]):
+        return []
+    least = [*skipped, *whole][0]
+    failures = list(_discard(least))
+    if kind(least) is not None:
+        return []
+    return [f"the disk is full: {least} was removed to make room for {path_of(run, step).name}", *failures]
+
+
+def _older(run: Path, step: int, known: Path | None) -> tuple[list[Path], list[Path]]:
+    """The checkpoints before `step` up to `known`, and those after it, which are damaged: the resume skipped them."""
     older = [path for of, path in find(run) if of < step and kind(path) in REMOVABLE]
-    if all(any(damages(path, hashed=False)) for path in older[1:]):
-        return []
-    failures = list(_discard(older[0]))
-    if kind(older[0]) is not None:
-        return []
-    return [f"the disk is full: {older[0]} was removed to make room for {path_of(run, step).name}", *failures]
+    end = older.index(known) + 1 if known in older else len(older)
+    return older[:end], older[end:]
 
 
 def _refusals(folder: Path) -> AbstractContextManager[None]:
@@ -356,12 +366,9 @@ def prune(run: Path, step: int, keep_last: int, known: Path | None = None) -> li
     them. They are removed once the run has passed their steps.
     """
     try:
-        saved = find(run)
+        whole, skipped = _older(run, step, known)
     except OSError as error:
         return [f"older checkpoints were not removed: {error}"]
-    older = [path for of, path in saved if of < step and kind(path) in REMOVABLE]
-    skipped = older[older.index(known) + 1 :] if known in older else []
-    whole = older[: len(older) - len(skipped)]
     return [text for path in (*whole[: max(0, len(whole) - (keep_last - 1))], *skipped) for text in _discard(path)]
 
 

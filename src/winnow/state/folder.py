@@ -34,7 +34,9 @@ from winnow.state.rollout_files import ROLLOUTS, files_by_step
 FOLDER = "checkpoints"
 ANSWERS = "answers"  # a new run may begin with the answers of another one
 SWEEP = "sweep.json"  # in a folder of runs that one sweep launches; see winnow_lab/sweep_folder.py
-TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
+# In a checkpoint, as safetensors: moments, and trained tensors that the model folder does not contain. vLLM would read
+# every *.safetensors of the folder as weights of the model.
+TENSORS = "trainer.tensors"
 _NAME = re.compile(r"step-(\d+)")
 LOCK = ".lock"
 _DONE = b'"budget/rollouts"'  # in the row of metrics of every finished step, and in no other row

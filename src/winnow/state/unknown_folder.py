@@ -26,7 +26,8 @@ KINDS = (  # what a file or a folder is, by its name
 def unknown(path: Path, logs: Sequence[type[ForeignLog]], is_run: Callable[[Path], bool]) -> DataError:
     """The error about a folder that no program's log is in. `is_run` decides whether a folder in it is a run."""
     names = _names(path)
-    runs = [name for name in names if is_run(path / name)]
+    of_sweep = [f"{name}/{own}" for name in names for own in _names(path / name)] if "sweep.json" in names else []
+    runs = [name for name in (*names, *of_sweep) if is_run(path / name)]
     found = [f"runs ({listed(runs)})"] if runs else []
     for pattern, kind in KINDS:
         if own := [name for name in names if pattern.fullmatch(name)]:

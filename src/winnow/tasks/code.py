@@ -101,12 +101,10 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
 
 
 def _format(record: Record) -> Format:
-    if "tests" in record.fields:
-        return "plain"
-    if "input_output" in record.fields:
-        return "apps"
-    if "public_test_cases" in record.fields:
-        return "livecodebench"
+    fields: Mapping[str, Format] = {"tests": "plain", "input_output": "apps", "public_test_cases": "livecodebench"}
+    for field, form in fields.items():
+        if record.fields.get(field) is not None:  # a table of several forms has the columns of all
+            return form
     raise record.malformed("there are no tests", "add one of the fields tests, input_output and public_test_cases")
 
 
@@ -124,11 +122,12 @@ def _problem(record: Record, question: str, tests: str) -> Problem:
         *("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source"),
         "solution",  # which `winnow audit` tries
     )
-    return problem("code", text, gold, {name: record.fields[name] for name in named if name in record.fields})
+    meta = {name: record.fields[name] for name in named if name in record.fields}
+    return problem("code", text, gold, meta, where=record.where)
 
 
 def _plain(record: Record, tests: str) -> Gold:
-    function = record.fields.get("function")
+    function = record.fields.get("function") or None
     wanted = ("stdin", "stdout") if function is None else ("args", "result")
     rows = record.value("tests")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and all(w in row for w in wanted) for row in rows):
@@ -141,7 +140,7 @@ def _apps(record: Record, tests: str) -> Gold:
     cases = _json(record, "input_output")
     try:
         pairs = list(zip(cases["inputs"], cases["outputs"], strict=True))
-        function = cases.get("fn_name")
+        function = cases.get("fn_name") or None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise record.malformed(
             f"'input_output' is no set of tests ({error})",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,7 @@ class Dialogue:
     write: Write = WRITINGS[0]  # the environment's text
     answers: AnswerForm | None = None  # of tool calls; None for a template without the role "tool"
     common: int | None = None  # tokens of `before` that answers to tool calls begin with too; None: all
+    ends: Collection[int] = ()  # tokens that end a turn of the policy
 
     @classmethod
     def of(
@@ -101,8 +102,10 @@ class Dialogue:
         system: str | None = None,
         options: Mapping[str, Any] | None = None,
         tools: bool = False,
+        ends: Collection[int] = (),
     ) -> Dialogue:
-        """The dialogue of a tokenizer's chat template, with its variables `options`; `tools`: prompts describe tools.
+        """The dialogue of a tokenizer's chat template, with its variables `options`; `tools`: prompts describe tools;
+        `ends`: all tokens that end a turn of the policy.
 
         Raises DataError for a template that is missing, fails, or does not contain the texts of all turns in order.
         """
@@ -117,21 +120,20 @@ class Dialogue:
                 code="data.unfit_model",
             )
         write = next((w for w in WRITINGS if texts[1] == f"{before}{w(_BLANK)}{after}"), WRITINGS[0])
-        encoded = tokenizer([before, after], add_special_tokens=False)["input_ids"]
-        start, end = (np.array(tokens, dtype=np.int64) for tokens in encoded)
+        start, end = (np.array(tokens, dtype=np.int64) for tokens in _encode(tokenizer, [before, after]))
         answers = _answer_form(rendering)
         if answers is None:
-            return cls(tokenizer, start, end, write)
-        other = tokenizer(answers.before, add_special_tokens=False)["input_ids"]
+            return cls(tokenizer, start, end, write, ends=ends)
+        (other,) = _encode(tokenizer, [answers.before])
         same = [mine == theirs for mine, theirs in zip(start.tolist(), other, strict=False)]
-        return cls(tokenizer, start, end, write, answers, [*same, False].index(False))
+        return cls(tokenizer, start, end, write, answers, [*same, False].index(False), ends)
 
     def opening(self, last: int) -> IntArray:
         """The tokens with which every turn of the environment begins, after the policy's token `last`.
 
-        If `last` is the token that ends a turn, it is not repeated.
+        If `last` has ended the policy's turn, the template's token that ends one does not follow it.
         """
-        return _after(self.before[: self.common], last)
+        return self._after(self.before[: self.common], last)
 
     def tokens(self, turn: str | Reply, *, last: int) -> IntArray:
         """The tokens of an environment's turn after the policy's token `last`."""
@@ -147,27 +149,34 @@ class Dialogue:
         texts = [piece for turn in pieces for piece in turn if isinstance(piece, str)]
         if not texts:
             return []
-        encoded = iter(
-            self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        )
+        encoded = iter(_encode(self.tokenizer, texts, split_special_tokens=True))
         whole = [
             np.concatenate([np.array(next(encoded), np.int64) if isinstance(piece, str) else piece for piece in turn])
             for turn in pieces
         ]
-        return [_after(tokens, token) for tokens, token in zip(whole, last, strict=True)]
+        return [self._after(tokens, token) for tokens, token in zip(whole, last, strict=True)]
 
     def _pieces(self, turn: str | Reply) -> list[Piece]:
         if isinstance(turn, str) or not turn.answers or self.answers is None:
             return [self.before, self.write(turn if isinstance(turn, str) else turn.text), self.after]
         pieces = self.answers.pieces(turn.answers)
         own = [text for is_own, text in pieces if is_own]
-        encoded = iter(self.tokenizer(own, add_special_tokens=False)["input_ids"])
+        encoded = iter(_encode(self.tokenizer, own))
         return [np.array(next(encoded), dtype=np.int64) if is_own else text for is_own, text in pieces]
 
+    def _after(self, tokens: IntArray, last: int) -> IntArray:
+        """The tokens without their first if that ends a turn, and `last` has: Llama 3 has two tokens that do."""
+        ended = len(tokens) and (tokens[0] == last or {int(tokens[0]), last} <= set(self.ends))
+        return tokens[1:] if ended else tokens
 
-def _after(tokens: IntArray, last: int) -> IntArray:
-    """The tokens without their first if that is `last`, the end of the policy's turn."""
-    return tokens[1:] if len(tokens) and tokens[0] == last else tokens
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **how: bool) -> list[list[int]]:
+    """The tokens of texts that follow other tokens: without the space that SentencePiece writes before a text."""
+    first = tokenizer("\n", add_special_tokens=False)["input_ids"]
+    spaced = [token.startswith("▁") for token in tokenizer.convert_ids_to_tokens(first)][:1] == [True]
+    texts = [f"\n{text}" if spaced else text for text in texts]
+    encoded = tokenizer(texts, add_special_tokens=False, verbose=False, **how)["input_ids"]
+    return [tokens[len(first) if spaced else 0 :] for tokens in encoded]  # a line break is a token of its own there
 
 
 @dataclass(frozen=True)

@@ -153,12 +153,16 @@ def read_rows(
     if start.startswith(PARQUET):
         yield from _read_parquet(file, key, keys, named)
         return
+    refuse_other_forms(file, start, key)
+    yield from _read_lines(file)
+
+
+def refuse_other_forms(file: Path, start: bytes, key: str | None = None) -> None:
+    """Raise DataError, with the command that converts it, for a file whose `start` is not that of JSON lines."""
     for begins, form, remedy in _OTHER_FORMS:
         if begins.match(start):
-            raise DataError(
-                f"{key}: {file} is {form}", remedy=remedy.format(file=file), key=key, code="data.unreadable"
-            )
-    yield from _read_lines(file)
+            problem = f"{key}: {file} is {form}" if key else f"{file} is {form}"
+            raise DataError(problem, remedy=remedy.format(file=file), key=key, code="data.unreadable")
 
 
 def _read_lines(file: Path) -> Iterator[Record]:

@@ -173,7 +173,7 @@ def _refuse_earlier(template: str, problems: Iterable[Problem]) -> None:
 
 def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None) -> Write:
     before, _, after = _text(template, base).partition("{question}")
-    bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
+    bos = tokenizer.bos_token if _adds_bos(tokenizer) and not before.startswith(tokenizer.bos_token) else ""
     return lambda question: f"{bos}{before}{question}{after}"
 
 

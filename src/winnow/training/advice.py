@@ -85,7 +85,15 @@ def _dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut
 
 
 def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
-    """A sentence per reward that reads the answer in a form that the prompt does not require."""
+    """A sentence per reward that reads the answer in a form that the prompt does not require, and one about tags that no
+    reward can read.
+    """
+    if first.omitted:
+        yield (
+            f"the tokenizer declares {', '.join(first.omitted)} as special, and the text of a rollout omits special "
+            f'tokens, so no reward can read them: set "special" to false for them in tokenizer.json and '
+            f"tokenizer_config.json, and remove them from additional_special_tokens"
+        )
     for reward in members.rewards:
         forms = reward.traits.asks
         if forms and not any(all(_is_required(mark, first) for mark in form) for form in forms):
@@ -159,6 +167,11 @@ def _about_selection(members: Members, b: Budget) -> Iterator[str]:
         yield (
             f"one rollout is kept per {unit}, and {members.advantage.name!r} compares rollouts of one {unit}: every "
             f"advantage is 0 and nothing is learned; keep at least 2"
+        )
+    if members.config.rollout.dynamic_sampling_rounds and members.advantage.traits.baseline == "values":
+        yield (
+            f"rollout.dynamic_sampling_rounds replaces groups without a signal, and under advantage = "
+            f"{members.advantage.name!r} every group with a kept rollout has one; remove it, or choose a group baseline"
         )
 
 

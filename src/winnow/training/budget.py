@@ -14,6 +14,7 @@ from winnow.algos.chunks import kept_in_chunks
 from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.core.members import Members
+from winnow.learner.gradient_norms import check_embedding
 from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
@@ -21,6 +22,7 @@ from winnow.memory.footprint import head
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.predict import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
+from winnow.models.meta import Skeleton
 from winnow.user_code import with_named_errors
 from winnow.verify.worker import can_be_sent
 
@@ -135,10 +137,13 @@ def demand_of(
     process plans without being one of them.
 
     Reads the model's settings and no weights. Raises DataError if there are no settings, ConfigError for adapters
-    that do not fit the model.
+    that do not fit the model, and for an embedding whose gradient norm an allocator needs and cannot be computed.
     """
     config, engine = members.config, members.engine
     model = like.model if like else policy_shapes(config)
+    norms = members.gradient_norm if members.source != "none" else "none"
+    if norms == "embedding" and not isinstance(model, Skeleton):  # a skeleton's embedding is a plain one
+        check_embedding(model)
     chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
     # Each of several ranks has its own device
@@ -151,7 +156,7 @@ def demand_of(
         device=f"cuda:{own_device}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
-        measured=measured_rollouts(config, members.source if members.gradient_norm != "none" else "none", count),
+        measured=measured_rollouts(config, members.source if norms != "none" else "none", count),
         value_model=like.value_model if like else value_model(config, model),
         chunk_tokens=chunk,
         bucket=BUCKET,

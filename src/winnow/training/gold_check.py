@@ -53,6 +53,7 @@ def check_golds(
 def _warnings(
     members: Members, sample: Sequence[Problem], verifiers: Verifiers, now: Callable[[], float]
 ) -> Iterator[str]:
+    _check_form(members, sample)
     accepted, refused = _judged(members, sample, verifiers, now)
     if not refused:
         return
@@ -78,6 +79,23 @@ def _warnings(
         f"problems that were tried, given as an answer: {rows}. No answer to them can be right: {cure}"
         + (f"; {audit} tries every gold" if audit else "")
     )
+
+
+def _check_form(members: Members, sample: Sequence[Problem]) -> None:
+    """Raise DataError for a gold that a reward cannot read, by the reward's trait `check_gold`."""
+    for reward in members.rewards:
+        if (read := reward.traits.check_gold) is None:
+            continue
+        for problem in sample:
+            try:
+                read(problem.answer)
+            except ValueError as error:
+                raise DataError(
+                    f"{problem.where or problem.id}: the reward {reward.name!r} cannot read its gold: {error}",
+                    remedy=f"write it as {reward.name!r} reads it (docs/verifiers.md), or choose another reward",
+                    key="task",
+                    code="data.malformed",
+                ) from error
 
 
 def _judged(

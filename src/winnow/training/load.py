@@ -18,7 +18,7 @@ from winnow.config import Config, LoraSection, OwnModelCritic, SeparateCritic
 from winnow.core.collect import sync_weights
 from winnow.core.run import Progress, Run
 from winnow.engines.base import EngineContext
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import ConfigError, RunFolderError, VerifierError
 from winnow.learner.learner import Learner
 from winnow.learner.optimizer import VALUE_MODEL, split
 from winnow.learner.value_model import Critic, make_critic
@@ -52,11 +52,31 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
             code="run_folder.changed",
         )
     run.verifiers.load_state_dict(state["verifiers"])
+    if progress.ahead.pending is not None:
+        try:
+            run.verifiers.check_step(progress.ahead.pending.groups)
+        except VerifierError:
+            progress.ahead.pending = _judge_again(run, progress.ahead.pending)
+        run.verifiers.load_state_dict(state["verifiers"])  # the step itself counts these verdicts
     progress.clock.load_state_dict(state.get("clock", {}))
     if progress.sizes is not None and "sizes" in state:
         progress.sizes.load_state_dict(state["sizes"])
     ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
     sync_weights(run.learner, run.engine, version=saved.step)
+
+
+def _judge_again(run: Run, pending: PendingGroups) -> PendingGroups:
+    """The groups with new verdicts, because so many have failed that the step would only raise again, and their cause
+    may be repaired. The verdicts of a recorded environment stay, because it cannot be asked again.
+    """
+    if run.config.environment is not None and run.config.environment.recorded:
+        return pending
+    groups = [dataclasses.replace(group, outcomes=None) for group in pending.groups]
+    outcomes = ranks.from_writer(
+        lambda: [group.outcomes for group in run.verifiers.collect(groups)], doing="judging the next step again"
+    )
+    filled = (group.fill(outcomes=judged) for group, judged in zip(groups, outcomes, strict=True))
+    return PendingGroups(pending.step, tuple(filled))
 
 
 def restored_pending(

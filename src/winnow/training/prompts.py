@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 from winnow.config import Config
 from winnow.core.members import Members
-from winnow.engines.stopping import split_stops
+from winnow.engines.stopping import special_tokens, split_stops
 from winnow.environments.replay import opened
 from winnow.environments.tool_calls import AUTO, form_of
 from winnow.families import ENVIRONMENT
 from winnow.metrics import distinct
-from winnow.models.load import describe, load_tokenizer, model_stop_tokens, padding
+from winnow.models.load import describe, load_tokenizer, model_stop_tokens
 from winnow.options import bind
 from winnow.records import Problem, Prompt
+from winnow.rewards.format import TAGS
 from winnow.tasks.chat import Tools, takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.templates import Rendered, check_context, render_each
@@ -89,7 +90,6 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
         context_tokens=describe(config.model.path).context,
     )
     tokenizer = load_tokenizer(config.model.path) if loaded is None else loaded
-    padding(tokenizer, config.model.pad_token)  # raises for a token that does not exist
     split_stops(tokenizer, config.rollout.stop)  # raises for a stop string that cannot occur
     return tokenizer
 
@@ -103,7 +103,8 @@ def dialogue_of(members: Members, tokenizer: Any, problem: Problem) -> Dialogue 
     if members.environment is None:
         return None
     tools = bool(schemas_of(members, problem))
-    return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools)
+    ends = model_stop_tokens(members.config.model.path, tokenizer)
+    return Dialogue.of(tokenizer, system=prompt.system, options=prompt.template_options, tools=tools, ends=ends)
 
 
 def schemas_of(members: Members, problem: Problem) -> Tools:
@@ -166,6 +167,7 @@ class FirstPrompt:
     stops: tuple[str, ...]  # tokens that end a rollout
     strings: tuple[str, ...]  # texts that end a rollout
     known: frozenset[str]  # tags that are single tokens, so the policy was trained to write them
+    omitted: tuple[str, ...]  # tags of rewards that are special tokens, which the text of a rollout omits
 
     @classmethod
     def of(cls, prompt: Prompt, tokenizer: Any, config: Config) -> FirstPrompt:
@@ -173,5 +175,7 @@ class FirstPrompt:
         named, strings = split_stops(tokenizer, config.rollout.stop)
         tokens = sorted({*model_stop_tokens(config.model.path, tokenizer), *named})
         stops = (tokenizer.convert_ids_to_tokens(token) or f"token {token}" for token in tokens)
-        tags = (token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content))
-        return cls(prompt, tuple(stops), strings, frozenset(tags))
+        tags = {token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content)}
+        special = special_tokens(tokenizer)
+        omitted = tuple(tag for tag in TAGS if tag in special)
+        return cls(prompt, tuple(stops), strings, frozenset(tags - special.keys()), omitted)

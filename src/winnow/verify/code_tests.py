@@ -51,6 +51,7 @@ def _check(options: Mapping[str, Any]) -> None:
     example=lambda program: f"like this:</think>\n```python\n{program}\n```",
     example_options={"program": "fence"},
     solution="solution",
+    check_gold=read_tests,
     check=_check,
     own_limit="total_seconds",
 )

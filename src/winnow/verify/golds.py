@@ -249,7 +249,8 @@ def remedy(findings: Sequence[Finding], task: Entry[TaskTraits], options: Mappin
 def _refusal(problem: Problem, gold: Any, outcome: Outcome) -> Finding:
     late, marked = outcome.cause == "timeout", marked_answer(gold)
     why = failing(outcome)
-    if not late and not isinstance(problem.answer, str):  # a reward that compares it with a text pays nothing
+    stated = bool(outcome.detail) and not outcome.failed  # as by a reward that reads such golds
+    if not late and not stated and not isinstance(problem.answer, str):  # one that compares with a text pays nothing
         why += f" (prompt.answer is of the type {type(problem.answer).__name__}, not text)"
     if marked is not None and not outcome.failed:
         why = f"the reward compares all of it, and refuses {marked!r}, the answer after '####'"
@@ -267,9 +268,9 @@ def failing(outcome: Outcome) -> str:
     """Why an outcome is not correct. A reward that returns a number does not return what it read."""
     if outcome.failed or outcome.kind == "unparsable":
         return reason(outcome)
-    if outcome.answer is not None:
-        return f"read as {outcome.answer!r}: wrong"
-    return f"wrong: {reason(outcome)}" if outcome.detail else "wrong"
+    if outcome.detail:
+        return f"wrong: {reason(outcome)}"
+    return "wrong" if outcome.answer is None else f"read as {outcome.answer!r}: wrong"
 
 
 def task_of(problem: Problem, text: str) -> tuple[Prompt, Rollout]:

@@ -55,7 +55,7 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
         space = mapped_memory()[0] + memory_mb * 2**20  # the limit is in addition to what the imports take
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         space = space if hard == resource.RLIM_INFINITY else min(space, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        resource.setrlimit(resource.RLIMIT_AS, (space, hard))  # a sandbox sets the limit of its programs
         # Allow as many open files as the system does: generators that are kept may have some each.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):  # a system whose hard limit is only a wish

@@ -77,8 +77,9 @@ def _unlike_inputs(runs: Sequence[ReadRun]) -> Iterator[str]:
 
 
 def _unfinished(run: ReadRun) -> Iterator[tuple[str, str]]:
-    steps = run.config.get("steps")
-    if isinstance(steps, int) and run.done < steps and not run.config.get("max_hours"):
+    steps, hours = run.config.get("steps"), run.config.get("max_hours")
+    over = isinstance(hours, (int, float)) and 0 < hours <= run.hours
+    if isinstance(steps, int) and run.done < steps and not over:
         yield f"{run.path} ({run.done} of {steps} steps)", "unfinished, still running or interrupted"
 
 

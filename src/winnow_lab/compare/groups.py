@@ -105,6 +105,7 @@ class ReadRun:
     curve: Curve
     measurable: frozenset[str]  # the measures of its evaluations
     extrapolated: int = 0  # steps that are beyond the last point of the given costs
+    hours: float = 0.0  # of training at the last evaluation, if the run counts them
 
     @property
     def path(self) -> Path:
@@ -204,7 +205,8 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
         steps = [row for row in rows if is_step(row)]
         works = (works_of(row, config, str(item.path)) for row in (steps if costs else ()))
         beyond = sum(any(map(costs.extrapolates, of)) for of in works) if costs else 0
-        yield ReadRun(item, manifest, len(steps), curve, measurable(rows, task), beyond)
+        hours = max((row.get("eval/training_hours", 0.0) for row in rows), default=0.0)
+        yield ReadRun(item, manifest, len(steps), curve, measurable(rows, task), beyond, hours)
 
 
 def _labels(runs: Sequence[ReadRun]) -> list[str]:

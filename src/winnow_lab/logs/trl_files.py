@@ -84,7 +84,13 @@ def _read_state(path: Path, when: tuple[int, ...]) -> TrainerState:
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise malformed(path, "has no list of metrics, 'log_history'")
     of_steps = [row for row in history if isinstance(row.get("step"), int)]
-    rows = {int(row["step"]): row for row in of_steps if "reward" in row}
+    rows, spent, before = dict[int, Mapping[str, Any]](), 0.0, 0
+    for row in of_steps:
+        seconds = row.get("step_time")
+        if isinstance(seconds, (int, float)):  # the mean of the steps since the last row, of which some sample nothing
+            spent, before = spent + seconds * (row["step"] - before), row["step"]
+        if "reward" in row:
+            rows[row["step"]], spent = {**row, "step_time": spent} if spent else row, 0.0
     evaluations: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in of_steps:
         if "eval_reward" in row:

@@ -41,6 +41,13 @@ def test_an_unfinished_sweep_exits_with_the_command_that_resumes_it(monkeypatch,
     assert resume_command("sweep", "a.toml", *resume) == ["winnow", "sweep", "a.toml", "--resume"]
 
 
+def test_a_rank_of_another_launcher_prints_no_command(monkeypatch):
+    """Its own words would start a single process."""
+    monkeypatch.setattr("winnow_lab.sweep.loop.train_sweep", lambda *_, **__: SimpleNamespace(ends=("failed",)))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "--resume" not in CliRunner().invoke(app, ["sweep", "a.toml"]).stderr
+
+
 def test_a_started_evaluation_is_refused_with_the_command_to_resume(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     call = ("eval", "bundled", "--task", "arithmetic", "--output", str(tmp_path))

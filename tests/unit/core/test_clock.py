@@ -44,6 +44,17 @@ def test_the_clock_runs_only_during_steps():
         assert made.hours == 0.75, "as it is logged: at the end of a step that is still under way"
 
 
+def test_the_clock_stops_while_a_step_waits_for_a_save():
+    hand = Hand()
+    made = clock(hand)
+    with made.step():
+        hand.seconds += 60
+        with made.stopped():
+            hand.seconds += 9999
+        hand.seconds += 60
+    assert made.hours == 120 / 3600
+
+
 def test_the_clock_stops_when_a_step_raises():
     hand = Hand()
     made = clock(hand)

@@ -158,7 +158,7 @@ SAMPLERS = {
 
 
 def same_files(one, other):
-    for name in ("model.safetensors", "trainer.safetensors", "trainer.json"):
+    for name in ("model.safetensors", "trainer.tensors", "trainer.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 

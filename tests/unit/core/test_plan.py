@@ -141,7 +141,7 @@ def test_a_resume_in_the_middle_of_a_window_finds_the_plan(probed, tmp_path):
     assert [step["plan/count_max"] for step in steps_of(resumed) if "plan/count_max" in step] == [
         steps_of(whole)[0]["plan/count_max"]
     ]
-    for name in ("model.safetensors", "trainer.safetensors", "trainer.json"):
+    for name in ("model.safetensors", "trainer.tensors", "trainer.json"):
         assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes(), name
 
 

@@ -19,7 +19,7 @@ from winnow.core.progress import Ahead
 from winnow.core.sample import StepRequest, Unwatched, take
 from winnow.core.saving import Boundary, reached
 from winnow.engines.freshness import sampling_version
-from winnow.errors import ConfigError, EngineError, RunFolderError
+from winnow.errors import ConfigError, EngineError, RunFolderError, VerifierError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.state.history import History
 from winnow.state.logbook import read_metrics
@@ -295,3 +295,20 @@ def test_an_engine_that_fails_ahead_of_a_step_without_an_update_loses_nothing(sm
     with refused(EngineError, code="engine.failed") as caught:
         train(config)
     assert "are saved in" in "\n".join(caught.value.__notes__)
+
+
+def test_verdicts_that_failed_ahead_are_given_again_by_a_resume(smallest, tmp_path):
+    """The rollouts of version 1 are those of step 2, which are judged during step 1."""
+    down = tmp_path / "down"
+    down.touch()
+
+    def reward(prompt, rollout):
+        if rollout.version == 1 and down.exists():
+            raise RuntimeError("the judge is down")
+        return float(rollout.index)
+
+    config = settings(smallest, steps=4, reward=reward)
+    with refused(VerifierError, code="verifier.failed"):
+        train(config)
+    down.unlink()
+    assert train(config, resume=True).steps == 4

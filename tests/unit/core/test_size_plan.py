@@ -353,6 +353,16 @@ def test_a_state_of_other_configured_sizes_or_bounds_starts_again_with_the_confi
     assert filled(other, steps=(2, 3)).decide(4)["jump"]
 
 
+def test_a_state_of_other_ranks_starts_again_with_the_configured_sizes(monkeypatch):
+    first = filled(sizes(), share=0.5)
+    first.apply(2, {**first.decide(2), "chosen": {"rollouts": 32, "kept": 4, "prompts": 4}})
+    state = json.loads(json.dumps(first.state_dict()))
+    other = sizes()
+    monkeypatch.setattr("winnow.ranks.count", lambda: 2)
+    other.load_state_dict(state)
+    assert other.setting == setting_of(other.config, "here")
+
+
 @pytest.mark.parametrize(
     ("prompts", "bounds"), [(16, {"problems": 10}), (2, {"ranks": 4})], ids=["more than problems", "fewer than ranks"]
 )

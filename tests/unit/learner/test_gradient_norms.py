@@ -21,11 +21,12 @@ from test_policy import (
     tiny,
 )
 from torch import nn
-from transformers import Gemma3TextConfig, Qwen2Config
+from transformers import Gemma3TextConfig, Qwen2Config, Qwen2ForCausalLM
 
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.learner import head
+from winnow.learner.gradient_norms import check_embedding
 from winnow.models.adapter import add_lora
 from winnow.records import Matrix, TrainingSequence
 
@@ -185,6 +186,15 @@ def test_bfloat16_weights_give_norms_near_those_of_float64() -> None:
 @pytest.mark.parametrize("of", MATRICES)
 def test_no_rows_no_norms(of: Matrix) -> None:
     assert policy(tiny()).gradient_norms([], of=of).shape == (0,)
+
+
+def test_an_embedding_with_an_adapter_is_refused_from_its_shapes() -> None:
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(Qwen2Config(**{**SMALL, "tie_word_embeddings": False}))
+    check_embedding(model)
+    adapted = add_lora(model, rank=2, alpha=4.0, targets=["embed_tokens"], seed=0)
+    with refused(ConfigError, "'output_head'", key="probe.gradient_norm", code="config.unsupported"):
+        check_embedding(adapted)
 
 
 def test_an_embedding_that_scales_is_refused_and_its_head_is_not() -> None:

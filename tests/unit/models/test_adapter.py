@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import winnow
 from refusals import refused
@@ -180,6 +181,24 @@ def test_an_unknown_target_is_refused() -> None:
     layers = {name.rpartition(".")[2] for name, module in base().named_modules() if isinstance(module, nn.Linear)}
     assert {"q_proj", "down_proj"} < layers
     assert all((name in caught.value.remedy) is (name != "lm_head") for name in layers)
+
+
+@pytest.mark.parametrize("other", ["vproj", "mlp"])
+def test_one_wrong_target_among_several_is_refused(other: str) -> None:
+    with refused(ConfigError, other, key="model.lora.targets", code="config.unsupported") as caught:
+        add_lora(base(), rank=2, alpha=6.0, targets=("q_proj", other), seed=0)
+    assert "v_proj" in caught.value.remedy
+    assert "base_layer" not in caught.value.remedy
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "down_proj")])
+def test_experts_of_a_mixture_are_refused(targets: Any) -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=13, hidden_size=8, intermediate_size=12, moe_intermediate_size=4, num_experts=2,
+        num_experts_per_tok=1, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=4,
+    )  # fmt: skip
+    with refused(ConfigError, key="model.lora.targets", code="config.unsupported"):
+        add_lora(Qwen3MoeForCausalLM(config), rank=2, alpha=6.0, targets=targets, seed=0)
 
 
 @pytest.mark.parametrize(("rank", "targets"), [(4, ("q_proj",)), (2, ("q_proj", "v_proj"))], ids=["rank", "targets"])

@@ -258,7 +258,7 @@ def test_layers_with_transposed_matrices_are_refused(tmp_path) -> None:
     with refused(
         ConfigError, "'transformer.h.0.attn.c_attn'", "Conv1D", key="model.quantization", code="config.unsupported"
     ):
-        load(str(tmp_path), quantization="nf4")
+        meta_model(str(tmp_path), dtype="float32", adaptable=True, quantization="nf4")
 
 
 def test_the_output_layer_of_a_drawn_model_stays_whole() -> None:

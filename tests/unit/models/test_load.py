@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3Config, GenerationConfig
+from transformers import Gemma3Config, GenerationConfig, Phi3Config
 
 from published_models import make
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
 from winnow.models.folder import BUNDLED, _download
-from winnow.models.load import describe, load, load_tokenizer, model_stop_tokens, padding, stop_tokens
+from winnow.models.load import describe, load, load_tokenizer, model_stop_tokens, stop_tokens
 from winnow.models.meta import meta_model
 
 TOKENIZER = load_tokenizer("bundled")
@@ -154,24 +154,6 @@ def test_a_tokenizer_that_cannot_stop_is_refused(folder: Path) -> None:
             DataError, folder / "tokenizer_config.json", "eos_token", key="model.path", code="data.unfit_model"
         ):
             reader(str(folder))
-
-
-@pytest.mark.parametrize(("pad", "token"), [(None, 1), ("<|endoftext|>", 1), ("<|user|>", 3), ("<|pad|>", 0)])
-def test_any_token_may_pad(folder: Path, pad: str | None, token: int) -> None:
-    """Its own; without one the eos token, which is also what Qwen2.5's base models name."""
-    edit(folder / "tokenizer_config.json", pad_token=pad)
-    tokenizer = load_tokenizer(str(folder))
-    assert padding(tokenizer) == token == (tokenizer.convert_tokens_to_ids(pad) if pad else tokenizer.eos_token_id)
-
-
-def test_a_pad_token_can_be_chosen_and_text_is_read_as_before() -> None:
-    assert TOKENIZER.convert_ids_to_tokens(padding(TOKENIZER, "7")) == "7"
-    assert TOKENIZER.decode(TOKENIZER.encode("177"), skip_special_tokens=True) == "177"
-
-
-def test_a_pad_token_that_the_vocabulary_lacks_is_refused() -> None:
-    with refused(ConfigError, "'<|p|>'", key="model.pad_token", code="config.value"):
-        padding(TOKENIZER, "<|p|>")
 
 
 @pytest.mark.parametrize("listed", [[2, 512, 10**6, -1], 2])
@@ -340,12 +322,16 @@ def test_settings_cannot_name_other_weights(sharded: Path) -> None:
             reader(str(sharded))
 
 
-def test_an_adapter_is_not_taken_for_a_model(sharded: Path) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["beside a model", "alone"])
+def test_an_adapter_is_not_taken_for_a_model(sharded: Path, alone: bool) -> None:
     """transformers would add it to the weights, from a pickle where it has no safetensors."""
     (sharded / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "owner/base"}))
     torch.save({}, sharded / "adapter_model.bin")
-    with refused(DataError, sharded, "adapter_config.json", key="model.path", code="data.unfit_model"):
-        load(str(sharded))
+    if alone:
+        (sharded / "config.json").unlink()
+    for reader in (describe, load):
+        with refused(DataError, sharded, "adapter_config.json", key="model.path", code="data.unfit_model"):
+            reader(str(sharded))
 
 
 def test_code_beside_a_model_is_not_run(folder: Path, tmp_path: Path) -> None:
@@ -371,24 +357,30 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
     assert load(str(folder)).model.config._attn_implementation == "sdpa"
 
 
+def test_the_context_of_longrope_ends_where_its_frequencies_change(folder: Path) -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    settings = Phi3Config(max_position_embeddings=131072, original_max_position_embeddings=4096, rope_parameters=rope)
+    settings.save_pretrained(folder)
+    assert describe(str(folder)).context == 4096
+
+
 # As published ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "ends", "pad"),
+    ("name", "ends"),
     [
-        ("qwen2.5", ["<|endoftext|>"], "<|endoftext|>"),
-        ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
-        ("qwen2.5-math", ["<|endoftext|>"], "<|endoftext|>"),
-        ("qwen3", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
-        ("llama-3.2", ["<|end_of_text|>"], "<|end_of_text|>"),
-        ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
+        ("qwen2.5", ["<|endoftext|>"]),
+        ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"]),
+        ("qwen2.5-math", ["<|endoftext|>"]),
+        ("qwen3", ["<|endoftext|>", "<|im_end|>"]),
+        ("llama-3.2", ["<|end_of_text|>"]),
+        ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]),
     ],
 )
-def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str], pad: str) -> None:
+def test_published_models_stop(tmp_path: Path, name: str, ends: list[str]) -> None:
     loaded = load(str(make(name, tmp_path)))
     assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == ends
-    assert loaded.tokenizer.convert_ids_to_tokens(padding(loaded.tokenizer)) == pad
     assert loaded.tokenizer.tokenize("</answer>\n")[-1] == ">Ċ"
     assert (
         loaded.tokenizer.decode(loaded.tokenizer("so , it is .", add_special_tokens=False)["input_ids"])

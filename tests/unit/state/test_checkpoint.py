@@ -78,7 +78,7 @@ def flip_a_bit(path):
 
 DAMAGES = {
     "flipped": (lambda p: flip_a_bit(p / "model.safetensors"), ["model.safetensors"]),
-    "cut": (lambda p: os.truncate(p / "trainer.safetensors", 20), ["trainer.safetensors", " 20 "]),
+    "cut": (lambda p: os.truncate(p / "trainer.tensors", 20), ["trainer.tensors", " 20 "]),
     "gone": (lambda p: (p / "trainer.json").unlink(), ["trainer.json"]),
     "no manifest": (lambda p: (p / "manifest.json").unlink(), ["manifest.json"]),
     "torn manifest": (lambda p: os.truncate(p / "manifest.json", 30), ["manifest.json"]),
@@ -201,6 +201,14 @@ def test_a_damaged_checkpoint_does_not_replace_an_older_one(tmp_path):
     assert names(tmp_path) == ["step-000001", "step-000002"]
 
 
+def test_a_full_disk_costs_a_skipped_checkpoint_and_not_the_one_that_was_resumed(tmp_path):
+    known = save(tmp_path, 30)
+    flip_a_bit(save(tmp_path, 37) / "model.safetensors")
+    assert "step-000037 was removed" in checkpoint.make_room(tmp_path, 40, known)[0]
+    assert checkpoint.make_room(tmp_path, 40, known) == []
+    assert names(tmp_path) == ["step-000030"]
+
+
 def test_a_state_that_is_not_json_is_refused(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         save(tmp_path, 1, loss=float("nan"))
@@ -315,7 +323,7 @@ def test_a_lora_model_is_saved_merged_and_as_a_separate_adapter(tmp_path, dtype)
 def test_the_manifest_covers_every_file(tmp_path):
     path = save(tmp_path, 1)
     listed = json.loads((path / "manifest.json").read_text())["files"]
-    assert sorted(listed) == ["model.safetensors", "trainer.json", "trainer.safetensors"]
+    assert sorted(listed) == ["model.safetensors", "trainer.json", "trainer.tensors"]
     assert all(len(entry["sha256"]) == 64 for entry in listed.values())
 
 

@@ -45,6 +45,14 @@ def test_the_runs_in_a_folder_are_named(tmp_path):
         check_printed_error(result, "prime_rl_run, trl_run, verl_run", code="data.missing")
 
 
+def test_the_runs_of_a_sweep_are_named(tmp_path):
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "sweep.json").write_text("{}")
+    shutil.copytree(FIXTURES / "trl_run", tmp_path / "grpo" / "seed-0")
+    result = CliRunner().invoke(app, ["show", str(tmp_path)])
+    check_printed_error(result, "grpo/seed-0", "name one of these runs", code="data.missing")
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_file_of_settings_is_no_run(tmp_path, command):
     file = tmp_path / "sweep.toml"

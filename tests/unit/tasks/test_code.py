@@ -37,6 +37,15 @@ def test_our_own_form(tmp_path: Path):
     )
     assert found.answer == {"tests": [{"stdin": "1", "stdout": "2"}]}
     assert (found.question, found.task, found.meta) == ("Double.", "code", {"difficulty": "easy"})
+    assert found.where.endswith(":1")
+
+
+def test_a_column_without_a_value_is_no_form(tmp_path: Path):
+    cases = {"fn_name": "", "inputs": ["1"], "outputs": ["2"]}
+    whole = {"tests": [{"stdin": "1", "stdout": "2"}]}
+    apps = {"question": "?", "tests": None, "input_output": cases, "public_test_cases": None}
+    assert only(tmp_path, apps).answer == whole
+    assert only(tmp_path, {"question": "?", "function": "", "input_output": None, **whole}).answer == whole
 
 
 def test_our_own_form_of_a_function(tmp_path: Path):

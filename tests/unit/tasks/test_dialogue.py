@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from chat_templates import CHATML, LIKE, like, of_bytes
+from chat_templates import CHATML, FOLDER, LIKE, like, of_bytes
 from refusals import refused
 from winnow.engines.stopping import special_tokens
 from winnow.errors import DataError
@@ -170,3 +172,30 @@ def test_a_system_message_is_not_repeated():
 def test_a_template_without_a_place_for_a_second_turn_is_refused(template):
     with refused(DataError, key="environment", code="data.unfit_model"):
         Dialogue.of(of_bytes(template, CHATML))
+
+
+def test_another_token_that_ends_a_turn_is_not_followed_by_the_template_s():
+    """Llama 3 ends a turn that calls a tool with <|eom_id|>, and its template writes <|eot_id|> after every turn."""
+    template = (FOLDER / "llama3_2.jinja").read_text(encoding="utf-8")
+    tokenizer = of_bytes(template, ("<|eom_id|>", *LIKE["llama3_2"]))
+    eom, eot = tokenizer.convert_tokens_to_ids(["<|eom_id|>", "<|eot_id|>"])
+    dialogue = Dialogue.of(tokenizer, ends=(eom, eot))
+    after = dialogue.tokens("x", last=eot).tolist()
+    assert dialogue.tokens("x", last=eom).tolist() == after
+    assert dialogue.tokens("x", last=5).tolist() == [eot, *after]
+    assert Dialogue.of(tokenizer).tokens("x", last=eom).tolist() == [eot, *after]
+
+
+@pytest.mark.parametrize("text", ["lower", "é", ""])
+def test_a_tokenizer_of_sentencepiece_writes_no_space_between_the_pieces(text):
+    """Mistral's and Llama 2's begin every text that they are given with one."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"▁": 256, "<unk>": 257}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    core.add_special_tokens([AddedToken(token, special=True) for token in LIKE["mistral"]])
+    template = (FOLDER / "mistral.jinja").read_text(encoding="utf-8")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>", chat_template=template)
+    (end,) = tokenizer.encode("</s>", add_special_tokens=False)
+    whole = tokenizer(rendered(tokenizer, {"role": "user", "content": text}), add_special_tokens=False)["input_ids"]
+    between = Dialogue.of(tokenizer).tokens(text, last=end).tolist()
+    assert whole[-len(between) - 1 :] == [end, *between]

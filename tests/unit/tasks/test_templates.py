@@ -108,6 +108,12 @@ def test_a_plain_template_starts_with_the_bos_its_tokenizer_adds(template: str) 
     assert without.text == text
 
 
+def test_a_file_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("<|begin_of_text|>Q: {question}")
+    rendered = render(problems("x"), llama(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+    assert only(rendered.prompts).tokens.tolist().count(256) == 1
+
+
 def test_r1_zero_names_the_tags_and_ends_inside_the_reasoning() -> None:
     prompt = only(render(problems("2 + 3?"), qwen(), template="r1_zero", max_prompt_tokens=1000).prompts)
     assert "</think> <answer>" in prompt.text

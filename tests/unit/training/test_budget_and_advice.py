@@ -5,15 +5,19 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from chat_templates import CHATML, FOLDER, of_bytes
 from refusals import refused
 from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.models.load import load_tokenizer
 from winnow.models.products import Products
+from winnow.records import Prompt
 from winnow.tasks.templates import Rendered
 from winnow.training.advice import (
     LARGE,
@@ -21,10 +25,11 @@ from winnow.training.advice import (
     advice,
     before_training,
     faster_decoding,
+    missing_answer_forms,
     slow_bfloat16,
 )
 from winnow.training.budget import budget
-from winnow.training.prompts import HeldOut
+from winnow.training.prompts import FirstPrompt, HeldOut
 from winnow.training.resolve import resolve_members
 
 HERE = Path()
@@ -174,6 +179,15 @@ def test_a_default_that_nobody_chose_is_not_advised_about():
         ({"update": {"max_trained_tokens": 64}}, ["update.max_trained_tokens = 64", "rollout.max_new_tokens = 64"]),
         ({"rollout": {"max_rollouts_at_once": 8192}}, ["rollout.max_rollouts_at_once = 8192", 2048]),
         ({"weighting": "unbiased"}, ["'unbiased'", "select"]),
+        (
+            {
+                "advantage": "gae",
+                "critic": {"form": "model"},
+                "select": "all",
+                "rollout": {"dynamic_sampling_rounds": 3},
+            },
+            ["rollout.dynamic_sampling_rounds", "'gae'"],
+        ),
         ({"weighting": "unbiased", "select": {"use": "threshold", "high": 0.5}}, ["'unbiased'", "select"]),
         ({"weighting": "accepted", "select": {"use": "max_reward", "keep_per_prompt": 12}}, ["'accepted'", "select"]),
         ({"weighting": "accepted"}, ["select = 'all'", "weighting = 'prompt'"]),
@@ -420,3 +434,14 @@ def test_trained_tokens_are_not_cut_under_an_advantage_that_reads_values(critic)
             resolve_members(validate(keys), HERE, critic=critic)
         else:
             members(critic=critic, **keys)
+
+
+def test_tags_that_are_special_tokens_are_in_no_text_that_a_reward_reads():
+    tokenizer = of_bytes((FOLDER / "qwen3.jinja").read_text(encoding="utf-8"), (*CHATML[:2], "</think>", CHATML[2]))
+    own = members(reward="boxed")
+    prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="\\boxed{}", answer="1", task="t")
+    first = FirstPrompt.of(prompt, tokenizer, own.config)
+    assert (first.known, first.omitted) == (frozenset(), ("</think>",))
+    (sentence,) = missing_answer_forms(own, first)
+    assert "</think>" in sentence
+    assert not list(missing_answer_forms(own, FirstPrompt.of(prompt, load_tokenizer("bundled"), own.config)))

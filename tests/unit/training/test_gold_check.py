@@ -177,6 +177,12 @@ def test_the_example_of_a_users_reward_is_for_its_default_options(tmp_path: Path
         checked(members(bad, {"use": own}))
 
 
+def test_a_gold_that_the_reward_cannot_read_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, {"tests": [{"stdin": "1", "stdout": "1"}]}, {"tests": ["assert f(1) == 1"]})
+    with refused(DataError, f"{path}:2", "'code_tests'", "test 1", key="task", code="data.malformed"):
+        checked(members(path, "code_tests"))
+
+
 def test_programs_as_plain_text_are_not_tried(tmp_path: Path) -> None:
     """The example of `code_tests` is a program in a fence."""
     of = resolve_members(validate({"task": {"use": "programs", "size": 4}, "reward": "code_tests"}), Path.cwd())

@@ -53,6 +53,17 @@ def judge(text: str, gold: Any = DOUBLE, **options: Any) -> Outcome:
     return score(prompt(gold), rollout(text))
 
 
+def test_a_program_may_have_more_memory_than_its_worker():
+    spec = {"use": "code_tests", "options": {**BOUNDED, "memory_mb": 4096}}
+    text = fence(f"x = bytearray(3 * 2**30)\n{RIGHT}")  # pages that are never touched
+    group = Group(prompt=prompt(DOUBLE), rollouts=(rollout(text),))
+    with Verifiers(
+        spec, workers=1, base=Path(), timeout_seconds=200.0, memory_mb=256, max_failure_share=1.0
+    ) as verifiers:
+        (judged,) = verifiers.collect([group])
+    assert judged.correct.tolist() == [True]
+
+
 def test_a_program_that_passes_every_test_is_correct():
     outcome = judge(fence(RIGHT))
     assert (outcome.kind, outcome.reward, outcome.answer, outcome.detail) == ("correct", 1.0, RIGHT, "")

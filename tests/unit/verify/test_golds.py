@@ -125,6 +125,8 @@ def test_solutions_are_given_back_to_code_tests() -> None:
     )
     findings, reward = failing_golds([made[0], wrong], phrasing(entry), inline("code_tests"), entry.traits)
     assert [finding.problem for finding in findings] == [made[1].id]
+    assert "test 1" in findings[0].reason
+    assert "dict" not in findings[0].reason
     assert reward == 1.0
 
 

@@ -146,3 +146,10 @@ def test_no_setting_of_the_models_own_changes_a_reply(qwen: Loaded) -> None:
     qwen.model.generation_config = GenerationConfig(suppress_tokens=[first])
     reply = conversation(qwen, max_new_tokens=1, temperature=0.0).reply("one", lambda part: None)
     assert reply == qwen.tokenizer.decode([first], skip_special_tokens=True)
+
+
+def test_a_model_without_a_chat_template_is_refused_before_its_weights(tmp_path: Path) -> None:
+    folder = make("llama-3.2", tmp_path)
+    (folder / "model.safetensors").unlink()
+    with refused(DataError, str(folder), key="MODEL", code="data.unfit_model"):
+        chat(str(folder), ["hi"], device="cpu", seed=0)

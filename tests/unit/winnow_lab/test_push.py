@@ -36,7 +36,7 @@ def checkpoint(run: Path, step: int = 10, **changes: Any) -> Path:
     (run / MANIFEST).write_text(json.dumps(manifest))
     folder = run / "checkpoints" / f"step-{step:06}"
     (folder / "adapter").mkdir(parents=True)
-    for name in ("config.json", "model.safetensors", "trainer.safetensors", "trainer.json", MANIFEST):
+    for name in ("config.json", "model.safetensors", "trainer.tensors", "trainer.json", MANIFEST):
         (folder / name).write_text("{}")
     (folder / "adapter" / "adapter_config.json").write_text("{}")
     return folder
@@ -159,8 +159,10 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path, hub: Hub, monkeypat
 
 
 def test_the_card_names_the_adapter_s_rank(tmp_path: Path) -> None:
-    card = card_of(checkpoint(tmp_path / "run", model={"path": "bundled", "lora": {"rank": 8}}), "me/adder")
+    model = {"path": "bundled", "dtype": "bfloat16", "lora": {"rank": 8}}
+    card = card_of(checkpoint(tmp_path / "run", model=model), "me/adder")
     assert "LoRA 8" in card
+    assert "rounded to bfloat16" in card, "the run evaluated other weights"
 
 
 def test_a_card_of_another_encoding_is_refused(tmp_path: Path) -> None:

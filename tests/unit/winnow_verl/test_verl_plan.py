@@ -39,6 +39,11 @@ def test_cut_off_rollouts_are_those_of_the_maximum_length():
         BudgetPlan({**SIZES, "select": ["finished", "max_variance"]})
 
 
+def test_a_trainer_that_samples_no_more_than_are_kept_is_refused():
+    with refused(ConfigError, "winnow_sync", key="rollouts_per_prompt", code="config.no_effect"):
+        BudgetPlan(SIZES).keep([sampled("a", [0.0, 1.0], (1, 2))], step=0)
+
+
 def test_random_selection_depends_on_seed_step_and_prompt():
     def kept(seed, step, prompt):
         plan = BudgetPlan({"rollouts_per_prompt": 64, "keep_per_prompt": 8, "select": "random", "seed": seed})

@@ -52,7 +52,7 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
     Raises ConfigError for 4-bit weights and 8-bit moments, whose kernels need numbers, and for a sharded value head
     that is lent.
     """
-    config = demand.config.model_copy(update={"model": demand.config.model.model_copy(update={"pad_token": None})})
+    config = demand.config
     _check_instruments(demand)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     shapes = policy_shapes(config, computes=True)
@@ -108,7 +108,7 @@ def _loaded(shapes: MetaModel, *, masters: bool) -> Loaded:
     model = without_numbers(shapes)
     attend_causally(model)
     exact = {name: torch.empty(p.shape) for name, p in model.named_parameters()} if masters else {}
-    nothing: Any = SimpleNamespace(pad_token_id=0)
+    nothing: Any = SimpleNamespace(eos_token_id=0)
     return Loaded(model=model, tokenizer=nothing, stop_tokens=(), files={}, masters=exact)
 
 

@@ -89,7 +89,7 @@ class Sandbox:
         self._runs += programs
         if self._runs < RUNS_BETWEEN_CANARIES or not self.layers.seccomp:
             return 0.0
-        began, self._runs = time.monotonic(), 0
+        began = time.monotonic()
         complaint = complaint_about(self.layers)
         if complaint:
             raise SandboxError(
@@ -97,6 +97,7 @@ class Sandbox:
                 remedy="find what changed on this machine, then resume the run",
                 code="verifier.sandbox",
             )
+        self._runs = 0  # not before: a sandbox that has stopped working runs nothing more
         return time.monotonic() - began
 
 

@@ -226,10 +226,11 @@ def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> 
     """The ending of a program that exited before the harness killed it. Bubblewrap exits with 128 + the signal of its
     child, but a program can exit with such a code itself.
     """
-    if code == 0:
-        return "finished"
+    # Also of one that has finished: bubblewrap's child is process 1 of its namespace, which ignores SIGXCPU
     if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or cpu_seconds >= limits.cpu_seconds:
         return "time_limit"
+    if code == 0:
+        return "finished"
     if code == -signal.SIGKILL:
         return "sandbox_error"  # no program can cause it: the machine is out of memory, or another process killed it
     if code == 128 + signal.SIGKILL or last_line == b"memory_limit":

@@ -167,7 +167,10 @@ def main() -> None:
         report(pipe, b"compile_error")
         raise
     sys.argv[:] = ["solution.py"]
-    sys.modules["__main__"] = module = type(sys)("__main__")
+    sys.setrecursionlimit(50_000)  # both as LiveCodeBench's checker; after `compile`, whose depth depends on it
+    sys.set_int_max_str_digits(50_000)
+    name = "solution" if function else "__main__"  # the main part of a function's file does not run
+    sys.modules["__main__"] = sys.modules[name] = module = type(sys)(name)
     try:
         provide(program, usual)
         if not function:

@@ -243,3 +243,12 @@ def test_another_trainers_log_beside_a_run_hides_no_token(tmp_path):
     (run.parent / "verl" / "1.jsonl").touch()
     (tmp_path / "completions").mkdir()
     assert list(format_rollouts(run, Choice(tokens=True))) == alone
+
+
+def test_a_gold_that_consists_of_tests_is_shortened(tmp_path):
+    of = group("toy-code", (RIGHT, WRONG))
+    tests = {"tests": [{"stdin": "1" * 10_000, "stdout": "2"}]}
+    of = dataclasses.replace(of, prompt=dataclasses.replace(of.prompt, answer=tests))
+    Logbook(tmp_path, seed=3).write(0, metrics(0), [of], [batch([of])])
+    assert max(map(len, "\n".join(format_rollouts(tmp_path, Choice())).splitlines())) < 1_000
+    assert "1" * 10_000 in "\n".join(format_rollouts(tmp_path, Choice(full=True)))

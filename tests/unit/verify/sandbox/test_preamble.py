@@ -136,3 +136,8 @@ def test_leaving_with_a_status_is_an_error():
     assert run("exit(3)").ending == "runtime_error"
     assert run("quit('no')").detail == "no"
     assert call("def f(): exit()", "f") is None
+
+
+def test_deep_recursion_and_long_integers_work_as_in_livecodebench() -> None:
+    deep = "def f(n): return n and 1 + f(n - 1)\n"
+    assert printed(f"{deep}print(f(20_000), len(str(10**20_000)))") == "20000 20001"

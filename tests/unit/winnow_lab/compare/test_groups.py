@@ -71,6 +71,14 @@ def test_keys_that_affect_no_result_make_no_group_and_machines_are_noted(runs):
     assert noted(result, "seconds", "threads is 1 (grpo-0) and 2 (grpo-2)")
 
 
+@pytest.mark.parametrize(("hours", "unfinished"), [(0.25, True), (0.5, False)])
+def test_a_run_that_ended_before_its_hours_is_noted(runs, hours, unfinished):
+    evaluation = [{"eval/training_hours": hours * place / 8} for place in range(9)]
+    write_run(runs / "grpo-2", CURVE, seed=2, steps=99, max_hours=0.5, evaluation=evaluation, **GRPO)
+    result = compare(runs / "grpo-0", runs / "grpo-2")
+    assert noted(result, "grpo-2 (16 of 99 steps)", "unfinished") == unfinished
+
+
 def test_the_end_of_a_falling_learning_rate_makes_another_configuration(runs):
     for steps in (4, 8):
         write_run(runs / f"cosine-{steps}", CURVE, steps=steps, optimizer={"schedule": "cosine"})

@@ -353,6 +353,16 @@ def test_metrics_are_those_of_the_table_and_of_the_trainer(run):
     assert not any("accuracy" in name for row in rows for name in row)
 
 
+def test_the_seconds_are_those_of_all_steps_since_the_last_row(run):
+    logged = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    time = {row["step"]: row["step_time"] for row in logged if "reward" in row}
+    state(run, lambda data: {**data, "log_history": [row for row in logged if row["step"] != 2]})
+    assert read_metrics(run)[1]["seconds/step"] == pytest.approx(2 * time[3])  # logging_steps: the mean of two steps
+    update = {"step": 2, "step_time": time[2]}  # an update of rollouts that were there
+    state(run, lambda data: {**data, "log_history": [update if row["step"] == 2 else row for row in logged]})
+    assert read_metrics(run)[1]["seconds/step"] == pytest.approx(time[2] + time[3])
+
+
 def test_a_reward_function_can_be_the_verdict(run):
     weighted(run, 'correct_by = "right"\n')
     for row in read_metrics(run):

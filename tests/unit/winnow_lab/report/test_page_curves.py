@@ -47,6 +47,13 @@ def test_the_x_axis_counts_what_was_spent_before_a_step(shown, axis, x):
     assert (label == "training step") == (axis not in ("tokens", "seconds"))
 
 
+def test_a_run_that_logs_no_seconds_has_no_place_on_their_axis(shown):
+    run = measured()
+    del run["metrics"]["columns"]["seconds/step"]
+    _, at, _, _ = lines(shown(pages.data(run)), {"x": "seconds"})
+    assert at == [None, None, None]
+
+
 def test_a_line_is_averaged_over_the_last_steps_and_keeps_what_it_was(shown):
     _, _, y, raw = lines(shown(pages.data(measured())), {"smooth": "2"})
     assert (y, raw) == (pytest.approx([0.2, 0.3, 0.5]), [0.2, 0.4, 0.6])

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -91,7 +93,7 @@ def test_a_described_row_is_safe_to_print(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("{", ("line 1",)),
+        ('{"text": ', ("line 1",)),
         ("[]", ("line 1", "list")),
         ('{"answer": "1"}', ("line 1", "'text'", "'response'")),
         ('{"text": "1"}', ("line 1", "'answer'")),
@@ -102,6 +104,22 @@ def test_a_malformed_line_is_refused_with_its_number(tmp_path: Path, line: str, 
     (tmp_path / "saved.jsonl").write_text(line + "\n")
     with refused(DataError, tmp_path / "saved.jsonl", *named, code="data.malformed"):
         scored(tmp_path / "saved.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [(b"\x1f\x8b\x08\x00", "gunzip"), (b"response,answer\n1,1\n", "csv"), (b'[{"text": "1"}]\n', "on lines")],
+)
+def test_a_file_of_another_form_is_refused_with_what_converts_it(tmp_path: Path, data: bytes, remedy: str) -> None:
+    (tmp_path / "mine").write_bytes(data)
+    with refused(DataError, tmp_path / "mine", remedy, code="data.unreadable"):
+        scored(tmp_path / "mine")
+
+
+def test_a_table_whose_gold_has_another_name_is_told_the_names(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"response": ["1"], "ground_truth": ["1"]}), tmp_path / "mine.parquet")
+    with refused(DataError, "row 1", "'answer'", code="data.malformed"):
+        scored(tmp_path / "mine.parquet")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -25,7 +25,10 @@
     return { x: kept.map(([step]) => step), y: kept.map(([, value]) => value) };
   }
 
-  /** step -> what was spent before it, as an evaluation and the step's own numbers are of the weights of that time. */
+  /**
+   * step -> what was spent before it, as an evaluation and the step's own numbers are of the weights of that time;
+   * empty for a run that does not log it.
+   */
   function spentBefore(run, names) {
     const spent = new Map();
     for (const name of names) {
@@ -33,7 +36,7 @@
       x.forEach((step, i) => spent.set(step, (spent.get(step) ?? 0) + y[i]));
     }
     let sum = 0;
-    return new Map((run.metrics?.steps ?? []).map((step) => { const before = sum; sum += spent.get(step) ?? 0; return [step, before]; }));
+    return new Map((spent.size ? run.metrics.steps : []).map((step) => { const before = sum; sum += spent.get(step) ?? 0; return [step, before]; }));
   }
 
   /** The mean of each value and of those up to `width` - 1 places before it; a gap stays a gap. */
