@@ -85,8 +85,8 @@ def _dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut
 
 
 def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
-    """A sentence per reward that reads the answer in a form that the prompt does not require, and one about tags that no
-    reward can read.
+    """A sentence per reward that reads the answer in a form that the prompt does not require, and one about tags that
+    no reward can read.
     """
     if first.omitted:
         yield (
