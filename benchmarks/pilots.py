@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="T")
     parser.add_argument("--seeds", nargs="+", help="of pilots, if the others were not run; default: all of the sweep")
     parser.add_argument("--level", type=float, help="to which the seconds of each arm are compared")
-    parser.add_argument("--order", nargs="+", default=ORDER, metavar="GROUP-BASELINE", help="of the contrasts")
+    parser.add_argument("--order", nargs="*", default=ORDER, metavar="GROUP-BASELINE", help="of the contrasts, if any")
     parser.add_argument("--looks", type=int, default=1, help="at the contrasts' seeds, this one included")
     parser.add_argument("--evaluations", type=Path, help="a folder")
     options = frame.parse(parser)
