@@ -297,7 +297,7 @@ def _launch(tree: Tree, arguments: list[str]) -> None:
 def _facts(folder: Path) -> dict[str, Any]:
     """ "file: name" -> tensor or JSON value, for everything that a run wrote and that does not depend on time."""
     facts: dict[str, Any] = {}
-    for path in sorted(folder.glob("checkpoints/**/*.safetensors")):
+    for path in sorted(folder.glob("checkpoints/**/*tensors")):
         facts |= {f"{path.relative_to(folder)}: {name}": tensor for name, tensor in load_file(path).items()}
     for path in sorted(folder.glob("checkpoints/*/trainer.json")):
         state = json.loads(path.read_text(encoding="utf-8"))["state"]

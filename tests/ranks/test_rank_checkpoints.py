@@ -97,7 +97,7 @@ def state(checkpoint: Path) -> dict[str, np.ndarray]:
     """Weights, moments, masters and reference."""
     return {
         f"{path.relative_to(checkpoint)}: {name}": tensor.to(torch.float64).numpy()
-        for path in sorted(checkpoint.rglob("*.safetensors"))
+        for path in sorted(checkpoint.rglob("*tensors"))
         for name, tensor in load_file(path).items()
     }
 
@@ -161,7 +161,7 @@ def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, ma
 def test_as_many_ranks_go_on_to_the_same_bits(kind: str, by: By, made: Runs, tmp_path: Path) -> None:
     expected, found = made.whole(kind, by), made.resumed(kind, by, by, tmp_path / "resumed")
     end = last(kind)
-    names = sorted(path.relative_to(expected) for path in (expected / end).rglob("*.safetensors"))
+    names = sorted(path.relative_to(expected) for path in (expected / end).rglob("*tensors"))
     assert len(names) == (3 if kind == "lora" else 2)
     for name in names:
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name

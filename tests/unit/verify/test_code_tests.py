@@ -55,7 +55,7 @@ def judge(text: str, gold: Any = DOUBLE, **options: Any) -> Outcome:
 
 def test_a_program_may_have_more_memory_than_its_worker():
     spec = {"use": "code_tests", "options": {**BOUNDED, "memory_mb": 4096}}
-    text = fence(f"x = bytearray(3 * 2**30)\n{RIGHT}")  # pages that are never touched
+    text = fence(f"import mmap\nx = mmap.mmap(-1, 3 * 2**30)\n{RIGHT}")  # pages that are never touched
     group = Group(prompt=prompt(DOUBLE), rollouts=(rollout(text),))
     with Verifiers(
         spec, workers=1, base=Path(), timeout_seconds=200.0, memory_mb=256, max_failure_share=1.0
