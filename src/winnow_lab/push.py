@@ -20,7 +20,7 @@ from winnow.state.saved_runs import Manifest, check_is_model, manifest_of, run_o
 from winnow.version import __version__
 
 # Of the files of a model (`PUBLISHED_FILES`), those with which a checkpoint resumes its training.
-OF_TRAINING = ("trainer.tensors", "trainer.json", "manifest.json", "adapter/*")
+OF_TRAINING = ("trainer.json", "manifest.json", "adapter/*")
 CARD = "README.md"
 
 

@@ -67,7 +67,7 @@ class TrainingClock:
         finally:
             self._seconds += self._now() - self._began
             self._began = None
-        # The writer's: all must agree on what is due, and it alone knows how long the step waited for a save
+        # The writer's: all must agree on what is due, and only the writer waits for a save
         self._seconds = ranks.gather_from_all(self._seconds)[0]
 
     @contextmanager

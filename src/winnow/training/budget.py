@@ -14,7 +14,6 @@ from winnow.algos.chunks import kept_in_chunks
 from winnow.budget.selection import kept_size
 from winnow.config import Config, trained_tokens
 from winnow.core.members import Members
-from winnow.learner.gradient_norms import check_embedding
 from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
@@ -143,6 +142,8 @@ def demand_of(
     model = like.model if like else policy_shapes(config)
     norms = members.gradient_norm if members.source != "none" else "none"
     if norms == "embedding" and not isinstance(model, Skeleton):  # a skeleton's embedding is a plain one
+        from winnow.learner.gradient_norms import check_embedding  # computes with a model, which few runs need here
+
         check_embedding(model)
     chunk = default_chunk_tokens(model)
     count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())

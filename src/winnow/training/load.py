@@ -67,7 +67,7 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
 
 def _judge_again(run: Run, pending: PendingGroups) -> PendingGroups:
     """The groups with new verdicts, because so many have failed that the step would only raise again, and their cause
-    may be repaired. The verdicts of a recorded environment stay, because it cannot be asked again.
+    may be repaired. The verdicts of a recorded environment stay, because it does not answer twice.
     """
     if run.config.environment is not None and run.config.environment.recorded:
         return pending
