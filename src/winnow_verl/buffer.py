@@ -112,7 +112,7 @@ class PODSReplayBufferAsync(PODSReplayBuffer, ReplayBufferAsync):  # type: ignor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.plan.allocates:
+        if self.plan.allocator is not None:
             raise ConfigError(
                 "an asynchronous trainer samples rollout.n of every prompt, so `allocate` has no effect",
                 remedy="remove it, or set trainer.v1.trainer_mode=winnow_sync",

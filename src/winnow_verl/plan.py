@@ -73,11 +73,10 @@ class BudgetPlan:
         self._select = selector_of(select, keep=self.keep_per_prompt, base=Path.cwd())
         self._seed = _count({"seed": 0, **kwargs}, "seed", least=0)
         allocate = kwargs.get("allocate")
-        self.allocates = allocate is not None
-        self._allocate = None if allocate is None else allocator_of(allocate, base=Path.cwd(), key="allocate")
-        if self._allocate is not None and self._allocate.traits.source == "probe":
+        self.allocator = None if allocate is None else allocator_of(allocate, base=Path.cwd(), key="allocate")
+        if self.allocator is not None and self.allocator.traits.source == "probe":
             raise ConfigError(
-                f"the allocator {self._allocate.name!r} reads a probe, and verl samples a prompt once",
+                f"the allocator {self.allocator.name!r} reads a probe, and verl samples a prompt once",
                 remedy="choose one that reads earlier steps, such as 'gvm_online'",
                 key="allocate",
                 code="config.unsupported",
@@ -86,11 +85,11 @@ class BudgetPlan:
 
     def counts(self, prompts: Sequence[str]) -> list[int]:
         """Rollouts to sample for each prompt; n times as many in all. A prompt that occurs twice counts as one."""
-        if self._allocate is None:
+        if self.allocator is None:
             return [self.rollouts_per_prompt] * len(prompts)
-        visits = self._visits if self._allocate.traits.source == "history" else {}
+        visits = self._visits if self.allocator.traits.source == "history" else {}
         stats = plain_stats(prompts, visits)
-        return [int(count) for count in self._allocate(stats, self.rollouts_per_prompt * len(prompts))]
+        return [int(count) for count in self.allocator(stats, self.rollouts_per_prompt * len(prompts))]
 
     def keep(self, groups: Sequence[Sampled], step: int) -> list[BoolArray]:
         """[N] of each group: what is trained on. The verdicts are added to the statistics of the next counts."""

@@ -173,7 +173,7 @@ class Dialogue:
 def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **how: bool) -> list[list[int]]:
     """The tokens of texts that follow other tokens: without the space that SentencePiece writes before a text."""
     first = tokenizer("\n", add_special_tokens=False)["input_ids"]
-    spaced = [token.startswith("▁") for token in tokenizer.convert_ids_to_tokens(first)][:1] == [True]
+    spaced = bool(first) and tokenizer.convert_ids_to_tokens(first)[0].startswith("▁")
     texts = [f"\n{text}" if spaced else text for text in texts]
     encoded = tokenizer(texts, add_special_tokens=False, verbose=False, **how)["input_ids"]
     return [tokens[len(first) if spaced else 0 :] for tokens in encoded]  # a line break is a token of its own there
