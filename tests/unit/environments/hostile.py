@@ -5,12 +5,6 @@ import sys
 import time
 
 
-def act(prompt, reply, rng, *, how):
-    """`how` is the name of a misbehaviour below."""
-    yield "fine"
-    return (yield from globals()[how]())
-
-
 def harmless():
     return 1.0
     yield
