@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -49,6 +50,26 @@ def unsteady(prompt, reply, rng, *, count=itertools.count()):  # noqa: B008
 def fragile(prompt, reply, rng):
     reply = yield "again"
     return float(int(reply) == int(prompt.answer))
+
+
+class Boxes:
+    def reset(self, stock: int) -> str:
+        self.stock = stock
+        return f" There are {stock} boxes."
+
+    def take(self, count: int) -> str:
+        """Take boxes."""
+        self.stock -= count
+        return str(self.stock)
+
+    def get_reward(self):
+        return float(self.stock == 0)
+
+
+def test_a_class_whose_reset_returns_a_text_passes():
+    member = ENVIRONMENT.member_of(Boxes)
+    traits = dataclasses.replace(ENVIRONMENT.traits_of(member), example=lambda gold: ["<call>take 5</call>", "done"])
+    check_environment(Entry(ENVIRONMENT, "boxes", member, traits), meta={"stock": 5})
 
 
 def test_a_good_environment_passes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -15,10 +16,16 @@ from winnow.records import CAUSES, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.rewards.contract import JUNK
 from winnow.rewards.outcomes import to_outcome
+from winnow.rewards.programs import read_tests
 from winnow_lab.audit import CONSTANTS
 
 PAGE = "docs/verifiers.md"
 FILES = {re.match(r"# (\S+)\n", block.text)[1]: block.text for block in blocks(PAGE) if block.language == "python"}
+
+
+def test_the_forms_of_tests_on_the_page_are_read():
+    forms = re.findall(r'`(\{"(?:tests|function)": .*?\]\})`', PAGES[PAGE])
+    assert [read_tests(json.loads(form))[0] for form in forms] == ["", "double"]
 
 
 @pytest.fixture(scope="module")

@@ -244,14 +244,13 @@ def measured_costs(
     errors. If the work hardly varies, the pair is that of the shares in FIXED.
     """
     counted = np.concatenate([times, np.ones(len(measured) - len(times))])
-    of_steps = np.concatenate([times, np.zeros(len(measured) - len(times))])
     rollouts, generated, trained, sampling, update, rest = np.array(measured, dtype=np.float64).T
     length = float(lasting.sum())
     # Tokens that are sampled one after another, until the longest of the rollouts ends
     passes = CostCurve(np.array([1.0, 2.0]), np.full(2, length), length).of_lengths(rollouts, lasting, at_once=at_once)
     a, b = _two_parts(passes, generated, sampling, counted, FIXED["sampling"])
-    u, v = _two_parts((trained > 0).astype(np.float64), trained, update, of_steps, FIXED["update"])
-    once, each = _two_parts(np.ones(len(measured)), rollouts, rest, of_steps, FIXED["rest"])
+    u, v = _two_parts((trained > 0).astype(np.float64), trained, update, counted, FIXED["update"])
+    once, each = _two_parts(np.ones(len(measured)), rollouts, rest, counted, FIXED["rest"])
     of_trained = work.tokens_trained / work.trained if work.trained else length
     few, many = np.array([1.0, 2.0]), work.tokens_generated / work.rollouts / length
     return StepCosts(

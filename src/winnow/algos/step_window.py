@@ -45,8 +45,11 @@ class StepWindow:
 
     @functools.cached_property
     def has_phases(self) -> bool:
-        """Whether the seconds of sampling and of the update are logged."""
-        return all(bool(np.isfinite(self.rows[f"seconds/{name}"]).any()) for name in ("generate", "update"))
+        """Whether warm steps have the seconds of sampling and of the update. With `rollout.ahead = 1`, only the first
+        step of a run has those of sampling.
+        """
+        warm = self._warm(None) > 0
+        return all(bool(np.isfinite(self.rows[f"seconds/{name}"][warm]).any()) for name in ("generate", "update"))
 
     @functools.cached_property
     def has_seconds(self) -> bool:

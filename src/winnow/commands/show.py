@@ -31,7 +31,7 @@ TEXT = 600
 CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
 SHOWN = (
     *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
-    "advantage", "advantages", "weight", "values", "turns",
+    "advantage", "advantages", "trainable", "weight", "values", "turns",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -202,7 +202,8 @@ def _block(group: _Group, choice: Choice, written: Written | None) -> str:
 
 
 def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
-    per_token = row["advantages"]
+    per_token, own = row["advantages"], row["trainable"]
+    per_token = per_token if per_token is None or own is None else per_token[own]
     advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
     # The number of tokens and how the rollout ended, as far as they are logged.
     known = [*[f"{row['length']} tokens"] * (row["length"] is not None), _ENDED.get(row["finish"])]

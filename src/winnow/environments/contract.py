@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from winnow.environments.replay import make_environment
+from winnow.environments.replay import make_environment, opened
 from winnow.families import EnvironmentTraits
-from winnow.records import Outcome, Prompt, Rollout
+from winnow.options import bind
+from winnow.records import Outcome, Problem, Prompt, Rollout
 from winnow.registry import Entry
 from winnow.rewards.contract import JUNK, same_reward
 
@@ -30,9 +31,10 @@ def check_environment(
     example = entry.traits.example
     assert example is not None, f"the environment {entry.name!r} must declare example=lambda gold: [<the right turns>]"
     replies = list(example(gold))
-    prompt = Prompt(
-        id="contract", tokens=np.zeros(1, np.int64), text="Play.", answer=gold, task="contract", meta=dict(meta or {})
-    )
+    problem = Problem(id="contract", question="Play.", answer=gold, task="contract", meta=dict(meta or {}))
+    problem = opened(bind(entry, {}, key="environment"), problem)
+    tokens, text = np.zeros(1, np.int64), problem.question
+    prompt = Prompt(id="contract", tokens=tokens, text=text, answer=gold, task="contract", meta=problem.meta)
     right = _play(entry, prompt, replies)
     best, why = entry.traits.best, f" ({right.cause}: {right.detail})" if right.failed else ""
     assert right.kind == "correct", (

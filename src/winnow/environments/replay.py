@@ -24,7 +24,7 @@ import random
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -87,8 +87,8 @@ class Environment:
         if game is not None and not game.goes_on(turns, rollout.finish):
             game.give_up()
             game = None
-        game = game or _Game(self._bound, prompt)
-        verdict: Outcome | Reply | _NotRepeated | None = None
+        game = game or _Game(self._bound, prompt, recorded=self._recorded)
+        verdict: Outcome | Reply | None = None
         try:
             verdict = game.play(turns, rollout.finish, self._max_turns)
         finally:
@@ -96,7 +96,7 @@ class Environment:
                 self._kept[episode] = game
             else:
                 game.close()
-        return verdict.outcome(self._bound.name, self._recorded) if isinstance(verdict, _NotRepeated) else verdict
+        return verdict
 
 
 def make_environment(
@@ -121,30 +121,18 @@ def opened(bound: Bound[EnvironmentTraits], problem: Problem) -> Problem:
     if opening is None:
         return problem
     with _random_of(problem.id):
-        text = opening(problem, bound.options)
+        text = opening(copy.deepcopy(problem), bound.options)  # which `reset` may change
     if text is None:
         return problem
     question, meta = f"{problem.question}{_readable(text)}", {**problem.meta, OPENING: text}
     return dataclasses.replace(problem, question=question, meta=meta)
 
 
-class _NotRepeated(NamedTuple):
-    """A replay whose text at a place is another one than the rollout's."""
-
-    place: int
-
-    def outcome(self, name: str, recorded: bool) -> Outcome:
-        what = f"the environment {name!r} did not repeat its text {self.place + 1}"
-        if recorded:
-            return failure("crash", f"the process with this rollout ended between two turns, and {what}")
-        return failure("malformed", f"{what}: {NOT_REPEATED}")
-
-
 class _Game:
     """The generator of one rollout, from its start to its end."""
 
-    def __init__(self, bound: Bound[EnvironmentTraits], prompt: Prompt) -> None:
-        self._bound, self._random = bound, _random_of(prompt.id)
+    def __init__(self, bound: Bound[EnvironmentTraits], prompt: Prompt, *, recorded: bool) -> None:
+        self._bound, self._random, self._recorded = bound, _random_of(prompt.id), recorded
         own = dataclasses.replace(prompt, answer=copy.deepcopy(prompt.answer), meta=copy.deepcopy(prompt.meta))
         rng = seeds.generator("environment", prompt.id)
         self._start: Callable[[str], Any] = lambda reply: bound.call(own, reply, rng)
@@ -158,17 +146,17 @@ class _Game:
             return list(turns) == self._turns
         return list(turns[:-1]) == [*self._turns, _text_of(self._text)]
 
-    def play(self, turns: Sequence[str], finish: Finish, max_turns: int) -> Outcome | Reply | _NotRepeated:
+    def play(self, turns: Sequence[str], finish: Finish, max_turns: int) -> Outcome | Reply:
         """Send the policy's turns that were not sent yet; with the finish "length" also that there is no room."""
         replies = len(turns) // 2 + 1
         try:
             while len(self._turns) < len(turns):
                 place = len(self._turns) // 2
                 if self._turns and _text_of(self._text) != turns[len(self._turns)]:
-                    return _NotRepeated(place)
+                    return self._not_repeated(place)
                 self._send(*turns[len(self._turns) : len(self._turns) + 1 + bool(self._turns)])
                 if self._generator is None:  # a function without a yield
-                    return _ended(self._bound, self._text) if replies == 1 else _NotRepeated(0)
+                    return _ended(self._bound, self._text) if replies == 1 else self._not_repeated(0)
             if finish != "length":
                 return _reply(self._bound, self._text, replies, max_turns)
             with self._random:
@@ -177,10 +165,17 @@ class _Game:
             return failure("malformed", f"the environment {name!r} goes on after OutOfTokens: it has to return")
         except StopIteration as end:
             place = len(self._turns) // 2
-            return _ended(self._bound, end.value) if place == replies - 1 else _NotRepeated(place)
+            return _ended(self._bound, end.value) if place == replies - 1 else self._not_repeated(place)
         except OutOfTokens:
             detail = "the rollout had no room for another turn, and the environment no reward for that"
             return Outcome(reward=0.0, correct=False, kind="wrong", detail=detail)
+
+    def _not_repeated(self, place: int) -> Outcome:
+        """The outcome of a replay whose text at a place is another one than the rollout's."""
+        what = f"the environment {self._bound.name!r} did not repeat its text {place + 1}"
+        if self._recorded:
+            return failure("crash", f"the process with this rollout ended between two turns, and {what}")
+        return failure("malformed", f"{what}: {NOT_REPEATED}")
 
     def _send(self, *turns: str) -> None:
         """Send a turn of the policy, after the environment's text before it; raises StopIteration at the end."""

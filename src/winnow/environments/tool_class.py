@@ -217,6 +217,13 @@ def _describe(play: Callable[..., Any], of: type, *, with_options: bool) -> None
     if with_options and of.__init__ is not object.__init__:  # type: ignore[misc]
         own = list(inspect.signature(of).parameters.values())
         own = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        if taken := {each.name for each in parameters} & {each.name for each in own}:
+            raise ConfigError(
+                f"__init__ of the environment {of.__name__} has a parameter {min(taken)!r}, a name of winnow's",
+                remedy="rename the parameter",
+                key="environment",
+                code="config.registration",
+            )
         parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         with contextlib.suppress(NameError, TypeError):  # a name only for type checkers: any value is accepted
             hints = {**typing.get_type_hints(of.__init__, include_extras=True), **hints}  # type: ignore[misc]

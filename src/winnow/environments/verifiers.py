@@ -23,7 +23,7 @@ import numpy as np
 from winnow.environments.replay import GlobalRandom, OutOfTokens
 from winnow.environments.tool_calls import AUTO, CallForm, read_calls
 from winnow.environments.verifiers_tools import Tools, messages_of
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict
 from winnow.records import Outcome, Prompt, ToolAnswer
 from winnow.registry import register
 
@@ -100,7 +100,13 @@ def refuse_environment(environment: Any) -> None:
 
 
 def tool_schemas(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools of a problem's task, for a chat template."""
+    """The tools of a problem's task, for a chat template. Raises ConfigError for a problem of another task."""
+    if not {"environment", "data"} <= meta.keys():
+        raise conflict(
+            "environment = 'verifiers' plays problems of the task 'verifiers' alone, and one is of another task",
+            remedy="set task.use = 'verifiers', and remove other tasks from evaluate.tasks",
+            key="task",
+        )
     return _tool_schemas(json.dumps(meta["environment"], sort_keys=True))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, EvaluateSection, Member, SelectSection, as_table
+from winnow.config import Config, Member, SelectSection, as_table
 from winnow.config_file import merge, override, read_toml, validate
 from winnow.environments.judging import named_members
 from winnow.errors import ConfigError, RunFolderError
@@ -103,6 +103,11 @@ def settings_from(
         return data
 
     given, data = change({}), copy.deepcopy(dict(source.data))
+    for judge, other in (("reward", "environment"), ("environment", "reward")):
+        if given.get(judge) is not None and given.get(other) is None:  # the call's takes the place of the source's
+            data.pop(other, None)
+            if data.get(judge) is None:
+                data.pop(judge, None)
     declared = _declared(change(copy.deepcopy(data)), source.base)
     if task_defaults:
         data = _without(data, declared)
@@ -268,7 +273,7 @@ def evaluation_tasks(
             check_members_exist(one, source.base)
     # A task's name becomes a file's name, beside metrics.json, settings.json and report.txt
     names = distinct([one.task.label for one in configs], taken=("metrics", "settings", "report"))
-    single = [_without_further(one) for one in configs]
+    single = (one.model_copy(update={"evaluate": one.evaluate.model_copy(update={"tasks": ()})}) for one in configs)
     return [EvaluationTask(name, one, source.base) for name, one in zip(names, single, strict=True)]
 
 
@@ -371,8 +376,3 @@ def _declared_by_traits(config: Config) -> Config | None:
     if not {"prompt", "reward"} <= sections.keys():
         return None
     return Config.model_validate({name: sections[name] for name in ("prompt", "reward")})
-
-
-def _without_further(config: Config) -> Config:
-    evaluate = config.evaluate.model_copy(update={"tasks": EvaluateSection.model_fields["tasks"].default})
-    return config.model_copy(update={"evaluate": evaluate})

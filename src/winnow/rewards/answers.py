@@ -110,7 +110,7 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: BelowOne = 
     text = conclusion(prompt, rollout)
     tagged = answer_tag(text)
     answer = last_number(text if tagged is None else tagged)
-    tolerance = Fraction(relative_tolerance)
+    tolerance = Fraction(str(relative_tolerance))  # 0.03, and not the float below it
     return verdict(answer, prompt.answer, lambda mine, gold: _equal_numbers(mine, gold, tolerance))
 
 
@@ -191,8 +191,8 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
     Raises DataError for a field that is no number of at least 0.
     """
     stated = meta.get("error")
-    if stated is None or stated == "":
-        return Fraction(default)
+    if stated is None or stated == "" or (isinstance(stated, float) and math.isnan(stated)):  # as pandas writes none
+        return Fraction(str(default))  # 0.3, and not the float below it
     error = to_fraction(str(stated))
     if error is None or error < 0:
         raise DataError(

@@ -128,12 +128,21 @@ def _problem(record: Record, question: str, tests: str) -> Problem:
 
 def _plain(record: Record, tests: str) -> Gold:
     function = record.fields.get("function") or None
-    wanted = ("stdin", "stdout") if function is None else ("args", "result")
     rows = record.value("tests")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and all(w in row for w in wanted) for row in rows):
-        raise record.malformed("the field 'tests' is no list of tests", f"list objects with {' and '.join(wanted)}")
-    made = [{name: row[name] for name in wanted} for row in rows]
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and row.keys() >= {*_wanted(row, function)} for row in rows
+    ):
+        names = " and ".join(_wanted({}, function))
+        raise record.malformed("the field 'tests' is no list of tests", f"list objects with {names}")
+    made = [{name: row[name] for name in _wanted(row, function)} for row in rows]
     return {"tests": made} if function is None else {"function": str(function), "tests": made}
+
+
+def _wanted(row: Mapping[str, Any], function: str | None) -> tuple[str, str]:
+    """The names of a test's input and of its expected output."""
+    if function is None:
+        return "stdin", "stdout"
+    return "args", "result" if row.get("results") is None else "results"
 
 
 def _apps(record: Record, tests: str) -> Gold:

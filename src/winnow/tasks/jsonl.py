@@ -38,6 +38,7 @@ USUAL = {
 _EXTRACTS: Mapping[str, tuple[Callable[[str], str | None], str]] = MappingProxyType(
     {"boxed": (last_boxed, r"\boxed{...} with its braces closed"), "hashes": (hashes, "answer after '#### '")}
 )
+RULES = "rules"  # of the reward `instructions`
 _PRINTED = re.compile(r"\s*\[\s*'.*'\s*\]\s*", re.DOTALL)  # a list of texts as Python prints it
 _WITH_COMMAS = re.compile(r"[-+$]*\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 
@@ -96,7 +97,8 @@ def jsonl(
     `drop_reply` leaves out the assistant's messages at the end. The answer may be text, a number, a list of accepted
     answers, the JSON text of a list of texts, or any JSON. With `extract`, it is the last \boxed{...} of that field
     ("boxed"), the text after the last `#### ` ("hashes"), or the field exactly as it is ("whole"). Other fields are
-    kept in `meta`: all of them, or those that the option `meta` names.
+    kept in `meta`: all of them, or those that the option `meta` names. A row with a list `rules` for the reward
+    `instructions` needs no answer.
 
     Raises ConfigError for both ways at once or neither. Raises DataError with file and row for a corrupt row, a
     problem without question or gold, a gold that is NaN or infinite, images, a repeated id, or a question in two
@@ -137,7 +139,7 @@ def _pool(path: str, wanted: Split, fields: _Fields) -> Iterator[Problem]:
 def _split_file(own: Mapping[str, str], wanted: Split, fields: _Fields) -> Iterator[Problem]:
     """The problems of the split's file. Raises DataError for a question that is also in another split's file."""
     others = [(f"task.{name}", file) for name, file in own.items() if name != wanted]
-    needed = list(fields.roles.values())
+    needed = [*fields.roles.values(), RULES]
     places = {
         same_text(asked(each)): record.where
         for key, file in others
@@ -159,7 +161,8 @@ def _read(
     path = Path(os.path.expanduser(file))
     for record in read_rows(path, key=key, keys=keys, named=fields.mapped):
         for role, name in fields.roles.items():
-            if name not in record.fields and record.find(name) is MISSING:
+            absent = name not in record.fields and record.find(name) is MISSING
+            if absent and not (role == "answer" and _has_rules(record, fields)):
                 raise _missing(path, record.where, role, fields)
         yield record, messages_of(record, fields.question, drop_reply=fields.drop_reply)
 
@@ -248,7 +251,16 @@ def _meta(record: Record, fields: _Fields) -> dict[str, Any]:
     return {name: value for name, value in record.fields.items() if name not in mapped}
 
 
+def _has_rules(record: Record, fields: _Fields) -> bool:
+    """Whether the row has the rules of the reward `instructions`, which reads no gold."""
+    rules = record.fields.get(RULES)
+    kept = fields.meta is None or RULES in fields.meta
+    return kept and isinstance(rules, list) and any(isinstance(rule, dict) and "rule" in rule for rule in rules)
+
+
 def _gold(record: Record, fields: _Fields) -> Any:
+    if _has_rules(record, fields) and record.find(fields.answer) in (MISSING, None):
+        return None
     value = record.value(fields.answer)
     if fields.extract is None:
         if isinstance(value, str) and _PRINTED.fullmatch(value):

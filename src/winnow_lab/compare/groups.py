@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from winnow import registry
 from winnow.algos.costs import StepCosts, StepWork
 from winnow.errors import DataError
 from winnow.metrics import is_step
@@ -77,8 +78,10 @@ def omitted_work(config: Mapping[str, Any]) -> list[str]:
     """The work of a run's steps that two cost curves, of sampling and of updates, do not contain."""
     allocate = at(config, "allocate")
     name = at(allocate, "use") if isinstance(allocate, Mapping) else allocate
-    norms = name == "gvm" and at(config, "probe", "gradient_norm") != "none"
-    return ["a value model"] * (at(config, "critic") is not None) + ["a probe's gradient norms"] * norms
+    member = registry.members("allocator").get(str(name))  # None: a user's own, or the default
+    reads = member is not None and member.traits.source != "none" and member.traits.gradient_norms
+    norms = reads and at(config, "probe", "gradient_norm") != "none"
+    return ["a value model"] * (at(config, "critic") is not None) + ["an allocator's gradient norms"] * norms
 
 
 def _epochs(config: Mapping[str, Any], source: str) -> int:

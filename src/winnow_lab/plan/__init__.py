@@ -59,6 +59,9 @@ def plan(
     spread: Annotated[
         float | None, typer.Option(min=0, max=1, help="Fraction of the weights with it.", rich_help_panel=GRADIENT)
     ] = None,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="Import the files that the run names, also another user's.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new JSON file.")] = None,
 ) -> None:
     """Choose n, m and the prompts of a step: from a run's log, with intervals, or before a run."""
@@ -90,7 +93,7 @@ def plan(
         if noise is None and between is None and evidence.noise is not None:
             measured = type(NOISE)(NOISE.rollout * evidence.noise, NOISE.between * evidence.noise)
             request = replace(request, noise=measured, measured=True)
-        from_log = LogPlan(evidence, request, curves, draws, seed)
+        from_log = LogPlan(evidence, request, curves, draws, seed, trust_run)
         lines, content = list(log_lines(from_log)), log_json(from_log)
     else:
         from winnow.algos.size_prior import Prior
@@ -101,9 +104,15 @@ def plan(
 
         config = find_config(target)
         members = resolve_file(config, sets or (), unset or ())
-        prior = Prior(pass_rate, length or max(1.0, members.config.rollout.max_new_tokens / 2))
+        most = members.config.rollout.max_new_tokens
+        if length is not None and length > most:
+            raise typer.BadParameter(f"--length {length:g}: a rollout has at most rollout.max_new_tokens = {most}")
+        prior = Prior(pass_rate, length or max(1.0, most / 2))
         first = FirstPlan(Fits(members, request.memory), request, prior, curves, draws, seed)
-        lines, content = list(first_lines(first, config)), first_json(first)
+        given = [
+            word for name, of in (("--unset", unset), ("--set", sets)) for value in of or () for word in (name, value)
+        ]
+        lines, content = list(first_lines(first, config, given)), first_json(first)
     for line in lines:
         print_text(line)
     if output is not None:

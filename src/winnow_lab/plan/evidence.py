@@ -159,10 +159,11 @@ def _logged(run: Path, steps: Sequence[int]) -> tuple[list[str], list[FloatArray
     rewards_of: dict[tuple[int, str], list[float]] = {}
     lengths, seen = list[int](), 0
     for step in steps:
-        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
+        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length", "trainable")):
             seen += 1
             if row["length"] is not None:
-                lengths.append(int(row["length"]))
+                own = row["trainable"]  # the policy's, if it is logged
+                lengths.append(int(row["length"] if own is None else np.count_nonzero(own)))
             if row["kind"] not in NO_VERDICT and not math.isnan(row["reward"]):
                 rewards_of.setdefault((step, row["prompt_id"]), []).append(row["reward"])
     return [name for _, name in rewards_of], [np.array(rewards) for rewards in rewards_of.values()], lengths, seen

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from winnow.algos.setting_table import Table, table
 from winnow.algos.size_choice import MEASURED, SUPPOSED
 from winnow.algos.step_plan import NOISE, Setting, StepModel, StepStatistics, candidates
 from winnow.errors import DataError, WinnowError
+from winnow.evaluation.settings import settings_of
 from winnow.run_view.forecast import RunForecast, forecast_of
 from winnow.training.resolve import resolve_members
 from winnow.training.size_fits import Fits, PlanRequest
@@ -39,13 +39,16 @@ FEW_PROMPTS = 10  # a bootstrap of fewer covers too seldom: docs/statistics.md h
 
 @dataclass(frozen=True, eq=False)
 class LogPlan:
-    """A plan for the last steps of a run. `draws` and `seed` are those of the bootstrap."""
+    """A plan for the last steps of a run. `draws` and `seed` are those of the bootstrap. With `trust_run`, the files
+    that the run names are imported, also those of another user's run.
+    """
 
     evidence: LogWindow
     request: PlanRequest
     costs: StepCosts | None = None
     draws: int = 200
     seed: int = 0
+    trust_run: bool = False
 
     @cached_property
     def fits(self) -> Fits | WinnowError | None:
@@ -53,7 +56,8 @@ class LogPlan:
         if self.evidence.config is None:
             return None
         try:
-            return Fits(resolve_members(self.evidence.config, Path.cwd()), self.request.memory)
+            config, manifest = settings_of(self.evidence.run, {}, trust_run=self.trust_run)
+            return Fits(resolve_members(config, manifest.base, recipe=manifest.recipe), self.request.memory)
         except WinnowError as error:  # its model, data or reward is elsewhere now
             return error
 
@@ -61,14 +65,15 @@ class LogPlan:
     def model(self) -> StepModel:
         if isinstance(self.fits, Fits):
             return replace(self.fits.model(self.request), current=self.evidence.setting)  # it may have chosen others
-        evidence, request = self.evidence, self.request
+        evidence, request, config = self.evidence, self.request, self.evidence.config
         return StepModel(
             evidence.setting,
             evidence.rule,
             request.noise,
             request.law,
             evidence.epochs,
-            trains_all=evidence.config is None,
+            1 if config is None else config.update.updates_per_step,
+            trains_all=config is None or bool(config.terms),
         )
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,8 @@ def _effects(plan: LogPlan) -> Iterator[str]:
     yield _item("same progress", "; ".join(parts))
 
 
-def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
-    """The plan for a configuration without a run."""
+def first_lines(plan: FirstPlan, config: Path, given: Sequence[str] = ()) -> Iterator[str]:
+    """The plan for a configuration without a run. `given` are the words that change its file: --set KEY=VALUE."""
     best, now, prior = plan.best, plan.model.current, plan.prior
     fit = plan.fits.fit(best)
     assert fit is not None
@@ -190,7 +190,7 @@ def first_lines(plan: FirstPlan, config: Path) -> Iterator[str]:
     yield ""
     yield from _reasons(plan)
     yield _item("next", "train 20 steps, then winnow plan RUN: it measures what is supposed here")
-    yield _item("set", _train(best, fit.tokens, config))
+    yield _item("set", _train(best, fit.tokens, config, given))
 
 
 def _reasons(plan: FirstPlan) -> Iterator[str]:
@@ -311,8 +311,9 @@ def _command(plan: LogPlan) -> str:
     return " ".join(_sets(best, None if fit is None else fit.tokens))
 
 
-def _train(setting: Setting, tokens: int, config: Path) -> str:
-    return " ".join(["winnow train", shlex.quote(recipe_at(config) or str(config)), *_sets(setting, tokens)])
+def _train(setting: Setting, tokens: int, config: Path, given: Sequence[str]) -> str:
+    named = shlex.join([recipe_at(config) or str(config), *given])
+    return " ".join(["winnow train", named, *_sets(setting, tokens)])
 
 
 def _sets(setting: Setting, tokens: int | None) -> list[str]:

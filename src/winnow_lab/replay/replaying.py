@@ -27,7 +27,8 @@ from winnow.state.logbook import log_notes, read_rows
 from winnow.state.saved_runs import manifest_of
 
 COLUMNS = (
-    "step", "seed", "prompt_id", "index", "length", "finish", "version", "reward", "correct", "kind", "cause", "keep",
+    "step", "seed", "prompt_id", "index", "length", "trainable", "finish", "version", "reward", "correct", "kind",
+    "cause", "keep",
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ class SampledGroup:
 
     group: Group  # with outcomes
     kept: BoolArray  # [N] as the run itself selected
-    tokens: FloatArray  # [N] completion tokens; estimates in some logs, NaN where even that is impossible
+    tokens: FloatArray  # [N] tokens of the policy; estimates in some logs, NaN where even that is impossible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,8 @@ def _group(prompt: str, rows: list[dict[str, Any]]) -> SampledGroup:
         rollouts=tuple(_rollout(row) for row in rows),
         outcomes=tuple(_outcome(row) for row in rows),
     )
-    tokens = [math.nan if row["length"] is None else float(row["length"]) for row in rows]
-    return SampledGroup(
-        group=group, kept=np.array([row["keep"] for row in rows], dtype=np.bool_), tokens=np.array(tokens)
-    )
+    tokens = np.where([row["length"] is None for row in rows], math.nan, group.lengths)
+    return SampledGroup(group=group, kept=np.array([row["keep"] for row in rows], dtype=np.bool_), tokens=tokens)
 
 
 def _outcome(row: dict[str, Any]) -> Outcome:
@@ -94,6 +93,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
         text="",
         finish=row["finish"] or "stop",
         version=int(row["version"]),
+        trainable=row["trainable"],
     )
 
 

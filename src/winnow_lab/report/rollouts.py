@@ -231,7 +231,9 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
         "cause": row["cause"],
         "detail": cut(row["detail"], longest),
         "seconds": hundredths(row["seconds"]),
-        "advantage": digits(row["advantage"] if row["advantages"] is None else _mean(row["advantages"])),
+        "advantage": digits(
+            row["advantage"] if row["advantages"] is None else _mean(row["advantages"], row["trainable"])
+        ),
         "kept": row["keep"],
         "trained": row["reason"] == "trained",
         "reason": cut(row["reason"], NAME),
@@ -352,5 +354,7 @@ def hundredths(seconds: float) -> float | None:
     return round(seconds, 2) if math.isfinite(seconds) else None
 
 
-def _mean(numbers: Any) -> float | None:
+def _mean(numbers: Any, own: Any) -> float | None:
+    """The mean over the tokens that the policy sampled, if they are logged."""
+    numbers = numbers if own is None else numbers[own]
     return float(numbers.mean()) if len(numbers) else None

@@ -64,6 +64,13 @@ def test_steps_of_one_size_take_the_supposed_shares():
     assert costs.update.at(1e-9, 2.5e-9) == pytest.approx(steps[0].update / 4)
 
 
+def test_steps_of_earlier_sizes_tell_the_parts_of_an_update_and_of_the_rest_apart():
+    now, earlier = [step(16, 200)] * 10, [step(64, 20)] * 10
+    costs = measured_costs([*now, *earlier], np.ones(10), WORK, LASTING)
+    assert costs.update.at(8.0, 20.0) == pytest.approx(earlier[0].update, rel=0.03)
+    assert costs.seconds_per_step + 64 * costs.seconds_per_rollout == pytest.approx(earlier[0].rest, rel=0.03)
+
+
 def test_no_part_is_negative():
     """Seconds that fall with the work: the part that grows is 0."""
     steps = [step(16, t)._replace(update=10.0 - t / 100) for t in (10, 200, 400, 800)] * 20

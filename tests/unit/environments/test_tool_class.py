@@ -350,3 +350,32 @@ def test_a_row_that_reset_refuses_is_named():
     row = Problem(id="p", question="Go.", answer=None, task="t", where="rows.jsonl:7")
     with refused(ConfigError, "Store", "rows.jsonl:7", "TypeError", code="config.user_code"):
         opened(bound, row)
+
+
+def test_a_parameter_with_a_name_of_winnows_is_refused():
+    class Named(Store):
+        def __init__(self, tool_turns: int = 4):
+            super().__init__()
+
+    with refused(ConfigError, "'tool_turns'", key="environment", code="config.registration"):
+        resolve("environment", Named)
+
+
+def test_reset_may_change_what_it_gets():
+    class Deck:
+        def reset(self, cards: list, **row) -> str:
+            self.cards = cards
+            return f" The first card is {self.cards.pop()}."
+
+        def draw(self) -> str:
+            """Draw."""
+            return str(self.cards.pop())
+
+        def get_reward(self):
+            return 1
+
+    bound = bind(resolve("environment", Deck), {}, key="environment")
+    done = opened(bound, Problem(id="p", question="Go.", answer=None, task="t", meta={"cards": [3, 5, 7]}))
+    assert (done.question, done.meta["cards"]) == ("Go. The first card is 7.", [3, 5, 7])
+    at = Prompt(id="p", tokens=np.array([1]), text="?", answer=None, task="t", meta=done.meta)
+    assert play(Deck, "<call>draw</call>", at=at)[0] == ["5"]

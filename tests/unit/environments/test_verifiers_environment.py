@@ -28,6 +28,11 @@ PROMPT = Prompt(
 )  # fmt: skip
 
 
+def test_a_problem_of_another_task_is_refused():
+    with refused(ConfigError, key="task", code="config.combination"):
+        resolve("environment", "verifiers").traits.schemas({"level": 2})
+
+
 class Echo(vf.Task):
     @vf.reward(weight=0.75)
     async def said(self, trace):

@@ -51,6 +51,12 @@ def run(tmp_path):
     return make
 
 
+def test_the_judge_of_the_call_takes_the_place_of_the_runs(run):
+    of = {"task": {"use": "guess_number"}, "environment": {"use": "guess_number"}, "reward": None}
+    (one,) = evaluation_tasks(str(run(of)), keys={"reward": "boxed"})
+    assert (one.config.reward.use, one.config.environment) == ("boxed", None)
+
+
 def invoke(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 

@@ -184,6 +184,7 @@ def test_numeric_is_exact_without_a_tolerance() -> None:
     third = rollout("r</think> <answer>0.333</answer> in 7 steps")
     assert numeric(prompt("1/3"), third).kind == "wrong"
     assert numeric(prompt("1/3"), third, relative_tolerance=0.01).kind == "correct"
+    assert numeric(prompt("100"), rollout("r</think>103"), relative_tolerance=0.03).kind == "correct"
     assert numeric(prompt("0.3330"), third).kind == "correct"
     assert numeric(prompt("0"), rollout("r</think>0.001"), relative_tolerance=0.5).kind == "wrong"
     with refused(ConfigError, -1, key="reward.relative_tolerance", code="config.value"):

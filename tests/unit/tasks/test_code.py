@@ -31,6 +31,11 @@ CASE = {"input": "1\n2\n", "output": "3\n", "testtype": "stdin"}
 HIDDEN = {"input": "5\n5\n", "output": "10\n", "testtype": "stdin"}
 
 
+def test_our_own_form_with_several_right_results(tmp_path: Path):
+    tests = [{"args": [3], "results": [[1, 2], [2, 1]]}]
+    assert only(tmp_path, {"question": "?", "function": "f", "tests": tests}).answer["tests"] == tests
+
+
 def test_our_own_form(tmp_path: Path):
     found = only(
         tmp_path, {"question": "Double.", "tests": [{"stdin": "1", "stdout": "2", "note": "x"}], "difficulty": "easy"}

@@ -289,3 +289,13 @@ def test_a_named_column_of_bytes_is_read_beside_all_others(tmp_path: Path) -> No
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     (made,) = jsonl("train", train=str(tmp_path / "rows.parquet"))
     assert (made.question, made.answer, made.meta) == ("1?", "1", {"level": 3})
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_row_with_rules_needs_no_gold(tmp_path: Path, name: str) -> None:
+    rules = [{"rule": "length_constraints:number_words", "arguments": {"num_words": 9}}]
+    test = write(tmp_path / f"test-{name}", [{"question": "Describe salt.", "rules": rules}])
+    (made,) = load(tmp_path, {"question": "Describe bread.", "rules": rules}, name=name, test=test)
+    assert (made.answer, made.meta["rules"]) == (None, rules)
+    with refused(DataError, "'answer'", key="task.answer"):
+        load(tmp_path, {"question": "Describe bread.", "rules": rules}, name=name, meta=[])

@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
 from winnow.config_keys import format_toml
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.load import load_tokenizer
 from winnow.models.products import Products
@@ -276,7 +276,7 @@ def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"question": "y", "answer": "1", "id": "t"}\n')
     task = {"use": "jsonl", "train": str(file), "test": str(tmp_path / "test.jsonl"), "id": "id"}
     keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"split": "test"}, "rollout": {"prompts_per_step": 4}}
-    about, few = dry_run(members(task=task, **keys)).warnings
+    about, few = dry_run(members(task=task, **keys)).prompts.warnings
     assert numbers(few) == [256, 1]
     assert numbers(about) == [1, 8, 200]
     assert "'q5'" in about
@@ -310,7 +310,7 @@ def test_check_counts_the_problems_that_the_splits_have(tmp_path):
     ]
     assert re.findall(r"evaluate\.tasks: (\d+) of (\d+) test", notes) == [("1", "3")]  # as `train` warns
     elsewhere = members(task={"use": "jsonl", **files}, model={"path": "owner/not-in-the-cache"}, **keys)
-    assert dry_run(elsewhere).evaluated == 15  # without its tokenizer, no prompt is too long
+    assert dry_run(elsewhere).prompts.evaluated == 15  # without its tokenizer, no prompt is too long
 
 
 def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
@@ -322,8 +322,14 @@ def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
     needs = [{part.name: part.bytes for part in dry_run(one).plan.parts} for one in (auto, most, members(**keys))]
     assert needs[0] == needs[1] != needs[2]
     assert numbers(described(auto)["sizes"]) == [10, 2, 64, 2, 16]
+
     (line,) = [line for line in describe(auto.config, budget(auto), problems=12, ranks=4) if line.startswith("sizes")]
     assert numbers(line) == [10, 2, 64, 4, 12]  # no more prompts than problems, and one for each process
+
+
+def test_a_missing_file_of_costs_is_refused_by_a_check(tmp_path):
+    with refused(DataError, code="data.unreadable"):
+        dry_run(members(plan={"use": "auto", "costs": str(tmp_path / "none.json")}, select="all"))
 
 
 def test_an_allocation_that_changes_shares_of_the_objective_is_named():

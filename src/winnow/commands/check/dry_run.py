@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from winnow import ranks as this_process
-from winnow.config import Config, OwnModelCritic, Section, TrainedCritic, trained_tokens
+from winnow.config import Config, ModelCritic, Section, TrainedCritic, trained_tokens
 from winnow.config_keys import changed_lines, format_toml
 from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
@@ -30,14 +31,9 @@ from winnow.models.folder import (
 )
 from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
+from winnow.state.cost_files import read_costs
 from winnow.tasks.source import FORMS, no_hub_library
-from winnow.training.advice import (
-    about_prompts,
-    advice,
-    faster_decoding,
-    missing_answer_forms,
-    slow_bfloat16,
-)
+from winnow.training.advice import about_prompts, advice, faster_decoding, missing_answer_forms, slow_bfloat16
 from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
@@ -59,14 +55,11 @@ SHOWN = 3000  # characters of the first prompt
 class DryRun:
     """The result of the checks."""
 
-    first: FirstPrompt | None  # None where no prompt could be rendered
+    prompts: _Prompts
     plan: MemoryPlan | None  # None where the model's settings are not on this machine
     demand: Demand | None  # what the plan is for
     room: FreeBytes  # the free memory for which the plan is checked
     notes: tuple[str, ...]  # one sentence for each check that needs the network
-    warnings: tuple[str, ...] = ()  # about prompts, and golds that the reward refuses
-    evaluated: int | None = None  # problems of an evaluation; None where no prompt could be rendered
-    training: float = math.inf  # problems of training, infinite where they are not on this machine
 
 
 def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
@@ -75,10 +68,12 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
 
     Raises ConfigError or DataError as a run would. A plan that does not fit raises only in `plan.check`.
     """
+    if (costs := members.config.plan.costs) is not None:
+        read_costs(Path(os.path.expanduser(costs)))
     path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
     folder = _folder(path)
     readable = folder is not None and (not is_hub_id(path) or has_tokenizer(folder))
-    critic_path = critic.path if isinstance(critic, OwnModelCritic) else None
+    critic_path = critic.path if isinstance(critic, ModelCritic) else None
     critic_folder = folder if critic_path is None else _critic_folder(critic_path)
     device = planned_device(members.config.device)
     plan, demand = None, None
@@ -94,13 +89,16 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
         most = largest(members, problems=found.training, ranks=ranks)
         demand = demand_of(most, device, longest_prompt=found.longest, memory=memory, planned_ranks=ranks)
         plan = plan_demand(most, demand)
-    notes = () if readable else _about_model(path, folder)
+    notes = []
     if data is not None:
-        notes = (f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked", *notes)
+        notes.append(f"{data[0]} = {data[1]!r} is not on this machine, so no problem was checked")
+    if not readable:
+        what, also = ("the tokenizer of ", "") if folder else ("", " and no memory was planned")
+        notes.append(f"{what}model.path = {path!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}")
     if critic_path is not None and critic_folder is None:
-        notes += (f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
+        notes.append(f"critic.path = {critic_path!r} is not on this machine, {_NEITHER}, so no memory was planned")
     room = free_on_device if memory is None else assume_free(memory, device.type)
-    return DryRun(found.first, plan, demand, room, notes, found.warnings, found.evaluated, found.training)
+    return DryRun(found, plan, demand, room, tuple(notes))
 
 
 def _folder(path: str) -> Path | None:
@@ -119,18 +117,13 @@ def _critic_folder(path: str) -> Path | None:
     return folder if folder is None or not is_hub_id(path) or has_tokenizer(folder) else None
 
 
-def _about_model(hub_id: str, folder: Path | None) -> tuple[str, ...]:
-    what, also = ("the tokenizer of ", "") if folder else ("", " and no memory was planned")
-    return (f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{also}",)
-
-
 def _with_folders(members: Members, folder: Path | None, critic_folder: Path | None) -> Members:
     """The same members, with hub ids of models replaced by folders of the hub's cache."""
     config, changed = members.config, dict[str, Section]()
     if folder is not None and is_hub_id(config.model.path):
         changed["model"] = config.model.model_copy(update={"path": str(folder)})
     critic = config.critic
-    if isinstance(critic, OwnModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
+    if isinstance(critic, ModelCritic) and critic_folder is not None and critic.path and is_hub_id(critic.path):
         changed["critic"] = critic.model_copy(update={"path": str(critic_folder)})
     return dataclasses.replace(members, config=config.model_copy(update=changed))
 
@@ -138,11 +131,11 @@ def _with_folders(members: Members, folder: Path | None, critic_folder: Path | N
 class _Prompts(NamedTuple):
     """What is known about the prompts of a run."""
 
-    first: FirstPrompt | None = None
+    first: FirstPrompt | None = None  # None where no prompt could be rendered
     longest: int | None = None  # tokens
-    training: float = math.inf  # the number of training prompts
-    evaluated: int | None = None  # the number of problems of an evaluation
-    warnings: tuple[str, ...] = ()  # about prompts and golds
+    training: float = math.inf  # problems of training, infinite where they are not on this machine
+    evaluated: int | None = None  # problems of an evaluation; None where they are not known
+    warnings: tuple[str, ...] = ()  # about prompts, and golds that the reward refuses
 
 
 def _check_prompts(members: Members, *, values: bool) -> _Prompts:
@@ -313,12 +306,12 @@ def check_lines(
         members = resolve_file(config, sets, unset)
     settings = members.config
     result = dry_run(members, memory=None if memory is None else parse_bytes(memory), ranks=ranks)
-    counts = budget(members, result.evaluated)
-    first, plan = result.first, result.plan
+    found, plan = result.prompts, result.plan
+    counts, first = budget(members, found.evaluated), found.first
     yield from (format_toml(settings), "") if whole else (*keys_lines(settings), "")
     if first is not None:
         yield from map(sanitize, first_prompt_lines(first))
-    yield from describe(settings, counts, problems=result.training, ranks=ranks)
+    yield from describe(settings, counts, problems=found.training, ranks=ranks)
     if plan is not None:
         yield from map(sanitize, plan.lines(result.room))
     if result.demand is not None and memory is None:
@@ -328,7 +321,7 @@ def check_lines(
     planned = (*faster_decoding(members, plan), *slow_bfloat16(members, plan)) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     forms = missing_answer_forms(members, first) if first else ()
-    for sentence in (*result.warnings, *forms, *unfit, *planned):
+    for sentence in (*found.warnings, *forms, *unfit, *planned):
         yield wrap(f"! {sentence}")
     lacking = _lacking(members)
     elsewhere = () if lacking is None or memory is None else (f"on this machine: {lacking}",)

@@ -144,15 +144,9 @@ def value(text: str) -> str:
 
 
 def _compounds(answer: str, gold: str) -> Verdict:
-    """`5 hours 30 minutes`: the same numbers of the same units, in order. Units are not converted."""
-    mine, theirs = compound(answer), compound(gold)
-    if mine is None and theirs is None:
-        return None
-    return _numbers_of(mine) == _numbers_of(theirs)
-
-
-def _numbers_of(parts: Sequence[tuple[str, str]] | None) -> list[tuple[Fraction, str]] | None:
-    return None if parts is None else [(Fraction(number), unit) for number, unit in parts]
+    """`5 hours 30 minutes`: the same numbers of the same units. Units are not converted."""
+    mine, theirs = (sorted((Fraction(number), of) for number, of in compound(text) or ()) for text in (answer, gold))
+    return mine == theirs if mine or theirs else None
 
 
 def _apart(answer: str, gold: str, work: _Work) -> Verdict:

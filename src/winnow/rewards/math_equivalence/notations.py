@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from winnow.rewards.math_equivalence.latex import brackets, split_top
+from winnow.rewards.math_equivalence.latex import brackets, depths, split_top
 
 _INTEGER = r"\s*(?:\{\s*(\d{1,4})\s*\}|(\d{1,4}))\s*"
 _BINOMIAL = re.compile(
@@ -24,13 +24,13 @@ _WORDS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"(?<![a-zA-Z\\])oo(?![a-zA-Z])", r"\\infty "),
-        (r"(?<![a-zA-Z\\])I(?![a-zA-Z_(])", "i"),
         (r"\\?(?<![a-zA-Z])a(sin|cos|tan)(?=\s*\()", r"\\arc\1"),
         (r"(?<![a-zA-Z\\])Rational\((-?\d+), ?(\d+)\)", r"\\frac{\1}{\2}"),
         (r"(?<![a-zA-Z\\])Abs\(([^()]*)\)", r"|\1|"),
         (r"(?<![a-zA-Z\\])binomial\((\w+), ?(\w+)\)", r"\\binom{\1}{\2}"),
     )
 )
+_UNIT = re.compile(r"(?<![a-z\\])I(?![a-z_(])")  # 3*I; in V = I*R it is a letter, and in V = IR then, too
 _LOG = re.compile(r"\\log(?=\s*\()")  # natural in sympy, and of an unknown base elsewhere
 _JOINED = re.compile(r"\s*\\(lor|vee|land|wedge)(?![a-zA-Z])\s*")
 _RELATION = re.compile(r"[<>=]|\\[lgn]e(?![a-zA-Z])")
@@ -51,6 +51,8 @@ def common(answer: str, gold: str) -> tuple[str, str]:
     """Both tidy texts in the notations that the other rules read."""
     mine, theirs = _SYMPY.search(answer), _SYMPY.search(gold)
     answer, gold = _plain(answer), _plain(gold)
+    if mine or theirs:
+        answer, gold = _UNIT.sub("i", answer), _UNIT.sub("i", gold)
     if mine and r"\ln" in gold:
         answer = _LOG.sub(r"\\ln", answer)
     if theirs and r"\ln" in answer:
@@ -165,9 +167,8 @@ def _components(text: str) -> list[str] | None:
 
 def _terms(text: str) -> list[str]:
     """The terms of a sum, each with its sign; signs inside brackets do not separate."""
-    terms, depth, start = [], 0, 0
-    for place, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
+    terms, start = [], 0
+    for place, (character, depth) in enumerate(zip(text, depths(text), strict=False)):
         if character in "+-" and depth == 0 and place > start:
             terms.append(text[start:place])
             start = place

@@ -160,6 +160,13 @@ def valued(*, length=3):
     )
 
 
+def test_an_advantage_is_the_mean_over_the_tokens_of_the_policy(tmp_path):
+    made = dataclasses.replace(valued(), advantages=(np.array([1.5, 0.0, 0.5]), np.zeros(3)))
+    Logbook(tmp_path, seed=0).write(0, {}, [made], [])
+    (block,) = format_rollouts(tmp_path, Choice())
+    assert "advantage +1.000" in block
+
+
 @pytest.mark.parametrize(
     ("name", "removes"), [("config.toml", False), ("data.parquet", False), ("step-000000.parquet", True)]
 )

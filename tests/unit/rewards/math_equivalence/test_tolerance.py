@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ def kind(answer: Any, box: str, **how: Any) -> str:
         ("4.301", "1e-1", "wrong"),
         ("4.3", None, "wrong"),
         ("4.3", "", "wrong"),
+        ("4.2", math.nan, "correct"),
+        ("4.3", math.nan, "wrong"),
         (r"\frac{43}{10}", "1e-1", "correct"),
         ("x", "1e-1", "wrong"),
         ("4.2, 4.2", "1e-1", "wrong"),
@@ -57,6 +60,7 @@ def test_several_numbers_are_compared_in_order() -> None:
 @needs_algebra
 def test_the_option_is_for_problems_without_an_error() -> None:
     assert kind("10", "10.4", absolute_tolerance=0.5) == "correct"
+    assert kind("1", "1.3", absolute_tolerance=0.3) == "correct"
     assert kind("10", "10.4", absolute_tolerance=0.5, meta={"error": "0.1"}) == "wrong"
 
 

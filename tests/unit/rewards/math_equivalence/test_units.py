@@ -74,6 +74,7 @@ SAME = {
 }  # fmt: skip
 
 OTHER_VALUES = [
+    ("3 apples and 4 pears", "4 pears and 3 apples"),
     (r"\frac{3}{4}", r"\frac{3}{4} \text{ m}"), (r"2\sqrt{3}", r"2\sqrt{3} \text{ cm}^2"),
     (r"4\pi", r"4\pi \text{ m}^2"), ("x", r"x \text{ m}"), ("2x+1", r"2x+1 \text{ apples}"), ("-7", r"-7 \text{ K}"),
     ("5500000", "5.5 million dollars"), ("(3, 4)", r"(3 \text{ m}, 4 \text{ m})"), ("3, 4", "3 cm and 4 cm"),

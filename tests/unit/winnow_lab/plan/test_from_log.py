@@ -51,6 +51,9 @@ def with_costs(run):
     return LogPlan(evidence_of(run), PlanRequest(), COSTS, draws=20)
 
 
+LONG = ["arithmetic", "--length", "1e11"]  # a rollout has far fewer tokens
+
+
 def call(*words):
     return CliRunner().invoke(app, ["plan", *map(str, words)])
 
@@ -144,14 +147,42 @@ def test_less_memory_leaves_out_settings_and_halves_micro_batches(run, plan):
 
 
 def test_a_run_whose_model_is_gone_has_a_plan_without_memory(tmp_path):
-    run = write_planned_run(tmp_path / "run")
+    run = write_planned_run(tmp_path / "run", sets=["update.updates_per_step=2"])
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["config"]["model"]["path"] = str(tmp_path / "gone")
     (run / "manifest.json").write_text(json.dumps(manifest))
     plan = LogPlan(evidence_of(run), PlanRequest(), draws=20)
     assert isinstance(plan.fits, WinnowError)
     assert any("memory" in what for what, _ in plan.unknown())
-    assert plan.settings
+    assert plan.model.updates == 2
+    assert min(one.prompts for one in plan.settings) >= 2
+
+
+def test_code_of_a_run_is_imported_from_its_own_folder_and_only_if_trusted(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.py").write_text("def reward(prompt, rollout):\n    return 0.0\n")
+    run = write_planned_run(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["base"], manifest["config"]["reward"] = str(tmp_path / "mine"), {"use": "own.py:reward"}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.chdir(tmp_path)
+    no, yes = (LogPlan(evidence_of(run), PlanRequest(), draws=20, trust_run=trust).fits for trust in (False, True))
+    assert isinstance(no, WinnowError)
+    assert no.code == "config.untrusted"
+    assert isinstance(yes, Fits)
+
+
+def test_sampling_one_step_ahead_is_not_free(tmp_path):
+    """Only the first step, which warms up, has seconds of sampling."""
+    run = write_planned_run(tmp_path / "run", steps=6)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[1:]:
+        row["seconds/wait"] = row.pop("seconds/generate")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = LogPlan(evidence_of(run), PlanRequest(), COSTS, draws=20)
+    assert not plan.evidence.has_phases
+    (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
+    assert seconds.sampling > 0
 
 
 def test_the_sizes_stay_unless_the_gain_holds_at_every_noise(run, with_costs):
@@ -351,7 +382,7 @@ def test_a_log_of_verl_is_planned_with_words_for_what_it_lacks():
     assert now.work.trained == 32  # verl trains on flat groups
 
 
-@pytest.mark.parametrize("words", [["/nowhere"], ["--costs", "x.json"], ["arithmetic", "--draws", "2"]])
+@pytest.mark.parametrize("words", [["/nowhere"], ["--costs", "x.json"], ["arithmetic", "--draws", "2"], LONG])
 def test_wrong_options_are_refused(words):
     result = call(*words)
     assert result.exit_code == 2

@@ -28,13 +28,13 @@ REWARDS = {  # by step and prompt; NaN: the verifier failed
 }
 
 
-def sampled(prompt, rewards):
+def sampled(prompt, rewards, mask=None):
     group = Group(
         prompt=Prompt(id=prompt, tokens=np.array([1]), text="?", answer="1", task="toy"),
         rollouts=tuple(
             Rollout(
                 index=i, tokens=np.arange(length), logprobs=np.zeros(length), text="t",
-                finish="length" if i == 3 else "stop", version=0,
+                finish="length" if i == 3 else "stop", version=0, trainable=mask and mask(length),
             )
             for i, length in enumerate(LENGTHS[: len(rewards)])
         ),
@@ -53,14 +53,14 @@ def select(request):
     return request.param
 
 
-def write(folder, select, *, only_kept=False, rewards=REWARDS):
+def write(folder, select, *, only_kept=False, rewards=REWARDS, mask=None):
     """A run that selected 2 of 4 rollouts by `select`, written as a step of winnow writes it."""
     config = validate({"select": {"use": select, "keep_per_prompt": 2}, "seed": SEED, "advantage": "grpo"})
     members = resolve_members(config, base=folder)
     folder.mkdir(exist_ok=True)
     log = Logbook(folder, seed=SEED, rollouts="kept" if only_kept else "all")
     for step in (0, 1):
-        groups = [sampled(prompt, own) for (at, prompt), own in rewards.items() if at == step]
+        groups = [sampled(prompt, own, mask) for (at, prompt), own in rewards.items() if at == step]
         groups = fill_advantages(members.advantage, [fill_keep(members, group, step) for group in groups])
         log.write(step, {"reward/mean": 0.5}, groups, [])
     return folder
@@ -90,6 +90,12 @@ def test_the_runs_own_selector_keeps_what_the_run_kept(tmp_path, select):
     assert found.tokens_saved == 0
     assert found.kept.rollouts == found.kept_by_run.rollouts == 8
     assert found.kept.variances == found.kept_by_run.variances
+
+
+def test_tokens_of_an_environment_are_in_no_number(tmp_path):
+    """Each rollout has one, and only those that the policy sampled are trained on."""
+    run = write(tmp_path / "run", "max_variance", mask=lambda length: np.arange(length) != 1)
+    assert replay(run, select="max_reward", keep=1).sampled.tokens == 4 * (sum(LENGTHS) - 4)
 
 
 def test_texts_are_not_needed(tmp_path):

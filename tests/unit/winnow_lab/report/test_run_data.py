@@ -204,6 +204,7 @@ def test_turns_are_told_apart_and_only_those_of_the_policy_have_numbers():
     assert (data["pieces"], data["environment"]) == (["a", "b", "more", "c"], [2])
     assert data["logprobs"] == [0.123, 1.12, None, 4.12]
     assert data["advantages"] == [0.123, 1.12, None, 4.12]
+    assert data["advantage"] == pytest.approx(5 / 3 + 0.12345, abs=0.01)  # the environment's tokens have none
     only = {"turns": ["ab"], "trainable": np.array([True, True])}
     assert rollout_data(row("ab", range(2), **only), by_character, longest=100)["environment"] == []
 
