@@ -9,7 +9,7 @@ import torch
 
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan, Phase
-from winnow.training.budget import plan_devices
+from winnow.training.budget import demand_of, plan_demand
 from winnow.training.resolve import resolve_members
 
 LORA = {"rank": 2}
@@ -27,8 +27,9 @@ def planned(
 ) -> MemoryPlan:
     """The plan of a configuration, with one rank or `ranks_of` on this machine."""
     members = resolve_members(validate(keys), base=Path())
-    return plan_devices(
-        members, torch.device(device), longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks_of
+    return plan_demand(
+        members,
+        demand_of(members, torch.device(device), longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks_of),
     )
 
 

@@ -388,18 +388,13 @@ class SharedCritic(CriticSection):
     """Factor of the value loss, which is added to the policy's loss."""
 
 
-class SeparateCritic(CriticSection):
-    """The keys of a value model with parameters of its own."""
+class TrainedCritic(CriticSection):
+    """The keys of a value model with parameters and an optimizer of its own, which is updated before the policy."""
 
     lora: LoraSection | None = None
     """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
     start: str | None = None
     """A checkpoint with the value model to start from; absent: the weights of its model, and a head of zeros."""
-
-
-class TrainedCritic(SeparateCritic):
-    """The keys of a value model with an optimizer of its own, which is updated before the policy."""
-
     train_on: Literal["kept", "all"] = "kept"
     """The rollouts on which it is trained: the kept ones, or all verified ones."""
     epochs: Positive = 1
@@ -412,22 +407,17 @@ class TrainedCritic(SeparateCritic):
     """Its optimizer."""
 
 
-class OwnModelCritic(SeparateCritic):
-    """The keys of a value model with a backbone of its own."""
-
-    path: str | None = None
-    """The critic's model: a folder or a hub id with the policy's vocabulary; absent: model.path."""
-
-
 class AdapterCritic(TrainedCritic):
     description = "an adapter on the policy's base"
     policy_head = "lent"
     form: Literal["adapter"]
 
 
-class ModelCritic(OwnModelCritic, TrainedCritic):
+class ModelCritic(TrainedCritic):
     description = "a separate model"
     form: Literal["model"] = "model"
+    path: str | None = None
+    """The critic's model: a folder or a hub id with the policy's vocabulary; absent: model.path."""
 
 
 class EvaluateSection(Section):

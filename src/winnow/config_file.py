@@ -32,6 +32,8 @@ EXPECTED = {
     "model_attributes_type": "a table",
     "bool_type": "true or false",
 }
+# A part of pydantic's location that is an arm of a union ("str", "function-...", "literal[...]") and no key
+_UNION_ARM = re.compile(r"str|bool|callable|int|float|(literal|tuple|function)\W.*")
 
 BYTE_ORDER_MARK = "\ufeff"  # editors of Windows write it at the start of a file, and TOML does not have it
 
@@ -169,7 +171,7 @@ def _located(error: ConfigError, path: Path, text: str, sets: Sequence[str], dat
         table, _, option = own.rpartition(".")
         place = ".".join(part for part in keys[:-1] if not part.isdigit())
         if table != place or option in error.remedy:  # the remedy names options that the member has
-            remedy = remedy_for_key(error.key, _value_at(data, error.key), functools.partial(_setting, data))
+            remedy = remedy_for_key(error.key, value_at(data, error.key), functools.partial(_setting, data))
             error = ConfigError(error.problem, remedy=remedy or "", key=error.key, code=error.code)
     return error.within(_place(keys, keys[:-1], str(path), text, sets))
 
@@ -249,7 +251,7 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") ->
     for name, value in changes.items():
         key = f"{prefix}{name}"
         is_table = isinstance(value, Mapping) and not {"use", "parts"} & value.keys()
-        if is_table and (value or isinstance(_value_at(data, key), Mapping)):
+        if is_table and (value or isinstance(value_at(data, key), Mapping)):
             merge(data, value, f"{key}.")
         else:
             put(data, key, value)
@@ -284,9 +286,13 @@ def _explain(
     where = "" if here else _place(path, section, source, text, sets)
     match error["type"]:
         case "extra_forbidden":
-            mistake = _of_another_form(path, form) or _unknown(path, error["input"], data)
+            written, remedy = _suggestion(path, error["input"], data)
+            unknown = ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
+            mistake = _of_another_form(path, form) or unknown
         case "missing":
-            mistake = _missing(key)
+            is_member = path[-1] == "use"
+            remedy = "set it to the member to which the options beside it belong" if is_member else "set it"
+            mistake = ConfigError(f"{key!r} is missing", remedy=remedy, key=key, code="config.missing_key")
         case "value_error" if isinstance(refused, RefusedValue):
             mistake = ConfigError(f"{key}: {refused.problem}", remedy=refused.remedy, key=key, code=refused.code)
         case "union_tag_invalid":
@@ -294,10 +300,11 @@ def _explain(
             problem = f"{key!r} is {error['ctx']['tag']!r}"
             mistake = ConfigError(problem, remedy=f"set it to {forms}", key=key, code="config.value")
         case kind:
-            table = _table_for(key, error["input"]) if EXPECTED.get(kind) == "a table" else ""
-            expected = f"set it to {EXPECTED[kind]}" if kind in EXPECTED else accepted_value(error["msg"])
-            problem = f"{key!r} is {error['input']!r}"
-            mistake = ConfigError(problem, remedy=table or expected, key=key, code="config.value")
+            raw = error["input"]
+            remedy = f"set it to {EXPECTED[kind]}" if kind in EXPECTED else accepted_value(error["msg"])
+            if isinstance(raw, bool) and EXPECTED.get(kind) == "a table":
+                remedy = f"write {key} = {{}} for its defaults" if raw else f"remove it: it is off unless {key} is set"
+            mistake = ConfigError(f"{key!r} is {raw!r}", remedy=remedy, key=key, code="config.value")
     return mistake.within(where) if where else mistake
 
 
@@ -306,24 +313,6 @@ def _place(path: Sequence[str], section: Sequence[str], source: str, text: str, 
     line = _line_of(text, path) or _line_of(text, section)
     other = f"{source}, line {line}" if line else _set_below(path, sets) or source
     return _set_of(".".join(path), sets) or other
-
-
-def _missing(key: str) -> ConfigError:
-    is_member = key.rpartition(".")[2] == "use"
-    return ConfigError(
-        f"{key!r} is missing",
-        remedy="set it to the member to which the options beside it belong" if is_member else "set it",
-        key=key,
-        code="config.missing_key",
-    )
-
-
-def _unknown(path: Sequence[str], value: Any, data: Mapping[str, Any]) -> ConfigError:
-    """The error about a key that does not exist. Its remedy is winnow's key for the name in another program, a key of
-    the same name in another table, or a similar key.
-    """
-    written, remedy = _suggestion(path, value, data)
-    return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
 
 
 def _of_another_form(path: Sequence[str], form: str | None) -> ConfigError | None:
@@ -341,7 +330,9 @@ def _of_another_form(path: Sequence[str], form: str | None) -> ConfigError | Non
 
 
 def _suggestion(path: Sequence[str], value: Any, data: Mapping[str, Any]) -> tuple[str, str]:
-    """The unknown key as it is in the file, and the remedy."""
+    """The unknown key as it is in the file, and the remedy: winnow's key for the name in another program, a key of the
+    same name in another table, or a similar key.
+    """
     key, (*table, _) = ".".join(path), path
     own = (own_name(key) or "").rpartition(".")[2]
     if table and own in _fields_at(table) and ".".join((*table, own)) != own_name(key):
@@ -368,21 +359,15 @@ def _keys_below(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _setting(data: Mapping[str, Any], key: str) -> Any:
     """The value of a key in a configuration as nested data, or its default."""
-    value = _value_at(data, key)
-    return _value_at(dump(Config.model_validate({})), key) if value is None else value
+    value = value_at(data, key)
+    return value_at(dump(Config.model_validate({})), key) if value is None else value
 
 
-def _value_at(data: Any, key: str) -> Any:
+def value_at(data: Any, key: str) -> Any:
+    """The value of a dotted key in nested data; None where a table on its path is absent."""
     for name in key.split("."):
         data = data.get(name) if isinstance(data, Mapping) else None
     return data
-
-
-def _table_for(key: str, value: Any) -> str:
-    """The remedy where a table has the value true or false."""
-    if not isinstance(value, bool):
-        return ""
-    return f"write {key} = {{}} for its defaults" if value else f"remove it: it is off unless {key} is set"
 
 
 def _all_keys(path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -409,16 +394,9 @@ def _set_below(path: Sequence[str], sets: Sequence[str]) -> str | None:
     return None if last is None else f"--set {last}"
 
 
-def _is_union_arm(part: Any) -> bool:
-    """Whether a part of pydantic's location is an arm of a union ("str", "function-...", "literal[...]"), not a key."""
-    return isinstance(part, str) and bool(
-        re.fullmatch(r"str|bool|callable|int|float|(literal|tuple|function)\W.*", part)
-    )
-
-
 def _keys_and_form(location: Sequence[Any]) -> tuple[list[str], str | None]:
     """The keys of pydantic's location, and the form of the innermost section that has several, whose keys follow it."""
-    keys, form, parts = list[str](), None, [str(part) for part in location if not _is_union_arm(part)]
+    keys, form, parts = list[str](), None, [part for part in map(str, location) if not _UNION_ARM.fullmatch(part)]
     for place, part in enumerate(parts):
         if len(_sections_at(parts[:place])) > 1:
             form = part

@@ -63,19 +63,14 @@ def _keys(forms: list[type[BaseModel]], prefix: str, defaults: dict[str, str]) -
             default = defaults.get(name) or defaults.get(f"{name}.use") or next(filter(None, map(_default, fields)), "")
             own = " or ".join(json.dumps(form_of(form)) for form in having) if having != forms else ""
             only = f" Only with {FORM} {own}." if own else ""
-            yield _key(name, fields, default, only)
+            meaning = next((field.description for field in fields if field.description), None)
+            if not meaning:
+                raise ValueError(f"{name} has no meaning: write it in winnow/config.py, as a docstring under the field")
+            types = " or ".join(dict.fromkeys(_type(field.annotation, field.metadata) for field in fields))
+            yield Key(name=name, type=types, default=default, meaning=" ".join(meaning.split()) + only)
         if inner and inner != [Member]:
             listed = typing.get_origin(fields[0].annotation) is tuple
             yield from _keys(inner, f"{name}{'[]' if listed else ''}.", defaults)
-
-
-def _key(name: str, fields: list[FieldInfo], default: str, only: str) -> Key:
-    """The key of a table's forms: `fields` are those of the forms that have it."""
-    meaning = next((field.description for field in fields if field.description), None)
-    if not meaning:
-        raise ValueError(f"{name} has no meaning: write it in winnow/config.py, as a docstring under the field")
-    types = dict.fromkeys(_type(field.annotation, field.metadata) for field in fields)
-    return Key(name=name, type=" or ".join(types), default=default, meaning=" ".join(meaning.split()) + only)
 
 
 def _default(field: FieldInfo) -> str:

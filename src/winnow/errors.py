@@ -1,14 +1,5 @@
 """Every error winnow raises on purpose.
 
-    WinnowError
-    ├── ConfigError       a key, value or combination that cannot run; raised before a model is loaded
-    ├── DataError         a problem file, a tokenizer or a model folder that cannot be used
-    ├── RunFolderError    a run folder that is taken, foreign, or cannot be resumed
-    ├── EngineError       an engine that broke its contract (stale weights, wrong counts)
-    ├── VerifierError     verification failed too often to go on
-    ├── UpdateError       update after update could not be taken
-    └── RankError         another process of the same run failed
-
 The message contains the problem, its place (key, file and line, where known) and the remedy. Problem, remedy and key
 are attributes too. The command line prints code and message (`format_with_code`); a traceback is for bugs.
 """
@@ -130,7 +121,7 @@ class StoppedBySignal(BaseException):
 
 
 class ConfigError(WinnowError):
-    """A configuration that cannot run."""
+    """A configuration that cannot run; raised before a model is loaded."""
 
     code = "config"
 

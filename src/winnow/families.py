@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -289,25 +290,20 @@ class Family(Generic[T_co]):
 
     def check(self) -> Callable[..., None]:
         """The contract as a function."""
-        return _function(self.contract or f"winnow.testing:check_{self.name}")
+        contract: Callable[..., None] = pkgutil.resolve_name(self.contract or f"winnow.testing:check_{self.name}")
+        return contract
 
     def member_of(self, given: Callable[..., Any]) -> Callable[..., Any]:
         """The member that a user gives: a function, or what `of_class` makes of a class."""
         if not (self.of_class and isinstance(given, type)):
             return given
-        made: Callable[..., Any] = _function(self.of_class)(given)
+        made: Callable[..., Any] = pkgutil.resolve_name(self.of_class)(given)
         return made
 
     def traits_of(self, member: Callable[..., Any]) -> T_co:
         """The traits of a member that was made from classes; the default ones of any other."""
         traits = getattr(member, "traits", None)
         return traits if isinstance(traits, self.traits) else self.traits()
-
-
-def _function(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
 
 
 def _modules_of(package: str, *names: str) -> tuple[str, ...]:
@@ -329,10 +325,7 @@ REWARD = Family(
     "reward",
     ("prompt", "rollout"),
     "reward",
-    (
-        *_modules_of("winnow.rewards", "answers", "format", "gym", "verifiable"),
-        "winnow.verify.code_tests",
-    ),
+    (*_modules_of("winnow.rewards", "answers", "format", "gym", "verifiable"), "winnow.verify.code_tests"),
     RewardTraits,
     contract="winnow.rewards.contract:check_reward",
 )

@@ -5,18 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import inspect
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from winnow.errors import ConfigError
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 DISTRIBUTION = "winnow-rl"
 COMMANDS, LOGS = "winnow.commands", "winnow.logs"  # groups of entry points
@@ -124,31 +120,17 @@ def unsuitable_version(
     None where the version is suitable, where the package is not installed, and where winnow does not require it.
     """
     installed = version(package) or (version(INSTEAD[package]) if package in INSTEAD else None)
-    specifiers = [] if installed is None else _specifiers(package, required())
+    if installed is None:
+        return None
     with suppress(ImportError):  # packaging is installed with transformers
+        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.utils import canonicalize_name
         from packaging.version import InvalidVersion, Version
 
-        with suppress(InvalidVersion):  # a version in a private form
-            for one in specifiers:
-                if installed is not None and not one.contains(Version(installed), prereleases=True):
-                    return installed, str(one)
+        for text in required():
+            with suppress(InvalidRequirement, InvalidVersion):  # a version in a private form
+                one = Requirement(text)
+                named = canonicalize_name(one.name) == canonicalize_name(package)
+                if named and not one.specifier.contains(Version(installed), prereleases=True):
+                    return installed, str(one.specifier)
     return None
-
-
-def _specifiers(package: str, required: Sequence[str]) -> list[SpecifierSet]:
-    """The versions of a package in the declared requirements."""
-    try:
-        from packaging.requirements import InvalidRequirement, Requirement
-    except ImportError:
-        return []
-    specifiers = []
-    for text in required:
-        with suppress(InvalidRequirement):
-            one = Requirement(text)
-            if _normal(one.name) == _normal(package):
-                specifiers.append(one.specifier)
-    return specifiers
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -214,10 +214,6 @@ def _member(key: str, **others: str) -> Form:
     return form
 
 
-def _listed(key: str) -> Form:
-    return lambda value, ours: {key: list(value) if isinstance(value, (list, tuple)) else [value]}
-
-
 def _warmup(value: Value, ours: Ours) -> Mapping[str, Value] | None:
     steps = ours("steps")
     shares = isinstance(value, (int, float)) and 0 <= value <= 1 and isinstance(steps, int)
@@ -289,7 +285,7 @@ _FORMS: Mapping[str, Form] = {
     "adam_beta2": _beta(1),
     "warmup_ratio": _warmup,
     "lr_warmup_ratio": _warmup,
-    "stop_strings": _listed("rollout.stop"),
+    "stop_strings": lambda value, ours: {"rollout.stop": list(value) if isinstance(value, (list, tuple)) else [value]},
     "report_to": _member("track"),
     "trainer.logger": _logger,
     "use_wandb": _switch("track", "wandb"),

@@ -217,11 +217,6 @@ def any_rank(flag: bool) -> bool:
     return any(gather([flag]))
 
 
-def sum_over_ranks(number: float) -> float:
-    """The sum of every rank's number, in the order of the ranks."""
-    return sum(gather([number]))
-
-
 def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
     """The items of every rank, rank after rank."""
     return [item for of_rank in gather_from_all(list(items), what=what) for item in of_rank]

@@ -71,11 +71,7 @@ class Rng:
 
     def uniforms(self, ids: Sequence[str]) -> npt.NDArray[np.float64]:
         """[N] numbers in [0, 1), one per id: `uniform(*key, id)`; the common prefix is hashed once."""
-        shared, digests = _hashed((*self.key, "")), []
-        for name in ids:
-            own = shared.copy()
-            own.update(_bytes(name))
-            digests.append(own.digest())
+        digests = _digests((*self.key, name) for name in ids)
         high = np.frombuffer(b"".join(digests), dtype="<u8")[1::2]
         return np.asarray((high >> 11) * _UNIT, dtype=np.float64)
 

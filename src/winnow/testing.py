@@ -280,11 +280,8 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
 
     With `total="one"` the weights of all tokens have to add up to 1.
     """
-    for kept in (
-        _kept_rollouts([2, 3, 5], [0, 0, 1]),
-        _kept_rollouts([1], [0]),
-        _kept_rollouts([4, 4, 4, 4], [0, 1, 2, 2]),
-    ):
+    for lengths, group in (([2, 3, 5], [0, 0, 1]), ([1], [0]), ([4, 4, 4, 4], [0, 1, 2, 2])):
+        kept = _kept_rollouts(lengths, group)
         weights = np.asarray(weighting(kept))
         assert weights.shape == kept.lengths.shape, f"one weight per sequence, got shape {weights.shape}"
         assert np.all(np.isfinite(weights) & (weights > 0)), f"weights are positive, got {weights}"

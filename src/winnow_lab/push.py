@@ -139,16 +139,10 @@ def _without_folders(value: Any) -> Any:
 def publish(model: Path, repo: str, card: str, *, private: bool, update: bool) -> str:
     """Upload the files of a model and its card as one commit; returns its address.
 
-    Raises DataError without the library, for a repository that exists (without `update`), and where the hub refuses.
+    Raises DataError for a repository that exists (without `update`), and where the hub refuses.
     """
-    try:
-        from huggingface_hub import CommitOperationAdd, HfApi
-    except ImportError as error:
-        raise DataError(
-            "publishing on the hub needs the package 'huggingface_hub', which is not installed here",
-            remedy="pip install 'winnow-rl[hub]'",
-            code="data.not_installed",
-        ) from error
+    from huggingface_hub import CommitOperationAdd, HfApi
+
     api = HfApi()
     operations = [
         CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=card.encode()),

@@ -51,7 +51,7 @@ def any_of(up: list[bool]) -> bool:
 
 
 def totals(numbers: list[float]) -> float:
-    return ranks.sum_over_ranks(numbers[ranks.rank()])
+    return sum(ranks.gather([numbers[ranks.rank()]]))
 
 
 def by_writer() -> tuple[Any, list[int]]:
@@ -70,7 +70,7 @@ def writer_raises() -> tuple[str, str, int]:
     def make() -> None:
         raise ValueError("no room")
 
-    return (*raised(lambda: ranks.from_writer(make, doing="making a folder")), ranks.sum_over_ranks(1))
+    return (*raised(lambda: ranks.from_writer(make, doing="making a folder")), sum(ranks.gather([1])))
 
 
 def one_raises(which: int) -> tuple[str, str, int]:
@@ -79,7 +79,7 @@ def one_raises(which: int) -> tuple[str, str, int]:
             if ranks.rank() == which:
                 raise OSError("no such file")
 
-    return (*raised(act), ranks.sum_over_ranks(1))
+    return (*raised(act), sum(ranks.gather([1])))
 
 
 def all_raise() -> tuple[str, str, int]:
@@ -87,7 +87,7 @@ def all_raise() -> tuple[str, str, int]:
         with ranks.together("loading"):
             raise OSError(f"no file {ranks.rank()}")
 
-    return (*raised(act), ranks.sum_over_ranks(1))
+    return (*raised(act), sum(ranks.gather([1])))
 
 
 def nested() -> tuple[str, str, int]:
@@ -98,7 +98,7 @@ def nested() -> tuple[str, str, int]:
             if ranks.rank() == 1:
                 raise OSError("no such file")
 
-    return (*raised(act), ranks.sum_over_ranks(1))
+    return (*raised(act), sum(ranks.gather([1])))
 
 
 def announced_to_another_exchange() -> tuple[str, str, int]:
@@ -110,11 +110,11 @@ def announced_to_another_exchange() -> tuple[str, str, int]:
                 raise MemoryError("out of it")
         ranks.gather([ranks.rank()], what="rollouts")
 
-    return (*raised(act), ranks.sum_over_ranks(1))
+    return (*raised(act), sum(ranks.gather([1])))
 
 
 def same(facts: list[str]) -> tuple[str, str, int]:
-    return (*raised(lambda: ranks.check_same("configuration", lambda: facts[ranks.rank()])), ranks.sum_over_ranks(1))
+    return (*raised(lambda: ranks.check_same("configuration", lambda: facts[ranks.rank()])), sum(ranks.gather([1])))
 
 
 def failed_alike() -> list[bool]:
@@ -134,7 +134,7 @@ def spent_on(size: int) -> dict[str, int]:
     before = ranks.spent.copy()
     ranks.gather_from_all(np.zeros(size, dtype=np.uint8), what="rollouts")
     ranks.gather_from_all(0)
-    ranks.sum_over_ranks(1.0)
+    sum(ranks.gather([1.0]))
     since = ranks.spent.since(before)
     assert since.seconds > 0
     return since.bytes
@@ -149,13 +149,13 @@ def alone_it_costs_nothing() -> Any:
 def raise_on(which: int) -> int:
     if ranks.rank() == which:
         raise KeyError("a case that fails")
-    return int(ranks.sum_over_ranks(1))
+    return int(sum(ranks.gather([1])))
 
 
 def die_on(which: int) -> None:
     if ranks.rank() == which:
         os._exit(7)
-    ranks.sum_over_ranks(1)
+    sum(ranks.gather([1]))
 
 
 def hang_on(which: int) -> None:

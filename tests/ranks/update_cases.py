@@ -120,7 +120,7 @@ def _update(learner: Learner, members: Members, batch: Batch) -> tuple[float, fl
         loss, passes, idle = loss + value.total.item(), passes + 1, idle + (not mb.trained_tokens)
     result = learner.step() if batch.sequences else learner.skip()
     assert result.skipped == (not batch.sequences)
-    return result.grad_norm, ranks.sum_over_ranks(loss), passes, idle
+    return result.grad_norm, sum(ranks.gather([loss])), passes, idle
 
 
 def _seen_by(learner: Learner, gradients: list[Tensors]) -> None:

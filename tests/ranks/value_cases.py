@@ -39,7 +39,7 @@ def _updates(made: ValueModels, some: Sequence[Any]) -> Valued:
     batch = Batch(epoch=0, sequences=tuple(taught(some, found)))
     gradients, losses = list[Tensors](), list[float]()
     for each in (batch, Batch(epoch=0, sequences=()), batch):
-        losses.append(ranks.sum_over_ranks(_update(made, each, gradients)))
+        losses.append(sum(ranks.gather([_update(made, each, gradients)])))
     return Valued(
         values={f"{group}#{index}": values for (group, index), values in found.items()},
         gradients=gradients,

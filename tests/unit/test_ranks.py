@@ -15,7 +15,7 @@ from winnow.state.logbook import Logbook
 def test_one_process_is_all_ranks() -> None:
     assert (ranks.rank(), ranks.count(), ranks.is_writer()) == (0, 1, True)
     assert [ranks.any_rank(flag) for flag in (False, True)] == [False, True]
-    assert ranks.sum_over_ranks(1.5) == 1.5
+    assert sum(ranks.gather([1.5])) == 1.5
     assert ranks.gather(iter("ab")) == ["a", "b"]
 
 

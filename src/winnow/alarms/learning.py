@@ -119,9 +119,6 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     explains=OF_A_LOST_POLICY,
 )
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The reward falls within a few steps, or held-out accuracy falls below its best, by far more than noise; or hardly
-    any answer is right, or readable, any more.
-    """
     rows = past.last(RECENT + BEFORE)
     comparable = rows and are_comparable(rows)
     dropped = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if comparable else None
@@ -136,7 +133,6 @@ def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=(*REWARD_READ, *HELD_OUT_READ),
 )
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
     rows = rows if are_comparable(rows) else []
     spread, means, sizes = rewards(rows).std, values(rows, REWARD), [prompts(row) for row in rows]

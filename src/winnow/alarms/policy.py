@@ -45,11 +45,8 @@ CONSTANT = 0.0  # explained variance of a constant prediction
     reads=("policy/entropy", *ACCURACY_READ, *PROMPTS_READ, "group/flat"),
 )
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy's entropy is near 0, or far below that of the first steps, many answers are wrong, and the rollouts of
-    most prompts are so alike that they earn the same.
-
-    The entropy alone also falls where a policy learns a short form of answer, and its rollouts may still differ: then
-    it learns on. A log without flat groups is judged by entropy and accuracy.
+    """The entropy alone also falls where a policy learns a short form of answer, and its rollouts may still differ:
+    then it learns on. A log without flat groups is judged by entropy and accuracy.
     """
     rows, first = past.last(limits.steps), past.first[: limits.steps]
     entropy, was, right = mean(rows, "policy/entropy"), mean(first, "policy/entropy"), accuracy(rows)
@@ -71,7 +68,6 @@ def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("policy/entropy",),
 )
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy's entropy is far above that of the first steps."""
     rows, first = past.last(limits.steps), past.first[: limits.steps]
     entropy, was = mean(rows, "policy/entropy"), mean(first, "policy/entropy")
     if not entropy > was + limits.entropy_rise:
@@ -88,7 +84,6 @@ def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=DIVERGENCES,
 )
 def kl_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy is far from its reference."""
     rows = past.last(limits.steps)
     for name in DIVERGENCES:
         if (divergence := mean(rows, name)) > limits.kl:
@@ -126,7 +121,6 @@ def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("policy/clip_fraction",),
 )
 def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The clip acts on many tokens."""
     rows = past.last(limits.steps)
     clipped = mean(rows, "policy/clip_fraction")
     if not clipped > limits.clip_fraction:
@@ -324,7 +318,6 @@ def values_explain_nothing(past: Past, limits: AlarmsSection) -> Evidence | None
     reads=("critic/updates", "budget/tokens_valued"),
 )
 def values_untrained(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A separate value model takes no update."""
     if not past.rows or past.rows[-1].get("critic/updates") != 0:
         return None
     valued = past.rows[-1].get("budget/tokens_valued", 0.0)

@@ -60,7 +60,6 @@ def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("rollout/length_mean", "rollout/truncated", *REWARD_READ),
 )
 def length_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Completions grow by a factor while the reward does not rise."""
     return _length(past, limits, grows=True)
 
 
@@ -72,7 +71,6 @@ def length_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("rollout/length_mean", "rollout/truncated", *REWARD_READ),
 )
 def length_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Completions shrink by a factor while the reward does not rise."""
     return _length(past, limits, grows=False)
 
 
@@ -183,7 +181,6 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
     explains=("all_flat",),
 )
 def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Every rollout of several steps has the same reward."""
     rows = [row for row in past.last(limits.steps) if "reward/min" in row]
     if len(rows) < limits.steps or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
         return None
@@ -209,7 +206,6 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=READABLE,
 )
 def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The verifier can read hardly any answer."""
     rows = past.last(limits.steps)
     unread = share_of_judged(rows, "outcome/unparsable")
     if not unread >= limits.unparsable_share or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
@@ -272,7 +268,6 @@ def turns_cut_off(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("environment/one_turn", *ACCURACY_READ, *PROMPTS_READ),
 )
 def ends_in_first_turn(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Nearly all rollouts end in their first turn, and many are wrong."""
     rows = past.last(limits.steps)
     share, right = mean(rows, "environment/one_turn"), accuracy(rows)
     if not share >= limits.one_turn_share or right >= SOLVED:
@@ -291,7 +286,6 @@ def ends_in_first_turn(past: Past, limits: AlarmsSection) -> Evidence | None:
     reads=("environment/tool_calls",),
 )
 def no_tool_call(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """No rollout of the last steps, nor of the first ones, contains a tool call."""
     rows = past.last(limits.steps)
     calls = values([*past.first, *rows], "environment/tool_calls")
     if not rows or not calls or any(calls):

@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
-
-from pydantic import ValidationError
 
 from winnow.alarms.history import BLOCK, MEASURED, Past, Row
 from winnow.alarms.kinds import Evidence, Kind
 from winnow.alarms.rules import ALARMS
 from winnow.config import AlarmsSection
-from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
+from winnow.config_file import validate, value_at
+from winnow.errors import ConfigError, near_miss
 from winnow.metrics import is_step
 from winnow.records import Alarm
 
 PREFIX = "alarm/"
-DEFAULTS = AlarmsSection()
+DEFAULTS: Mapping[str, Any] = MappingProxyType({})  # a configuration in which every limit has its default
 LONGEST_VALUE = 60  # characters of a value in a text
 LONGEST = 50  # steps that some rule compares, whatever the limits
 
 
 class Alarms:
-    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone. Evaluations before the step
-    `evaluated_since` are ignored.
-    """
+    """The alarms of one run with these resolved `settings`. Evaluations before step `evaluated_since` are ignored."""
 
-    def __init__(self, settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0) -> None:
-        self._limits = _section(settings)
-        self._settings = {} if isinstance(settings, AlarmsSection) else settings
-        self._kinds = [kind for kind in ALARMS if kind.name not in self._limits.off]
-        limits = self._limits
+    def __init__(self, settings: Mapping[str, Any] = DEFAULTS, *, evaluated_since: int = 0) -> None:
+        self._settings = settings
+        self._limits = limits = _section(settings)
+        self._kinds = [kind for kind in ALARMS if kind.name not in limits.off]
         configured = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
         self._past = Past(max(LONGEST, 3 * BLOCK, *configured), evaluated_since)  # at least the rows that a rule reads
         self._held: dict[str, int] = {}  # the last step at which each alarm held
@@ -93,13 +90,13 @@ class Alarms:
 
 
 def alarms_of_run(
-    rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0
+    rows: Sequence[Row], settings: Mapping[str, Any] = DEFAULTS, *, evaluated_since: int = 0
 ) -> list[Alarm]:
     """The alarms of a run from its log, in the order in which they were raised, each with the `last` step it held at.
 
     `rows` are those of `state.logbook.read_metrics`, including an evaluation after the last step. `settings` is the
-    run's resolved configuration, or the limits of `[alarms]` alone. `evaluated_since` is the step from which on the
-    run has been evaluated with its present settings (`state.resume.evaluated_since`).
+    run's resolved configuration. `evaluated_since` is the step from which on the run has been evaluated with its
+    present settings (`state.resume.evaluated_since`).
     """
     alarms = Alarms(settings, evaluated_since=evaluated_since)
     raised, open_now = list[Alarm](), dict[str, int]()
@@ -127,47 +124,20 @@ def check(section: AlarmsSection) -> None:
             )
 
 
-def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
+def _section(settings: Mapping[str, Any]) -> AlarmsSection:
     """The limits in a configuration of any version: unknown ones are ignored, missing ones have their defaults."""
-    if isinstance(settings, AlarmsSection):
-        return settings
     limits = settings.get("alarms")
     known = {k: v for k, v in limits.items() if k in AlarmsSection.model_fields} if isinstance(limits, Mapping) else {}
-    if isinstance(known.get("off"), list):  # of JSON
-        known["off"] = tuple(known["off"])
-    try:
-        return AlarmsSection.model_validate(known)
-    except ValidationError as error:
-        raise combine_errors([_unusable(mistake) for mistake in error.errors()]) from error
-
-
-def _unusable(mistake: Any) -> ConfigError:
-    key = ".".join(("alarms", *map(str, mistake["loc"])))
-    return ConfigError(
-        f"{key} of the run's configuration is {mistake['input']!r}",
-        remedy=accepted_value(mistake["msg"]),
-        key=key,
-        code="config.value",
-    )
+    return validate({"alarms": known}, source="the run's configuration").alarms
 
 
 def _alarm(step: int, kind: Kind, evidence: Evidence, settings: Mapping[str, Any]) -> Alarm:
     keys = kind.keys if evidence.keys is None else evidence.keys
-    known = {key: _value(settings, key) for key in keys if not settings or _value(settings, key) is not None}
+    known = {key: value_at(settings, key) for key in keys if not settings or value_at(settings, key) is not None}
     named = ", ".join(key if value is None else f"{key} ({_shown(value)})" for key, value in known.items())
     look = f" Check {named}." if named else ""
     text = f"step {step}: {kind.name}: {evidence.text}. Likely cause: {evidence.cause or kind.cause}.{look}"
     return Alarm(step, kind.name, text, dict(evidence.numbers), known, last=step)
-
-
-def _value(settings: Mapping[str, Any], key: str) -> Any:
-    """The present value of a dotted key; None where a table on its path is absent."""
-    value: Any = settings
-    for name in key.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(name)
-    return value
 
 
 def _shown(value: Any) -> str:

@@ -279,29 +279,20 @@ def divide_evenly(prompts: int, budget: int) -> IntArray:
     return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
 
 
-def cures_variance(
-    pass_rate: FloatArray,
-    right: FloatArray,
-    wrong: FloatArray,
-    *,
-    right_square: FloatArray | None = None,
-    wrong_square: FloatArray | None = None,
-) -> FloatArray:
+def cures_variance(pass_rate: FloatArray, right: FloatArray, wrong: FloatArray) -> FloatArray:
     """[G] the variance of (r - p) g: of a rollout's centred 0/1 reward times the norm of its gradient.
 
     CurES (Zeng et al. 2025, arXiv 2510.01037): p (1-p)^2 E[g^2 | right] + p^2 (1-p) E[g^2 | wrong] - p^2 (1-p)^2
     (E[g | right] - E[g | wrong])^2, checked by enumeration and against the authors' code (ZexuSun/CurES,
     epic/stage_0_init_difficulty_sample_size.py, which cites eq. 127 of the paper; we could not read that equation).
-    `right` and `wrong` [G] are the mean norms, and the squares the means of the squared norms; without them, all norms
-    of a kind are equal. With norms of 1 it is p (1 - p). Where no rollout is of a kind, its norm may be NaN. Raises
-    ValueError for a pass rate outside [0, 1], and for any other norm or square that is negative or not finite.
+    `right` and `wrong` [G] are the mean norms; the norms of a kind count as equal. With norms of 1 it is p (1 - p).
+    Where no rollout is of a kind, its norm may be NaN. Raises ValueError for a pass rate outside [0, 1], and for any
+    other norm that is negative or not finite.
     """
     check_numbers("pass_rate", pass_rate, least=0.0, most=1.0)
     p, q = pass_rate, 1 - pass_rate
     right, wrong = _measured("right", right, p), _measured("wrong", wrong, q)
-    right_square = right**2 if right_square is None else _measured("right_square", right_square, p)
-    wrong_square = wrong**2 if wrong_square is None else _measured("wrong_square", wrong_square, q)
-    variance = p * q**2 * right_square + p**2 * q * wrong_square - (p * q * (right - wrong)) ** 2
+    variance = p * q**2 * right**2 + p**2 * q * wrong**2 - (p * q * (right - wrong)) ** 2
     return np.asarray(np.maximum(variance, 0.0), dtype=np.float64)
 
 

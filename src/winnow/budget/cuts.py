@@ -160,7 +160,8 @@ def expected(rule: Rule, kinds: Sequence[RolloutKind], rollouts: int, credit: Cr
     limit = probabilities * np.where(right, *credit.limit(min(1.0, float(probabilities[right].sum()))))
     kept, tokens, rate, some, weights = np.zeros(len(kinds)), 0.0, 0.0, 0.0, np.zeros(len(kinds))
     for counts in _compositions(rollouts, len(kinds)):
-        chance = _multinomial(counts) * float(np.prod(probabilities**counts))
+        ways = math.factorial(rollouts) // math.prod(map(math.factorial, counts.tolist()))
+        chance = ways * float(np.prod(probabilities**counts))
         of = np.repeat(np.arange(len(kinds)), counts)
         ends = _ends(rule, kinds, of, lengths[of])
         whole = np.bincount(of[ends == lengths[of]], minlength=len(kinds))
@@ -193,7 +194,3 @@ def _compositions(total: int, parts: int) -> IntArray:
     """[O, parts] every way to divide `total` rollouts over `parts` kinds."""
     bars = np.array([*itertools.combinations(range(total + parts - 1), parts - 1)], dtype=np.int64)
     return np.diff(bars, prepend=-1, append=total + parts - 1) - 1
-
-
-def _multinomial(counts: IntArray) -> int:
-    return math.factorial(int(counts.sum())) // math.prod(math.factorial(count) for count in counts.tolist())

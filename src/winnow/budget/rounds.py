@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +130,9 @@ def distribution(rule: Rule, pass_rate: float, planned: int) -> dict[tuple[int, 
     open_states = {(0, 0): 1.0}
     while open_states:
         following: dict[tuple[int, int], float] = defaultdict(float)
-        further = rule(_states(planned, list(open_states)))
+        done, right = np.array(list(open_states), dtype=np.int64).T
+        plan = np.full_like(done, planned)
+        further = rule(Counts(planned=plan, sampled=done, correct=right, wrong=done - right))
         for ((sampled, correct), probability), more in zip(open_states.items(), further.tolist(), strict=True):
             if not 0 <= more <= planned - sampled:
                 raise ValueError(f"the rule has {more} further rollouts after {sampled} of {planned}")
@@ -151,9 +153,3 @@ def _binomial(n: int, k: int, p: float) -> float:
         return float(k == n * p)
     ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
     return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
-
-
-def _states(planned: int, states: Sequence[tuple[int, int]]) -> Counts:
-    """The counts of prompts in these states, each (sampled, correct)."""
-    sampled, correct = np.array(states, dtype=np.int64).T
-    return Counts(planned=np.full_like(sampled, planned), sampled=sampled, correct=correct, wrong=sampled - correct)

@@ -34,14 +34,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from winnow.bounds import AboveZeroToOne, AtLeastOne, Finite, Natural, Positive, ZeroToOne
-from winnow.budget.arguments import (
-    check_count,
-    check_integers,
-    check_number,
-    check_numbers,
-    check_rows,
-    ranged,
-)
+from winnow.budget.arguments import check_count, check_integers, check_number, check_numbers, check_rows, ranged
 from winnow.budget.pass_rates import add_visit, posterior_mean, rates
 from winnow.records import BoolArray, FloatArray, IntArray
 
@@ -454,9 +447,7 @@ def _sieve(
     patience: int,
     chance: Callable[[IntArray], FloatArray] | None = None,
 ) -> Drawn:
-    """The first candidates that pass; the next draw begins behind the last of them. `chance` is the probability with
-    which a candidate passes.
-    """
+    """The first candidates that pass; the next draw begins behind the last of them. `chance`: that one passes."""
     due = _overdue(table, _checked(count, table), patience)
     needed = count - len(due)
     walk = _walk(table, state, rng, max(MOST_CANDIDATES, needed), without=due)

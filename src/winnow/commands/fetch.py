@@ -26,13 +26,8 @@ Read = Callable[..., Sequence[Record]]
 Download = Callable[..., Any]
 
 _SUBSETS = {"gsm8k": "main", "olympiad_bench": "OE_TO_maths_en_COMP"}
-_SPLITS: dict[str, tuple[str, ...]] = {  # names on the hub, where two sets of test problems are called "train"
-    "math500": ("test",),
-    "minerva_math": ("test",),
-    "olympiad_bench": ("train",),
-    "aime24": ("train",),
-    "amc23": ("test",),
-}
+# The only split of a set of test problems, by its name on the hub
+_ONLY = {"math500": "test", "minerva_math": "test", "olympiad_bench": "train", "aime24": "train", "amc23": "test"}
 
 
 def fetch(
@@ -64,7 +59,8 @@ def data_set_of(task: str) -> Published | None:
     path = entry.options.get("path") if entry else None
     if path is None or not isinstance(path.default, str):
         return None
-    return Published(hub_id=path.default, subset=_SUBSETS.get(task), splits=_SPLITS.get(task, ("train", "test")))
+    splits = (_ONLY[task],) if task in _ONLY else Published.splits
+    return Published(hub_id=path.default, subset=_SUBSETS.get(task), splits=splits)
 
 
 def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> list[str]:
@@ -77,25 +73,23 @@ def fetch_model(source: str, folder: Path, *, download: Download | None = None) 
     """Copy a model's weights, settings and tokenizer from the hub (OWNER/NAME or OWNER/NAME@REVISION), or convert a
     GGUF file. Returns a line per file, after lines about a conversion. Raises DataError, and then leaves no folder.
     """
-    from winnow.models.gguf import is_gguf, write_gguf_model  # imports torch
+    from winnow.models.gguf import write_gguf_model  # imports torch
 
+    is_gguf = source.lower().endswith(".gguf")
     with new_folder(folder) as draft:
-        done = write_gguf_model(Path(source), draft) if is_gguf(source) else _download_model(source, draft, download)
+        done = write_gguf_model(Path(source), draft) if is_gguf else _download_model(source, draft, download)
         files = sorted(path for path in draft.rglob("*") if path.is_file())
         digests = [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]
         return [*done, *digests]
 
 
 def _download_model(source: str, draft: Path, download: Download | None) -> list[str]:
-    get = download or _downloader()
+    from huggingface_hub import snapshot_download
+
+    get: Download = download or snapshot_download
     hub_id, _, revision = source.partition("@")
     try:
-        get(
-            hub_id,
-            local_dir=str(draft),
-            allow_patterns=list(PUBLISHED_FILES),
-            **({"revision": revision} if revision else {}),
-        )
+        get(hub_id, local_dir=str(draft), allow_patterns=list(PUBLISHED_FILES), revision=revision or None)
     except Exception as error:  # errors of the hub, the network and the disk have no common base class
         raise DataError(
             f"{source} could not be fetched: {error}",
@@ -121,15 +115,3 @@ def _write_split(source: Published, split: str, path: Path, read: Read) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _downloader() -> Download:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise DataError(
-            "fetching from the hub needs the package 'huggingface_hub', which is not installed here",
-            remedy="pip install 'winnow-rl[hub]'",
-            code="data.not_installed",
-        ) from error
-    return snapshot_download

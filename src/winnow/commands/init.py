@@ -17,7 +17,7 @@ import typer
 from winnow.commands.command_line import print_text
 from winnow.config_keys import keys
 from winnow.errors import ConfigError, WinnowError, near_miss
-from winnow.families import FAMILIES, Family, Traits
+from winnow.families import FAMILIES
 from winnow.recipes import CONFIG, FOLDER, recipe_paths
 from winnow.registry import description, resolve
 from winnow.state.disk import write_output_folder
@@ -163,7 +163,11 @@ def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
         opening = False
         key, value = assignment.groups()
         if table == "reward" and own:  # its options are those of the recipe's reward
-            yield from _own_reward() if key == "use" else ()
+            if key == "use":
+                yield from _comment(
+                    f"The reward of an answer: a function in {REWARD}, beside this file. Others: winnow list rewards"
+                )
+                yield f'use = "{REWARD}:reward"'
         elif not table and key == "output":
             yield from _comment(meanings["output"])
             yield f"output = {json.dumps(f'runs/{project.config.parent.name}', ensure_ascii=False)}"
@@ -179,24 +183,13 @@ def _meaning(table: str, key: str, member: str, meanings: dict[str, str]) -> str
     """The meaning of a key, or of an option of a member."""
     family = _BY_KEY.get(table)
     if family is not None and key == "use":
-        return f"{meanings[table]} {_described(family, member)}"
+        does = description(resolve(family, member, base=FOLDER))
+        return f"{meanings[table]} {member}: {does} Others: winnow list {family.plural}"
     names = (f"{table}.{key}" if table else key, f"{table}[].{key}")
     found = next((meanings[name] for name in names if name in meanings), "")
     if found or family is None:
         return found
     return f"An option of {member} (winnow list {family.plural})."
-
-
-def _described(family: Family[Traits], member: str) -> str:
-    """What a member does, and where the others are listed."""
-    return f"{member}: {description(resolve(family, member, base=FOLDER))} Others: winnow list {family.plural}"
-
-
-def _own_reward() -> Iterator[str]:
-    yield from _comment(
-        f"The reward of an answer: a function in {REWARD}, beside this file. Others: winnow list rewards"
-    )
-    yield f'use = "{REWARD}:reward"'
 
 
 def _renamed(line: str, project: Project, recipe: str) -> str:

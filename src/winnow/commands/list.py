@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from winnow.commands.command_line import print_text
-from winnow.config_keys import Key, keys
+from winnow.config_keys import keys
 from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
@@ -45,7 +45,9 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
         yield from (f"{name}\n    {wrap(summary(path))}" for name, path in recipe_paths().items())
         return
     if kind in ("key", "keys"):
-        yield from map(_key_lines, keys())
+        for key in keys():
+            default = f" = {key.default}" if key.default else ""
+            yield f"{key.name}{default}\n    {wrap(f'[{key.type}] {key.meaning}')}"
         return
     for entry in members(_family(kind).name).values():
         if entry.origin == "winnow" or not own:
@@ -61,12 +63,6 @@ def _family(kind: str) -> Family[Any]:
     raise ConfigError(
         f"there is nothing called {kind!r} to list", remedy=near_miss(kind, KINDS), code="config.unknown_name"
     )
-
-
-def _key_lines(key: Key) -> str:
-    """A key with its default, its type and its meaning."""
-    default = f" = {key.default}" if key.default else ""
-    return f"{key.name}{default}\n    {wrap(f'[{key.type}] {key.meaning}')}"
 
 
 def _lines(entry: Entry[Any]) -> Iterator[str]:

@@ -6,12 +6,11 @@ verifier failed are in none of the means except those of length and truncation.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -211,10 +210,8 @@ def evaluate(
     included.
     """
     begin = time.perf_counter()
-    collected = functools.partial(collect_rollouts, engine, verifiers, prompts, seed=seed, on_rollout=on_rollout)
-    sampled = collected(sampling, rollouts_per_prompt)
-    best = collected(greedy_sampling(sampling), 1) if greedy else ()
-    verifiers.check_evaluation([*sampled, *best])
+    request = Request(prompts, [rollouts_per_prompt] * len(prompts), sampling, seed=seed, on_rollout=on_rollout)
+    sampled, best = collect_rollouts(engine, verifiers, request, greedy=greedy)
     problems = [judged(group) for group in sampled]
     values = per_problem(problems, [count_votes(problem) for problem in problems], rollouts_per_prompt)
     metrics = {
@@ -227,23 +224,18 @@ def evaluate(
 
 
 def collect_rollouts(
-    engine: Engine,
-    verifiers: Verifier,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    count: int,
-    *,
-    seed: tuple[SeedName, ...],
-    on_rollout: OnRollout | None = None,
-) -> tuple[Group, ...]:
-    """`count` judged rollouts of each prompt."""
-    request = Request(prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=on_rollout)
-    return tuple(collect(engine, verifiers, request))
-
-
-def greedy_sampling(sampling: Sampling) -> Sampling:
-    """Sampling settings with the same limits at temperature 0."""
-    return Sampling(max_new_tokens=sampling.max_new_tokens, temperature=0.0, stop=sampling.stop)
+    engine: Engine, verifiers: Verifier, request: Request, *, greedy: bool
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The judged rollouts of a request, and with `greedy` one more of each prompt, with the same limits at temperature
+    0. Raises VerifierError when too many verdicts failed.
+    """
+    limits = request.sampling
+    once = Sampling(max_new_tokens=limits.max_new_tokens, temperature=0.0, stop=limits.stop)
+    best = replace(request, counts=[1] * len(request.prompts), sampling=once)
+    sampled = tuple(collect(engine, verifiers, request))
+    at_best = tuple(collect(engine, verifiers, best)) if greedy else ()
+    verifiers.check_evaluation([*sampled, *at_best])
+    return sampled, at_best
 
 
 def with_prefix(metrics: dict[str, float], of: str | None) -> dict[str, float]:

@@ -24,7 +24,7 @@ from winnow.engines.freshness import check_newer
 from winnow.engines.policy_copy import TOLERANCES, PolicyCopy
 from winnow.engines.requests import SamplingRequest, waves
 from winnow.engines.sampling import choose, to_host, uniforms
-from winnow.engines.stopping import StopRule, last_of, stop_rules
+from winnow.engines.stopping import StopRule, stop_rules
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 
@@ -134,7 +134,7 @@ class _Finish(StoppingCriteria):  # type: ignore[misc]
         tokens = input_ids[:, self._draw.start :].numpy(force=True)
         length = tokens.shape[1]
         for row in (~self._ended).nonzero()[:, 0].tolist():
-            if length == self._limit or self._rule.ends(length, last_of(tokens[row])):
+            if length == self._limit or self._rule.ends(tokens[row]):
                 self._ended[row] = True
                 logprobs = self._draw.logprobs[row, :length].numpy().copy()
                 self._request.finish(self._wave[row], tokens[row].copy(), logprobs)

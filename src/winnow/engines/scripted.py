@@ -11,7 +11,7 @@ from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.freshness import check_newer
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import last_of, stop_rules
+from winnow.engines.stopping import stop_rules
 from winnow.errors import ConfigError
 from winnow.records import Group, Prompt, Sampling
 from winnow.registry import register
@@ -31,7 +31,19 @@ def ahead(config: Config) -> None:
 @register("engine", ahead=ahead)
 def scripted(context: EngineContext, *, script: Script | str | Sequence[str]) -> Engine:
     """Rollouts from a function (prompt, index) -> text, or from a list of texts used in turn; log-probs are 0."""
-    return Scripted(context, _script(script))
+    if callable(script):
+        return Scripted(context, script)
+    if isinstance(script, str):
+        return Scripted(context, load_function(script))
+    texts = tuple(script)
+    if not texts:
+        raise ConfigError(
+            "rollout.engine.script is an empty list",
+            remedy="add at least one text",
+            key="rollout.engine.script",
+            code="config.value",
+        )
+    return Scripted(context, lambda prompt, index: texts[index % len(texts)])
 
 
 class Scripted:
@@ -63,7 +75,7 @@ class Scripted:
                     self._script(pending.prompt, pending.index), add_special_tokens=False
                 )
                 whole = np.array([*ids, *self._context.stop_tokens[:1]], dtype=np.int64)
-                ends = (n for n in range(1, min(len(whole), limit)) if rule.ends(n, last_of(whole[:n])))
+                ends = (n for n in range(1, min(len(whole), limit)) if rule.ends(whole[:n]))
                 tokens = whole[: next(ends, limit)]
                 request.finish(pending, tokens, np.zeros(len(tokens)))
         return request.groups()
@@ -75,19 +87,3 @@ class Scripted:
 
     def close(self) -> None:
         """See `Engine`; does nothing."""
-
-
-def _script(script: Script | str | Sequence[str]) -> Script:
-    if callable(script):
-        return script
-    if isinstance(script, str):
-        return load_function(script)
-    texts = tuple(script)
-    if not texts:
-        raise ConfigError(
-            "rollout.engine.script is an empty list",
-            remedy="add at least one text",
-            key="rollout.engine.script",
-            code="config.value",
-        )
-    return lambda prompt, index: texts[index % len(texts)]

@@ -2,8 +2,7 @@
 adapter beside base weights.
 
 The policy may have an adapter, or be trained in part. The engine serves a plain model with the names of a checkpoint.
-It receives only `Served` and a mapping of weights, so it may run in another process. An adapter may also be applied by
-vLLM beside the base weights, instead of being merged into them.
+It receives only `Served` and a mapping of weights, so it may run in another process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from winnow.engines.base import Engine, EngineContext, WeightsInFiles
 from winnow.engines.freshness import check_names
@@ -52,17 +51,14 @@ class Served:
     max_rollouts_at_once: int
 
 
-class Server(Engine, Protocol):
-    """An engine that loads a plain model's weights, from version 0 on: before the first `load` its version is -1."""
-
-
 class ServerEngine:
-    """The engine of a run with a server, which samples. It sends the policy's weights as a plain model's.
+    """The engine of a run with a server, an engine that samples. It sends the policy's weights as a plain model's.
 
-    With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.
+    The server has version -1 before its first load, which is of version 0. With `adapter`, that load sends the base and
+    the adapter, and later loads only the adapter.
     """
 
-    def __init__(self, server: Server, model: Any, *, adapter: bool, saved: WeightsInFiles | None = None) -> None:
+    def __init__(self, server: Engine, model: Any, *, adapter: bool, saved: WeightsInFiles | None = None) -> None:
         """`saved` has the weights of a model on the meta device."""
         self._server, self._model = server, model
         self._adapter = adapter_names(model) if adapter else {}

@@ -15,7 +15,6 @@ from winnow.records import IntArray
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Newest = Callable[[int], IntArray]  # n -> a rollout's last n tokens
 _REPLACEMENT = "\ufffd"  # decoders write it for an incomplete character
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # the name of a token of one byte, in tokenizers with byte fallback
 _UNRELIABLE = 4  # characters at the start of a decoded tail that may differ from those of the whole text
@@ -44,16 +43,14 @@ class StopRule:
         if self.strings:
             self._classify_tokens(tokenizer, min(vocabulary, len(tokenizer)))
 
-    def ends(self, length: int, newest: Newest) -> bool:
-        """Whether the last of a rollout's `length` tokens ends it; no earlier one did. `newest` returns the last n
-        tokens, n <= length, and is called with small n.
-        """
-        if not length:
+    def ends(self, tokens: IntArray | Sequence[int]) -> bool:
+        """Whether the last of a rollout's tokens [L] ends it; no earlier one did. Only the last few are read."""
+        if not len(tokens):
             return False
-        last = newest(1)[-1]
+        last = tokens[-1]
         if self.stops[last] or not self.watch[last]:
             return bool(self.stops[last])
-        return self._stop_end(self._tail(length, newest, self._longest + int(self._width[last]))) is not None
+        return self._stop_end(self._tail(tokens, self._longest + int(self._width[last]))) is not None
 
     def read(self, tokens: IntArray) -> tuple[str, bool]:
         """The text of a finished rollout [L], cut right after its first stop string, and whether it was stopped."""
@@ -65,7 +62,7 @@ class StopRule:
         """The earliest end of a stop string in the text; None if there is none."""
         return min((text.index(stop) + len(stop) for stop in self.strings if stop in text), default=None)
 
-    def _tail(self, length: int, newest: Newest, needed: int) -> str:
+    def _tail(self, tokens: IntArray | Sequence[int], needed: int) -> str:
         """The last `needed` characters of the text, or all of it; they contain any stop string that the newest token
         completes.
 
@@ -78,13 +75,13 @@ class StopRule:
           therefore never starts with a byte token, nor with a special token, which may be inside a run.
         """
         count = self._longest + 1
-        while count < length:
-            tokens = newest(count)
-            text = self._decoded(tokens[np.logical_and.accumulate(self._joined[tokens]).sum() :])
+        while count < len(tokens):
+            end = np.array(tokens[-count:], dtype=np.int64)
+            text = self._decoded(end[np.logical_and.accumulate(self._joined[end]).sum() :])
             if len(text) >= needed + _UNRELIABLE:
                 return text[-needed:]
             count *= 2
-        return self._decoded(newest(length))
+        return self._decoded(np.array(tokens, dtype=np.int64))
 
     def _classify_tokens(self, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
         """Set the tokens that can complete a stop string, the characters that each adds, and those decoded in runs.
@@ -102,11 +99,6 @@ class StopRule:
             self._joined[:] = True  # texts omit ids without a token, like special tokens
             self._joined[:known] = joined
             self._joined[[number for number in special_tokens(tokenizer).values() if number < known]] = True
-
-
-def last_of(tokens: IntArray) -> Newest:
-    """A function that returns the last n of these tokens [L]."""
-    return lambda count: tokens[-count:]
 
 
 def stop_rules(

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from winnow.environments.replay import make_environment
-from winnow.families import ENVIRONMENT
 from winnow.records import Outcome, Prompt, Reply, Rollout
-from winnow.registry import resolve_at
-from winnow.rewards import compose
+from winnow.registry import resolve
+from winnow.rewards.compose import make_reward
 
 Judge = Callable[[Prompt, Rollout], Outcome | Reply]
 JudgeSpec = Mapping[str, Any]
@@ -30,22 +29,21 @@ def make_judge(spec: JudgeSpec, *, base: Path | None = None) -> Judge:
         return make_environment(
             spec[KEY], spec["options"], max_turns=spec["max_turns"], recorded=spec.get("recorded", False), base=base
         )
-    return compose.make_reward(spec, base=base)
+    return make_reward(spec, base=base)
 
 
 def warm(spec: JudgeSpec, *, base: Path | None = None) -> None:
-    """Prepare the first verdict: call the trait `warm(options)` of an environment, or of a reward's parts."""
-    if KEY not in spec:
-        compose.warm(spec, base=base)
-        return
-    entry = resolve_at(KEY, ENVIRONMENT, spec[KEY], base=base)
-    if entry.traits.warm is not None:
-        entry.traits.warm({**entry.defaults, **spec["options"]})
+    """Prepare the first verdict: call the trait `warm(options)` of every member, which may raise ConfigError."""
+    for (family, use), part in zip(named_members(spec), spec.get("parts", [spec]), strict=True):
+        entry = resolve(family, use, base=base)
+        if entry.traits.warm is not None:
+            entry.traits.warm({**entry.defaults, **part.get("options", {})})
 
 
 def reads(spec: JudgeSpec, *, base: Path | None = None) -> frozenset[str]:
-    """The fields of a rollout that are read besides tokens and text. Raises ConfigError."""
-    return frozenset() if KEY in spec else compose.reads(spec, base=base)
+    """The fields of a rollout that a reward reads besides tokens and text (its trait `reads`). Raises ConfigError."""
+    rewards = [] if KEY in spec else named_members(spec)
+    return frozenset(name for family, use in rewards for name in resolve(family, use, base=base).traits.reads)
 
 
 def named_members(spec: JudgeSpec) -> list[tuple[str, Any]]:

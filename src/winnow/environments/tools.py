@@ -164,7 +164,9 @@ def calculator(expression: str) -> str:
 def _value(node: ast.expr) -> Fraction:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            return _bounded(_number(value))
+            if value == float("inf"):
+                raise ValueError("a number is too large")
+            return _bounded(Fraction(str(value)))  # 0.1 is a tenth, and not the nearest binary number
         case ast.UnaryOp(op=ast.UAdd() | ast.USub()):
             operand = _value(node.operand)
             return operand if isinstance(node.op, ast.UAdd) else -operand
@@ -173,12 +175,6 @@ def _value(node: ast.expr) -> Fraction:
         case ast.BinOp() if type(node.op) in _OPERATORS:
             return _bounded(_OPERATORS[type(node.op)](_value(node.left), _value(node.right)))
     raise ValueError("the expression may have numbers, + - * / // % ** and brackets")
-
-
-def _number(value: int | float) -> Fraction:
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        raise ValueError("a number is too large")
-    return Fraction(str(value))  # 0.1 is a tenth, and not the nearest binary number
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:

@@ -30,6 +30,7 @@ CATEGORIES: dict[Category, str] = {
 }
 
 OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
+Scores = Mapping[str, tuple[float, float]]  # of the model and of the other, by the problem's id
 LISTED = 5  # keys that a note names
 
 
@@ -141,7 +142,7 @@ def compare_models(
         scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
         both = {id: pair for id, pair in scores.items() if pair is not None}
         if both:
-            comparisons.append(_compared(_Answered(task, models, mode, mine, theirs, frame, both), seed))
+            comparisons.append(_compared(task, models, mode, mine, theirs, both, frame, seed))
         else:
             notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
     alone = group_by_problem(model, MODES[0]).keys() ^ group_by_problem(other, MODES[0]).keys()
@@ -150,40 +151,31 @@ def compare_models(
     return comparisons, notes
 
 
-@dataclass(frozen=True)
-class _Answered:
-    """A task in one mode: both models' answers, and their scores on the problems for which both have a verdict."""
+def _compared(
+    task: str, models: Models, mode: str, mine: OfProblem, theirs: OfProblem, scores: Scores, frame: Frame, seed: int
+) -> Comparison:
+    """The comparison on the problems of `scores`, for which both models have a verdict."""
+    ordered = sorted(scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+    model, other = np.array(list(scores.values()), dtype=np.float64).T
 
-    task: str
-    models: Models
-    mode: str
-    mine: OfProblem
-    theirs: OfProblem
-    frame: Frame
-    scores: Mapping[str, tuple[float, float]]  # of the model, and of the other
-
-    def changed(self, id: str, *, better: bool) -> ChangedProblem:
-        first, (model, other) = self.mine[id][0], self.scores[id]
+    def changed(id: str, *, better: bool) -> ChangedProblem:
+        first, (of_model, of_other) = mine[id][0], scores[id]
         gold = first["answer"] if isinstance(first["answer"], str) else json.dumps(first["answer"], ensure_ascii=False)
-        texts = _first(self.theirs[id], correct=not better), _first(self.mine[id], correct=better)
-        return ChangedProblem(id, other, model, self.frame.question(first["prompt"]), gold, *texts)
+        texts = _first(theirs[id], correct=not better), _first(mine[id], correct=better)
+        return ChangedProblem(id, of_other, of_model, frame.question(first["prompt"]), gold, *texts)
 
-
-def _compared(answered: _Answered, seed: int) -> Comparison:
-    ordered = sorted(answered.scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
-    model, other = np.array(list(answered.scores.values()), dtype=np.float64).T
     return Comparison(
-        task=answered.task,
-        models=answered.models,
-        metric=f"accuracy_{answered.mode}",
+        task=task,
+        models=models,
+        metric=f"accuracy_{mode}",
         model=float(model.mean()),
         other=float(other.mean()),
         interval=of_difference(model, other),
         test=paired_test(model, other, seed=seed),
-        categories=_categories(*([rows[id] for id in answered.scores] for rows in (answered.mine, answered.theirs))),
-        won=tuple(answered.changed(id, better=True) for id, (score, against) in ordered if score > against),
-        lost=tuple(answered.changed(id, better=False) for id, (score, against) in reversed(ordered) if score < against),
-        problems=len(answered.scores),
+        categories=_categories(*([rows[id] for id in scores] for rows in (mine, theirs))),
+        won=tuple(changed(id, better=True) for id, (score, against) in ordered if score > against),
+        lost=tuple(changed(id, better=False) for id, (score, against) in reversed(ordered) if score < against),
+        problems=len(scores),
     )
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from winnow.config import Config, dump
-from winnow.core.evaluation import collect_rollouts, greedy_sampling
+from winnow.core.collect import Request
+from winnow.core.evaluation import collect_rollouts
 from winnow.core.members import Members
 from winnow.core.run import evaluation_sampling
 from winnow.engines.base import Engine, make_engine
@@ -27,21 +28,14 @@ from winnow.evaluation.progress import EvaluationProgress
 from winnow.evaluation.result import EvaluationResult
 from winnow.evaluation.settings import EvaluationTask
 from winnow.models.device import resolve_device, set_deterministic, set_matrix_products
-from winnow.records import Prompt, Rollout
+from winnow.records import Prompt
 from winnow.state.log import encode
 from winnow.state.resume import digests
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.advice import missing_answer_forms
 from winnow.training.build import threads_of_rank, threads_set
 from winnow.training.load import engine_context, load_model
-from winnow.training.prompts import (
-    FirstPrompt,
-    dialogue_of,
-    held_out_problems,
-    prompt_tokenizer,
-    render_prompts,
-    with_call_form,
-)
+from winnow.training.prompts import FirstPrompt, dialogue_of, prompt_tokenizer, render_lists, with_call_form
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.training.turns import with_environment
 from winnow.verify.verifiers import Verifiers
@@ -86,10 +80,10 @@ def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
         members = resolve_members(task.config, task.base)
         config = members.config
         check_installed(members)
-        problems = held_out_problems(members)
+        problems = members.task(config.evaluate.split)[: config.evaluate.problems]
         tokenizer = prompt_tokenizer(config, tokenizers.get(config.model.path))
         tokenizers[config.model.path] = tokenizer
-        held_out = render_prompts(members, problems, tokenizer)
+        (held_out,) = render_lists(members, [problems], tokenizer)
         warnings = tuple(missing_answer_forms(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
         prompts = tuple(held_out.prompts)
         dialogue, fitted = dialogue_of(members, tokenizer, problems[0]), with_call_form(members, tokenizer)
@@ -172,21 +166,14 @@ def _sample_part(
     part: Sequence[Prompt], config: Config, engine: Engine, verifiers: Verifiers, progress: EvaluationProgress
 ) -> list[dict[str, Any]]:
     """The rows of one part. Raises VerifierError if too many of its verdicts failed; nothing of it is then written."""
-    evaluate, sampling = config.evaluate, evaluation_sampling(config)
-
-    def count(rollout: Rollout) -> None:
-        progress.rollout(rollout.length)
-
-    seed = (config.seed, "evaluate")
-    sampled = collect_rollouts(
-        engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, on_rollout=count
+    request = Request(
+        part,
+        [config.evaluate.rollouts_per_prompt] * len(part),
+        evaluation_sampling(config),
+        seed=(config.seed, "evaluate"),
+        on_rollout=lambda rollout: progress.rollout(rollout.length),
     )
-    greedy = (
-        collect_rollouts(engine, verifiers, part, greedy_sampling(sampling), 1, seed=seed, on_rollout=count)
-        if evaluate.greedy
-        else ()
-    )
-    verifiers.check_evaluation([*sampled, *greedy])
+    sampled, greedy = collect_rollouts(engine, verifiers, request, greedy=config.evaluate.greedy)
     return [*rows_of("sampled", sampled), *rows_of("greedy", greedy)]
 
 

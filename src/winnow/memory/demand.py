@@ -96,9 +96,7 @@ def step_rollouts(config: Config, ranks: int = 1) -> int:
 
 
 def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
-    """Maximum number of rollouts whose gradient norms one rank computes for an allocator. They are those of a probe or
-    of a step, by the allocator's `source`; 0 without one.
-    """
+    """Most rollouts whose gradient norms a rank computes: of a probe or a step, by the allocator's `source`, or 0."""
     probe = config.probe
     if probe.gradient_norm == "none" or source == "none":
         return 0

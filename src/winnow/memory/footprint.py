@@ -112,9 +112,7 @@ def unsummed_bytes(model: nn.Module) -> int:
 
 
 def rounding_bytes(model: nn.Module) -> int:
-    """Bytes for stochastic rounding of the largest trained 16-bit parameter: its float32 copy, and noise, sums and
-    comparisons of the same size.
-    """
+    """Bytes for stochastic rounding of the largest trained 16-bit parameter: float32 copy, noise, sums, comparisons."""
     return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
@@ -215,9 +213,7 @@ def value_input_bytes(model: nn.Module, tokens: int) -> int:
 
 
 def share_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of the parameters' share, trained ones in float32 or float64, frozen ones as they are; and of all buffers,
-    whole.
-    """
+    """Bytes of the parameters' share, trained in float32 or float64, frozen as they are; and of all buffers, whole."""
     tables = sum(b.numel() * b.element_size() for b in model.buffers())
     return tables + _sum(model.parameters(), ranks, lambda p: _exact(p) if p.requires_grad else p.element_size())
 
@@ -384,7 +380,8 @@ def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *
     if checkpointing == "full":
         return state
     if checkpointing == "selective":  # also the results of q, k, v, attention, o, gate, up and down
-        low = 0.0 if frozen else _low_bytes(model, sizes) + _wide_bytes(model, sizes)
+        wide = [p for p in up_projections(model) if NARROW * p.shape[1] >= p.shape[0]]  # of the adapters' B matrices
+        low = 0.0 if frozen else _result_bytes(down_projections(model), sizes) + _result_bytes(wide, sizes)
         return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
     # Queries, keys, values and attention's result; the MLP's gate before and after activation, and its other branch
     layer = 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
@@ -404,15 +401,9 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
     """
     down = down_projections(model)  # each [rank, width]
     copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
-    return _low_bytes(model, sizes) + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
+    return _result_bytes(down, sizes) + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
 
 
-def _low_bytes(model: nn.Module, sizes: _Sizes) -> float:
-    """Bytes per token and layer of the results of the adapters' A matrices."""
-    return sum(p.shape[0] * p.element_size() for p in down_projections(model)) / sizes.layers
-
-
-def _wide_bytes(model: nn.Module, sizes: _Sizes) -> float:
-    """Bytes per token and layer of the results of the adapters' B matrices that selective checkpointing keeps."""
-    kept = [p for p in up_projections(model) if NARROW * p.shape[1] >= p.shape[0]]
-    return sum(p.shape[0] * p.element_size() for p in kept) / sizes.layers
+def _result_bytes(matrices: Iterable[nn.Parameter], sizes: _Sizes) -> float:
+    """Bytes per token and layer of the results of matrices of adapters."""
+    return sum(p.shape[0] * p.element_size() for p in matrices) / sizes.layers

@@ -74,9 +74,7 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Maximum bytes of a rank: those that exist at all times plus those of the largest phase. Phases never
-        coincide.
-        """
+        """Maximum bytes of a rank: those at all times plus those of the largest phase, as phases never coincide."""
         return sum(self._sum(device, phase) for phase in self._worst(device))
 
     def need_here(self, device: str) -> int:

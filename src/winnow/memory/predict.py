@@ -96,22 +96,17 @@ def _fit_part(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Bytes of a checkpoint: weights, adapters and optimizer; a reference that a reset can change; a value model.
 
-    The policy's adapter is saved twice: alone, and merged into the base.
+    The policy's adapter is saved twice: alone, and merged into the base. Of a value model, no frozen base is saved.
     """
     policy = demand.policy
     saved = footprint.parameter_bytes(demand.model) + policy.master_bytes + policy.moment_bytes
     if "ref_logprobs" in needs and demand.config.probe.outer_reset in ("reference", "both"):
         measure = footprint.gradient_bytes if demand.config.model.lora else footprint.parameter_bytes
         saved += measure(demand.model)
-    return saved + _value_checkpoint_bytes(demand)
-
-
-def _value_checkpoint_bytes(demand: Demand) -> int:
-    """Bytes of a value model in a checkpoint: trained parameters, masters or both, and moments; no frozen base."""
     model = demand.value_model
     if model is None:
-        return 0
-    state = model.master_bytes + model.moment_bytes
+        return saved
+    saved += model.master_bytes + model.moment_bytes
     if model.masters and model.holds_layers:  # its parameters are not saved, as they are rounded from the masters
-        return state
-    return sum(p.numel() * p.element_size() for p in model.held.parameters() if p.requires_grad) + state
+        return saved
+    return saved + sum(p.numel() * p.element_size() for p in model.held.parameters() if p.requires_grad)

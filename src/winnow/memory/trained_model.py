@@ -137,9 +137,7 @@ def _with_value_adapter(config: Config, critic: AdapterCritic, policy: MetaModel
 
 
 def value_model_shapes(config: Config, critic: ModelCritic, *, computes: bool = False) -> MetaModel:
-    """A separate model without its output layer, unless the embedding is the same matrix. `computes` as in
-    `policy_shapes`.
-    """
+    """A separate model, without its output layer unless that is its embedding. `computes` as in `policy_shapes`."""
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path

@@ -88,9 +88,7 @@ def memory_by_state(state: str, devices: Mapping[str, float] | None = None) -> d
 
 
 def used_on_devices() -> dict[str, float]:
-    """MiB that all processes use on each CUDA device on which this one has reserved memory. It includes memory that is
-    not torch's.
-    """
+    """MiB that all processes use, torch's or not, on each CUDA device on which this one has reserved memory."""
     used = {}
     for number in _used_devices():
         free, total = torch.cuda.mem_get_info(number)
@@ -140,9 +138,7 @@ def _process_bytes() -> Iterator[tuple[str, int]]:
 
 
 def _available() -> int | None:
-    """Bytes of the whole machine that are free, or in caches that the kernel can evict; its capacity where the kernel
-    does not report them.
-    """
+    """Bytes of the machine that are free or in caches that can be evicted; its capacity where none are reported."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

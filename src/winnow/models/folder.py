@@ -36,21 +36,10 @@ INDEX = f"{WEIGHTS}.index.json"
 MOST = 2**28  # bytes of a file that is copied into checkpoints; the largest known file has about 20 MB
 GENERATION = "generation_config.json"
 NAMES = (  # of the files that are copied into checkpoints
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates/*.jinja",
-    GENERATION,
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+    "chat_template.json", "additional_chat_templates/*.jinja", GENERATION,
+)  # fmt: skip
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 

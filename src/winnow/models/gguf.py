@@ -28,7 +28,6 @@ from winnow.installed import is_installed
 from winnow.models.gguf_tokenizer import check_tokenizer, special_ids, tokenizer_files
 from winnow.models.save import write_model_folder
 
-SUFFIX = ".gguf"
 CARD = "README.md"
 EXACT = ("F32", "F16", "BF16")  # types of tensors that are not quantized
 
@@ -48,11 +47,6 @@ class GgufFile:
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, str]  # name -> type, such as "Q4_1"
-
-
-def is_gguf(source: str) -> bool:
-    """Whether `source` names a GGUF file, by its suffix."""
-    return source.lower().endswith(SUFFIX)
 
 
 def write_gguf_model(file: Path, folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
 from winnow.records import FloatArray, IntArray, Outcome, Prompt, Rollout
-from winnow.registry import resolve, resolve_at
+from winnow.registry import resolve_at
 from winnow.rewards.outcomes import failure, to_outcome
 
 _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}
@@ -113,23 +113,6 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     parts = [_Part(name, weight, score) for name, weight, score in zip(names, weights, scores, strict=True)]
     shaping = spec.get("shaping", "always")
     return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
-
-
-def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
-    """Prepare the first verdict: call the trait `warm(options)` of every part that declares one.
-
-    Raises ConfigError if a user's function raises.
-    """
-    for part in spec.get("parts", [spec]):
-        entry = resolve(REWARD, part["use"], base=base)
-        if entry.traits.warm is not None:
-            entry.traits.warm({**entry.defaults, **part.get("options", {})})
-
-
-def reads(spec: Mapping[str, Any], *, base: Path | None = None) -> frozenset[str]:
-    """The fields of a rollout that the parts read besides tokens and text (their trait `reads`). Raises ConfigError."""
-    parts = spec.get("parts", [spec])
-    return frozenset(name for part in parts for name in resolve(REWARD, part["use"], base=base).traits.reads)
 
 
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, conflict
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning
@@ -109,11 +109,10 @@ def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = Fal
 def _check_limit(options: Mapping[str, Any]) -> None:
     limit, slope = options["limit_tokens"], options["slope_tokens"]
     if not 0 <= slope <= limit:
-        raise ConfigError(
+        raise conflict(
             f"slope_tokens is {slope} and limit_tokens {limit}",
             remedy="set 0 <= slope_tokens <= limit_tokens",
             key="slope_tokens",
-            code="config.combination",
         )
 
 
@@ -128,12 +127,7 @@ def length(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_
     return judged(penalty == 0.0, 1.0 + penalty)
 
 
-@register(
-    "reward",
-    example=lambda gold: str(gold),
-    best=0.0,
-    check=_check_limit,
-)
+@register("reward", example=lambda gold: str(gold), best=0.0, check=_check_limit)
 def overlong(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_tokens: int = 256) -> Outcome:
     """0 up to limit - slope tokens, falling linearly to -1 at the limit, and -1 beyond.
 

@@ -17,7 +17,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from winnow.errors import ConfigError
@@ -186,8 +185,10 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     dataset, entry = prompt.meta["dataset"], prompt.meta["entry"]
     if field := foreign_field(dataset, entry):
         return failure("malformed", foreign_field_message(dataset, field))
-    answer = _answer(prompt, rollout)
-    if answer is None or not admits(dataset, entry, answer):
+    text = conclusion(prompt, rollout)
+    tagged = answer_tag(text)
+    answer = ((last_boxed(text) or "") if tagged is None else tagged).strip()
+    if not admits(dataset, entry, answer):
         return unparsable()
     scorer = _scorer(dataset, _key(prompt.meta["options"]))
     with contextlib.redirect_stdout(None):  # some scorers print
@@ -203,50 +204,26 @@ def foreign_field_message(dataset: str, field: str) -> str:
     return f"the scorer of {dataset} would execute {field} of the item, which does not look like one of this data set"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConstantAudit:
-    """The best score of an answer that does not depend on the question."""
-
-    constant: str
-    score: float  # mean over the items
-    majority: float  # share of the items whose gold is the commonest one
-
-    @property
-    def beaten(self) -> bool:
-        """Whether the constant scores more than the commonest gold would, by more than MARGIN."""
-        return self.score > self.majority + MARGIN
-
-
-def audit_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> ConstantAudit:
-    """Score every constant, and the first and commonest golds as constants, on the first `AUDITED` items."""
-    entries = entries[:AUDITED]
+def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError for a data set in which a constant answer scores more than the commonest gold would, by more
+    than `MARGIN`. Every constant is tried on the items, and so are the first and the commonest golds.
+    """
     golds = Counter(entry["answer"] for entry in entries if isinstance(entry["answer"], str))
     candidates = dict.fromkeys((*CONSTANTS, *(gold for gold, _ in golds.most_common(2)), *list(golds)[:3]))
     scorer = _scorer(dataset, _key(options))
-    means = {text: sum(_reward_for(scorer, dataset, text, entry) for entry in entries) for text in candidates}
-    best = max(means, key=means.__getitem__)
-    majority = max(golds.values(), default=0) / max(1, len(entries))
-    return ConstantAudit(constant=best, score=means[best] / max(1, len(entries)), majority=majority)
-
-
-def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError for a data set in which a constant answer scores more than the commonest gold would."""
-    audit = audit_constants(dataset, options, entries)
-    if audit.beaten:
+    means = {
+        text: sum(_reward_for(scorer, dataset, text, entry) for entry in entries) / len(entries) for text in candidates
+    }
+    constant = max(means, key=means.__getitem__)
+    majority = max(golds.values(), default=0) / len(entries)
+    if means[constant] > majority + MARGIN:
         raise ConfigError(
-            f"task.dataset: in {dataset} the constant answer {audit.constant!r} scores {audit.score:.2f} although the "
-            f"commonest gold has a share of {audit.majority:.2f}: a policy would learn that answer and nothing else",
+            f"task.dataset: in {dataset} the constant answer {constant!r} scores {means[constant]:.2f} although the "
+            f"commonest gold has a share of {majority:.2f}: a policy would learn that answer and nothing else",
             remedy="choose another data set, or set task.audit = false to train on it anyway",
             key="task.dataset",
             code="config.value",
         )
-
-
-def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
-    text = conclusion(prompt, rollout)
-    answer = answer_tag(text)
-    answer = last_boxed(text) if answer is None else answer
-    return answer.strip() if answer is not None else None
 
 
 def _reward_for(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any
 
@@ -52,21 +52,20 @@ def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
     """
     if result is None:
         return failure("raised", f"the reward {name!r} returned None")
-    if isinstance(result, Outcome):
-        return _checked(result, name)
     try:
-        parts = result if isinstance(result, Mapping) else {"": result}
+        if isinstance(result, Outcome):
+            plain = _plain(result)
+            check_outcome(plain)
+            return plain
+        named = isinstance(result, Mapping)
+        parts = result if named else {"": result}
         values = dict(zip(distinct(map(str, parts)), map(_number, parts.values()), strict=True))
-        return _from_parts(values, isinstance(result, Mapping), correct_at)
+        if not values:
+            raise ValueError("a mapping of parts needs at least one part")
+        correct = next(iter(values.values())) >= correct_at
+        return judged(correct, _number(math.fsum(values.values())), parts=values if named else {})
     except Exception as error:  # a user's object may raise anything
-        return failure("malformed", f"the reward {name!r} returned {_show(result)}: {_show_error(error)}")
-
-
-def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Outcome:
-    if not values:
-        raise ValueError("a mapping of parts needs at least one part")
-    correct = next(iter(values.values())) >= correct_at
-    return judged(correct, _number(math.fsum(values.values())), parts=values if named else {})
+        return failure("malformed", f"the reward {name!r} returned {_show(result)}: {_show(error, str)}")
 
 
 def check_outcome(outcome: Outcome) -> None:
@@ -94,15 +93,6 @@ def _check_types(outcome: Outcome) -> None:
         raise ValueError("the names of its parts must be str")
     if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in outcome.parts.values()):
         raise ValueError("its parts must be numbers")
-
-
-def _checked(outcome: Outcome, name: str) -> Outcome:
-    try:
-        plain = _plain(outcome)
-        check_outcome(plain)
-    except Exception as error:  # a user's object may raise anything
-        return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {_show_error(error)}")
-    return plain
 
 
 def _plain(outcome: Outcome) -> Outcome:
@@ -140,16 +130,9 @@ def _scalar(value: Any) -> bool | int | float:
     return item
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, as_text: Callable[[Any], str] = repr) -> str:
     try:
-        text = repr(value)
+        text = as_text(value)
     except Exception:
         text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _show_error(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return f"an unprintable {type(error).__name__}"

@@ -21,7 +21,6 @@ Change = Mapping[str, Any]  # step, key, was, now
 # Keys that do not affect the results of a run, apart from the seed's noise.
 NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
 HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
-ABSENT = object()
 
 Keys = Mapping[str, Any]
 
@@ -178,8 +177,9 @@ def at(config: Any, *path: str) -> Any:
 
 def differing(configurations: Sequence[Keys]) -> list[str]:
     """The keys that do not have the same value in all configurations, in their order."""
-    names = dict.fromkeys(key for keys in configurations for key in keys)
-    return [name for name in names if len({_frozen(keys.get(name, ABSENT)) for keys in configurations}) > 1]
+    texts = [{k: json.dumps(v, sort_keys=True, default=str) for k, v in of.items()} for of in configurations]
+    names = dict.fromkeys(key for of in texts for key in of)
+    return [name for name in names if len({of.get(name) for of in texts}) > 1]
 
 
 def labels(configurations: Sequence[Keys]) -> list[str]:
@@ -201,7 +201,3 @@ def shown(value: Any, *, contents: bool = False) -> str:
     if isinstance(value, NamedFiles):
         return f"{value.text} ({value.contents})" if contents else value.text
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _frozen(value: Any) -> str:
-    return "" if value is ABSENT else json.dumps(value, sort_keys=True, default=str)

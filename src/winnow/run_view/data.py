@@ -110,20 +110,13 @@ class OpenRun:
 
     def __repr__(self) -> str:
         try:
-            summary = f": {', '.join(self._summary())}"
+            steps, saved = sum(map(is_step, self._rows())), len(self.checkpoints)
+            done = f"{steps} of {self.config.get('steps', '?')} steps"
+            parts = (done, f"{saved} checkpoint{'s' * (saved != 1)}", heading(self.config))
+            summary = f": {', '.join(filter(None, parts))}"
         except WinnowError:  # a damaged log
             summary = ""
         return one_line(f"OpenRun({str(self.path)!r}){summary}")
-
-    def _summary(self) -> list[str]:
-        steps = sum(map(is_step, self._rows()))
-        of = self.config.get("steps", "?")
-        saved = len(self.checkpoints)
-        return [
-            f"{steps} of {of} steps",
-            f"{saved} checkpoint{'s' * (saved != 1)}",
-            *filter(None, [heading(self.config)]),
-        ]
 
     def _rows(self) -> list[dict[str, float]]:
         """The rows of the log of metrics; none where the run has neither a log nor a checkpoint yet."""

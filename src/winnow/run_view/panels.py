@@ -156,10 +156,7 @@ def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
 
 
 def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
-    lengths = (
-        _line(steps, "rollout/length_mean", MEAN_LENGTH),
-        _line(steps, "rollout/length_max", LONGEST),
-    )
+    lengths = (_line(steps, "rollout/length_mean", MEAN_LENGTH), _line(steps, "rollout/length_max", LONGEST))
     return RunPanel(
         title="completion length",
         y_label="tokens",
@@ -266,15 +263,8 @@ def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations
         seen = [row for row in rows if name in row]
         known = any(f"{name}_sem" in row for row in seen)
         error = tuple(abs(error) for error in _column(seen, f"{name}_sem")) if known else None
-        line = _line(
-            seen,
-            name,
-            quantity,
-            note=" (± 1 s.e.)" * known + since,
-            x=[x[row["step"]] for row in seen],
-            error=error,
-        )
-        lines += [line] if seen else []
+        note, places = " (± 1 s.e.)" * known + since, [x[row["step"]] for row in seen]
+        lines += [_line(seen, name, quantity, note=note, x=places, error=error)] if seen else []
     return lines
 
 

@@ -41,7 +41,7 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Eval
 
 
 def _panel(axes: Any, panel: RunPanel) -> None:
-    axes.set_title(panel.title)
+    axes.set_title(panel.title, pad=22)
     beside = axes.twinx() if panel.y2_label else None
     if panel.zero:
         axes.axhline(0.0, color=COLORS["grey"], linewidth=0.8)
@@ -62,7 +62,11 @@ def _panel(axes: Any, panel: RunPanel) -> None:
     if panel.x_label != STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _legend(axes, beside)
+    axes.grid(alpha=0.3)
+    # One legend for both scales above the panel, where it covers no line
+    handles = [handle for scale in (axes, beside) if scale for handle in scale.get_legend_handles_labels()[0]]
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.99), "ncols": len(handles)}
+    axes.legend(handles=handles, fontsize=8, frameon=False, columnspacing=1.2, **place)
 
 
 def _draw(axes: Any, series: RunSeries) -> None:
@@ -85,12 +89,3 @@ def _scale(axes: Any, label: str, percent: bool, ends: Ends | None) -> None:
         axes.set_ylabel(label)
     if ends:
         axes.set_ylim(*ends)
-
-
-def _legend(axes: Any, beside: Any = None) -> None:
-    """Draw one legend for both scales above the panel, where it covers no line."""
-    axes.grid(alpha=0.3)
-    handles = [handle for scale in (axes, beside) if scale for handle in scale.get_legend_handles_labels()[0]]
-    axes.set_title(axes.get_title(), pad=22)
-    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.99), "ncols": len(handles)}
-    axes.legend(handles=handles, fontsize=8, frameon=False, columnspacing=1.2, **place)

@@ -89,8 +89,6 @@ class Standing:
                 self.margins += not math.isnan(event.metrics.get("eval/accuracy_sampled_sem", math.nan))
                 self._rows.append(read_of({"step": event.step, **event.metrics}))
                 self.forecast = forecast_of(self._rows)
-            case _:
-                pass
         if isinstance(event, StepReport | Evaluated | Ended):
             self.phase, self.sampled = "", None
 
@@ -230,7 +228,7 @@ def progress(
     if how == "none":
         yield Display(lambda event, standing: None, file, clock)
     elif how == "json":
-        yield Display(_as_json(file), file, clock)
+        yield Display(lambda event, standing: print(event_json(event, standing), file=file, flush=True), file, clock)
     else:
         console = console or console_on(file)
         with _drawn(console, clock, live=how == "auto" and is_screen(console)) as show:
@@ -252,14 +250,6 @@ def _checked(how: Progress | bool) -> Progress:
             code="config.value",
         )
     return how
-
-
-def _as_json(file: IO[str]) -> Show:
-    def show(event: Event, standing: Standing) -> None:
-        file.write(event_json(event, standing) + "\n")
-        file.flush()
-
-    return show
 
 
 @contextmanager

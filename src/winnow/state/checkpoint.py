@@ -35,7 +35,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -125,40 +125,31 @@ def save(
         return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
     problem = f"cannot save checkpoint {final}, and the newest one before it is untouched"
-    with (
-        _noted(notices),
-        errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"),
-    ):
-        check_kind(home, "a folder")
-        home.mkdir(parents=True, exist_ok=True)
-        sync(folder)
-        notices += clear_leftovers(folder)
-        saved = _is_saved(final, folder, hashed=known != final)
-        while not saved:
-            draft = unused(home / f"{LEFTOVER}{final.name}")
-            try:
-                _check_room(folder)
-                _write(draft, step, write_model, tensors, read, state, logs)
-                notices += _publish(draft, final)
-                saved = True
-            except OSError as error:
-                if not is_full(error) or not (removed := make_room(folder, step, known)):
-                    raise
-                notices += removed
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-    return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last, known)), logs)
-
-
-@contextmanager
-def _noted(notices: list[str]) -> Iterator[None]:
-    """An error inside gets the notices, such as those of removed checkpoints, as its notes."""
     try:
-        yield
+        with errors_as(RunFolderError, problem, "make room, or repair the folder", code="run_folder.unsaved"):
+            check_kind(home, "a folder")
+            home.mkdir(parents=True, exist_ok=True)
+            sync(folder)
+            notices += clear_leftovers(folder)
+            saved = _is_saved(final, folder, hashed=known != final)
+            while not saved:
+                draft = unused(home / f"{LEFTOVER}{final.name}")
+                try:
+                    _check_room(folder)
+                    _write(draft, step, write_model, tensors, read, state, logs)
+                    notices += _publish(draft, final)
+                    saved = True
+                except OSError as error:
+                    if not is_full(error) or not (removed := make_room(folder, step, known)):
+                        raise
+                    notices += removed
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
     except RunFolderError as error:
-        for text in notices:
+        for text in notices:  # such as those of removed checkpoints
             error.add_note(text)
         raise
+    return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last, known)), logs)
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -327,9 +318,7 @@ def marks_in(path: Path) -> dict[str, Mark]:
 
 
 def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
-    """The damages of a checkpoint, in words. There are none if each file has the size that the manifest lists, and with
-    `hashed` also the SHA-256.
-    """
+    """The damages of a checkpoint, in words: files of another size or, with `hashed`, SHA-256 than in the manifest."""
     try:
         check_kind(path, "a folder", follow=True)
         check_kind(path / MANIFEST, "a file", follow=True)

@@ -36,7 +36,7 @@ class DecisionLog:
 
     def sync(self, step: int) -> Mark | None:
         """Wait until every row is on the disk, and return the mark at the end of the decisions before earlier steps
-        than `step`; None without a file. Raises as `of`.
+        than `step`; None without a file. Raises DataError for a damaged row.
 
         A resume may have left decisions of later steps, which another resume may remove.
         """
@@ -45,10 +45,6 @@ class DecisionLog:
         size = self._bytes_before(step)
         with refusals(self.path):
             return synced_mark(self.path, size)
-
-    def of(self, step: int) -> Decision | None:
-        """The decision before a step; None if there is none. Raises DataError for a damaged row."""
-        return read_decisions(self.path.parent).get(step)
 
     def append(self, step: int, decision: Mapping[str, Any]) -> None:
         """Append a decision, and wait until it is on the disk. Raises RunFolderError."""
@@ -60,7 +56,7 @@ class DecisionLog:
             sync(self.path.parent)
 
     def cut_from(self, step: int | None) -> None:
-        """Remove the decisions before `step` and later ones; None: only an incomplete last row. Raises as `of`."""
+        """Remove the decisions before `step` and later ones; None: only an incomplete last row. Raises as `sync`."""
         if not ranks.is_writer() or not self.path.exists():
             return
         size = self._bytes_before(step)

@@ -34,9 +34,7 @@ def open_log(path: Path) -> ForeignLog | None:
 
 
 def no_run(path: Path) -> DataError:
-    """The error about a folder that is no run: what was found there, the formats that are read, and which readers could
-    not be used.
-    """
+    """The error about a folder that is no run: what is there, the formats that are read, and readers that failed."""
     if not os.path.lexists(path):
         return DataError(
             f"there is no folder {path}",
@@ -55,9 +53,7 @@ def file_of(path: Path) -> tuple[ForeignLog, int] | None:
     whole = Path(os.path.abspath(path))  # from inside its folder, a file's name alone does not show it
     for kind in readers()[0]:
         for folder in kind.folders_of(whole):
-            log = open_log(folder)
-            step = None if log is None else kind.step_of(whole)
-            if log is not None and step is not None:
+            if (log := open_log(folder)) is not None and (step := kind.step_of(whole)) is not None:
                 return log, step
     return None
 

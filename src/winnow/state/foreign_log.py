@@ -117,7 +117,7 @@ class ForeignLog(ABC):
         """(reason, remedy): why a step, or with None every step, has no rollouts to read."""
         if step is None:
             return f"{self.program} logged none there", "name another run"
-        return f"it contains those of {_steps(list(self.files()))}", "name another step"
+        return f"it contains those of {steps_in_words(list(self.files()))}", "name another step"
 
     def groups(self, step: int) -> list[ForeignGroup]:
         """The groups of a step, with different ids. Where all rewards of the step are 0 or 1, they are its verdicts."""
@@ -157,7 +157,7 @@ class ForeignLog(ABC):
         return rows
 
 
-def _steps(steps: Sequence[int]) -> str:
+def steps_in_words(steps: Sequence[int]) -> str:
     """A run's steps in words: "step 3", or their number with the first and the last."""
     return f"{len(steps)} steps from {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
 
@@ -177,6 +177,7 @@ def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:
         failed = not group.judged[index]
         correct = None if failed or group.correct is None else bool(group.correct[index])
         length = float(group.lengths[index])
+        advantage = math.nan if group.advantages is None else float(group.advantages[index])
         yield {
             "step": step, "seed": 0, "prompt_id": group.prompt_id, "prompt": group.prompt, "prompt_tokens": [],
             "answer": answer, "task": "", "meta": "{}", "count": count, "index": index, "text": group.texts[index],
@@ -187,12 +188,8 @@ def _rows(step: int, group: ForeignGroup) -> Iterator[dict[str, Any]]:
             "cause": "malformed" if failed else None, "detail": "no reward was computed" if failed else "",
             "seconds": math.nan, "late": False, "keep": bool(group.kept[index]),
             "reason": "failed: malformed" if failed else "trained" if group.kept[index] else "not selected",
-            "advantage": None if group.advantages is None else _none_for_nan(group.advantages[index]),
+            "advantage": None if math.isnan(advantage) else advantage,
         }  # fmt: skip
-
-
-def _none_for_nan(number: float) -> float | None:
-    return None if math.isnan(number) else float(number)
 
 
 def _metrics(groups: Sequence[ForeignGroup], *, accuracies: bool) -> dict[str, float]:

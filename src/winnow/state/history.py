@@ -67,29 +67,19 @@ class History:
         self._rows = {name: row for row, name in enumerate(self._ids)}
         self._decay = decay
         self._remember = remember
-        self._table = PromptTable.empty(len(self._ids), difficulty)
-        self._sampler: Mapping[str, Any] = {}
+        self.table = PromptTable.empty(len(self._ids), difficulty)  # the results of training, which a sampler reads
+        self.sampler: Mapping[str, Any] = {}  # the sampler's state; {} before the first draw
         self._drawn: Mapping[int, tuple[IntArray, ...]] = {}  # of each planned step: its prompts, then further rounds
         self._counted: Mapping[int, Mapping[str, float]] = {}  # of the first step of a draw: its metrics
         self._chances: Mapping[int, FloatArray] = {}  # of each planned step: the probabilities of its prompts
         self._probed: dict[str, Probed] = {}
         self._plan: dict[str, Planned] = {}
 
-    @property
-    def table(self) -> PromptTable:
-        """The results of training, which a sampler reads."""
-        return self._table
-
-    @property
-    def sampler(self) -> Mapping[str, Any]:
-        """The sampler's state; {} before the first draw."""
-        return self._sampler
-
     def stats(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of training for G prompts: NaN and 0 trials for a prompt that was never verified."""
         rows = self._rows_of(prompts)
-        trials, correct = self._table.trials[rows], self._table.correct[rows]
-        return _stats(prompts, trials, correct, self._table.gradient_norm[rows])
+        trials, correct = self.table.trials[rows], self.table.correct[rows]
+        return _stats(prompts, trials, correct, self.table.gradient_norm[rows])
 
     def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
         """The results of the last probe for G prompts."""
@@ -103,12 +93,11 @@ class History:
         if not self._remember:
             return
         norms = np.full(len(groups), np.nan) if gradient_norms is None else np.asarray(gradient_norms)
-        sampled = [place for place, group in enumerate(groups) if group.rollouts]
-        self._table = self._table.observed(
-            self._rows_of([groups[place].prompt for place in sampled]),
-            np.array([groups[place].valid.sum() for place in sampled], dtype=np.int64),
-            np.array([groups[place].correct.sum() for place in sampled], dtype=np.int64),
-            norms[sampled],
+        self.table = self.table.observed(
+            self._rows_of([group.prompt for group in groups]),
+            np.array([group.valid.sum() for group in groups], dtype=np.int64),
+            np.array([group.correct.sum() for group in groups], dtype=np.int64),
+            norms,
             decay=self._decay,
         )
 
@@ -137,18 +126,13 @@ class History:
         """Replace the draws: for each of the steps its `rows` of the table, and the rows of `further` rounds, which
         dynamic sampling may add. `state` is the sampler's next state, and `metrics` are those of the draw. `chances`
         are, for each of the steps, the probabilities with which it has its rows; None: unknown, or equal.
-
-        Raises ValueError if a prompt is drawn twice.
         """
-        drawn = np.concatenate([np.asarray(of_step, dtype=np.int64) for of_step in rows])
-        if len(np.unique(drawn)) < len(drawn):
-            raise ValueError(f"the draw for the steps {list(steps)} has a prompt twice")
         self._drawn = {step: (of_step, *rounds) for step, of_step, rounds in zip(steps, rows, further, strict=True)}
         self._counted = {steps[0]: dict(metrics)} if metrics else {}
         self._chances = {} if chances is None else dict(zip(steps, chances, strict=True))
-        self._sampler = dict(state)
+        self.sampler = dict(state)
         if self._remember:
-            self._table = self._table.drawn(drawn)
+            self.table = self.table.drawn(np.concatenate(rows))
 
     def has_draw(self, step: int, count: int | None = None) -> bool:
         """Whether prompts are drawn for a step; with `count`, whether so many are."""
@@ -173,21 +157,11 @@ class History:
         return self._counted.get(step, {})
 
     def record_plan(self, prompts: Sequence[Prompt], counts: IntArray, pass_rates: FloatArray) -> None:
-        """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) that they are based on.
-
-        Raises ValueError for lengths that differ, a negative count or a prompt planned twice.
-        """
-        if not len(prompts) == len(counts) == len(pass_rates):
-            raise ValueError(
-                f"a plan for {len(prompts)} prompts got {len(counts)} counts, {len(pass_rates)} pass rates"
-            )
-        plan: dict[str, Planned] = {}
-        for prompt, count, rate in zip(prompts, counts, pass_rates, strict=True):
-            if count < 0 or prompt.id in plan:
-                why = f"{count} rollouts" if count < 0 else "two counts"
-                raise ValueError(f"the plan gives prompt {prompt.id!r} {why}")
-            plan[prompt.id] = Planned(rollouts=int(count), pass_rate=None if math.isnan(rate) else float(rate))
-        self._plan = plan
+        """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) that they are based on."""
+        self._plan = {
+            prompt.id: Planned(rollouts=int(count), pass_rate=None if math.isnan(rate) else float(rate))
+            for prompt, count, rate in zip(prompts, counts, pass_rates, strict=True)
+        }
 
     def has_plan(self, prompts: Sequence[Prompt]) -> bool:
         """Whether each of these prompts is in the plan."""
@@ -213,7 +187,7 @@ class History:
         return {
             "prompts": self._digest,
             "seen": self._packed_table(),
-            "sampler": packed_values(self._sampler),
+            "sampler": packed_values(self.sampler),
             "drawn": {str(step): [of.tolist() for of in rounds] for step, rounds in self._drawn.items()},
             "drawn_metrics": {str(step): dict(of) for step, of in self._counted.items()},
             "drawn_chances": {str(step): packed(of, "<f8") for step, of in self._chances.items()},
@@ -229,7 +203,7 @@ class History:
         """
         same = state["prompts"] == self._digest
         self._load_table(state["seen"], same=same)
-        self._sampler = unpacked_values(state["sampler"]) if same else {}
+        self.sampler = unpacked_values(state["sampler"]) if same else {}
         drawn = state["drawn"] if same else {}
         self._drawn = {int(step): tuple(_as_rows(of) for of in rounds) for step, rounds in drawn.items()}
         self._counted = {int(step): dict(of) for step, of in state["drawn_metrics"].items()} if same else {}
@@ -249,7 +223,7 @@ class History:
         return np.frombuffer(b"".join(each), dtype="<i8").astype(np.int64)
 
     def _packed_table(self) -> dict[str, Any]:
-        table = self._table
+        table = self.table
         known = np.flatnonzero((table.drawn_at >= 0) | (table.trials > 0) | (table.latest_trials > 0))
         if not len(known):
             return {}
@@ -267,8 +241,8 @@ class History:
         }
 
     def _load_table(self, saved: Mapping[str, Any], *, same: bool) -> None:
-        empty = PromptTable.empty(len(self._ids), self._table.difficulty)
-        self._table = empty
+        empty = PromptTable.empty(len(self._ids), self.table.difficulty)
+        self.table = empty
         if not saved or not self._remember:
             return
         rows = unpacked(saved["rows"], "<i4") if same else self._rows_of_hashes(unpacked(saved["prompts"], "<i8"))
@@ -283,7 +257,7 @@ class History:
         loaded = {name: column(name, dtype, getattr(empty, name, empty.all_right)) for name, dtype in COLUMNS.items()}
         streak = loaded.pop("streak")
         newest = rows[_as_rows(saved["newest"])]
-        self._table = PromptTable(
+        self.table = PromptTable(
             **(loaded if same else {**loaded, "drawn_at": empty.drawn_at}),  # else the clock of the draws starts anew
             draws=saved["draws"] if same else 0,
             difficulty=empty.difficulty,

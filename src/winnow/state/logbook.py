@@ -20,14 +20,13 @@ from winnow import ranks
 from winnow.errors import DataError, RunFolderError
 from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
-from winnow.state import rollout_files
-from winnow.state.decisions import DECISIONS, Decision, DecisionLog
+from winnow.state.decisions import DECISIONS, Decision, DecisionLog, read_decisions
 from winnow.state.disk import is_writable, sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
 from winnow.state.log import METRICS, LineLog, Mark, check_metrics, extent, metrics_line, named, refusals, rows
 from winnow.state.manifest import MANIFEST
-from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog
+from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog, StepFile, files_of
 
 
 class StepEvidence(Protocol):
@@ -159,7 +158,7 @@ class Logbook:
 
     def decided(self, step: int) -> Decision | None:
         """The sizes that the run chose before `step`; None if it has not chosen them yet. Raises DataError."""
-        return self._decisions.of(step)
+        return read_decisions(self._folder).get(step)
 
     def decide(self, step: int, decision: Mapping[str, Any]) -> None:
         """Log the sizes that the run chose before `step`, and wait until they are on the disk. Raises as `write`."""
@@ -248,7 +247,10 @@ def read_rows(path: Path, step: int | None = None, columns: Collection[str] | No
     folder of rollouts, or a file of it. A part of a file is read at a time. Raises DataError, naming the file, where it
     does not exist or was not written by a run.
     """
-    return rollout_files.read(path, step, columns)
+    names = columns if columns is None or step is None else {*columns, "step"}
+    for file in map(StepFile, files_of(path, step)):
+        for first, end in file.parts:
+            yield from (row for row in file.rows(first, end, names) if step is None or row["step"] == step)
 
 
 def _is_evaluation(line: bytes, step: int) -> bool:

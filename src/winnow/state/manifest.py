@@ -56,9 +56,7 @@ def describe_run(
 
 
 def read(path: Path) -> tuple[int, bytes]:
-    """(uid of the owner, bytes) of a regular file. Raises OSError for a link and for any other kind of file; opening a
-    pipe does not wait for its writer.
-    """
+    """(uid of the owner, bytes) of a regular file. Raises OSError for any other kind, without waiting for a pipe."""
     with opened(path, os.O_RDONLY) as descriptor, open(descriptor, "rb", closefd=False) as file:
         return os.fstat(descriptor).st_uid, file.read()
 

@@ -22,7 +22,6 @@ from typing import Any
 from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError, near_miss, resumable
 from winnow.models.folder import cached_folder, is_hub_id, settings_folder
-from winnow.options import hide_secrets
 from winnow.state.folder import TENSORS
 
 WHOLE = 64 * 2**20  # bytes up to which a file is hashed whole
@@ -165,7 +164,7 @@ def compare(
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
         Change(step, key, was, now, _sentence(key, was, now))
-        for key, was, now in _differences(hide_secrets(before.get("config")), after["config"])
+        for key, was, now in _differences(before.get("config"), after["config"])
         if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
@@ -189,9 +188,7 @@ def compare(
 
 
 def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
-    """Whether an evaluation from before these changes is comparable with one from after them. `allow` are keys of
-    changes that were allowed by name.
-    """
+    """Whether evaluations from before and after these changes are comparable. `allow` are keys allowed by name."""
     keys = [change.key for change in changes if change.key not in WHEN_EVALUATED]
     return not any(within(key, ("evaluate", *allow)) for key in keys)
 

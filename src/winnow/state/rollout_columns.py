@@ -149,13 +149,21 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
     """The rows as columns. With `only_kept`, rows that are not kept have no text, tokens, log-probs, mask of trainable
     tokens, values and returns (null).
     """
-    rollouts = [row.rollout for row in rows]
+    prompts, rollouts = [row.prompt for row in rows], [row.rollout for row in rows]
+    outcomes = [row.outcome for row in rows]
     full = [row if row.keep or not only_kept else None for row in rows]
     per_token = [isinstance(row.advantage, np.ndarray) for row in rows]
     columns: dict[str, Any] = {
         "step": np.full(len(rows), step),
         "seed": np.full(len(rows), seed),
-        **_of_prompts(rows),
+        "prompt_id": [prompt.id for prompt in prompts],
+        "prompt": [prompt.text for prompt in prompts],
+        "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32),
+        "answer": [row.answer for row in rows],
+        "task": [prompt.task for prompt in prompts],
+        "meta": [row.meta for row in rows],
+        "count": [row.of for row in rows],
+        "drawn": [row.drawn for row in rows],
         "index": [r.index for r in rollouts],
         "text": [row and row.rollout.text for row in full],
         "tokens": _lists([row and row.rollout.tokens for row in full], np.int32),
@@ -165,7 +173,15 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
         "turns": [row and (None if row.rollout.turns is None else json.dumps(row.rollout.turns)) for row in full],
-        **_of_outcomes([row.outcome for row in rows]),
+        "reward": np.array([o.reward for o in outcomes], dtype=np.float64),
+        "correct": [None if o.correct is None else bool(o.correct) for o in outcomes],
+        "kind": [o.kind for o in outcomes],
+        "parts": [encode(o.parts).decode() if o.parts else "{}" for o in outcomes],
+        "extracted": [o.answer for o in outcomes],
+        "cause": [o.cause for o in outcomes],
+        "detail": [o.detail for o in outcomes],
+        "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
+        "late": [bool(o.late) for o in outcomes],
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
         "values": _lists([row and _where_read(row.values) for row in full], np.float32),
@@ -183,34 +199,6 @@ def foreign_table(columns: Mapping[str, Sequence[Any]], rows: int) -> pa.Table:
     """What another program logged, as a table in which every column may be null, and what it did not log is."""
     every = {field.name: columns.get(field.name, [None] * rows) for field in SCHEMA}
     return pa.table(list(_arrays(every, rows)), schema=pa.schema([field.with_nullable(True) for field in SCHEMA]))
-
-
-def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
-    prompts = [row.prompt for row in rows]
-    return {
-        "prompt_id": [prompt.id for prompt in prompts],
-        "prompt": [prompt.text for prompt in prompts],
-        "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32),
-        "answer": [row.answer for row in rows],
-        "task": [prompt.task for prompt in prompts],
-        "meta": [row.meta for row in rows],
-        "count": [row.of for row in rows],
-        "drawn": [row.drawn for row in rows],
-    }
-
-
-def _of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    return {
-        "reward": np.array([o.reward for o in outcomes], dtype=np.float64),
-        "correct": [None if o.correct is None else bool(o.correct) for o in outcomes],
-        "kind": [o.kind for o in outcomes],
-        "parts": [encode(o.parts).decode() if o.parts else "{}" for o in outcomes],
-        "extracted": [o.answer for o in outcomes],
-        "cause": [o.cause for o in outcomes],
-        "detail": [o.detail for o in outcomes],
-        "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
-        "late": [bool(o.late) for o in outcomes],
-    }
 
 
 def _reason(row: Row) -> str:

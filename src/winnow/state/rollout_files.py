@@ -30,9 +30,9 @@ from winnow.errors import DataError, RunFolderError, near_miss
 from winnow.records import Group
 from winnow.state.disk import check_kind, draft_of, errors_as, opened, replace_file, sync
 from winnow.state.foreign import file_of, no_run, open_log
+from winnow.state.foreign_log import steps_in_words
 from winnow.state.log import LineLog, Mark, encode, lost, mark_of, refusals
-from winnow.state.manifest import MANIFEST, parse
-from winnow.state.manifest import read as read_manifest
+from winnow.state.manifest import MANIFEST, parse, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,11 +163,9 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     if not files:
         raise no_rollouts(path)
     if step is not None and step not in files:
-        first, *others = files
-        steps = f"{len(files)} steps from {first} to {others[-1]}" if others else f"step {first}"
         raise DataError(
-            f"{path} contains no rollouts of step {step}: it contains those of {steps} (the keys log.every and "
-            f"log.rollouts decide which steps are logged)",
+            f"{path} contains no rollouts of step {step}: it contains those of {steps_in_words(list(files))} (the keys "
+            f"log.every and log.rollouts decide which steps are logged)",
             remedy="name another step",
             code="data.missing",
         )
@@ -178,7 +176,7 @@ def logs_none(run: Path) -> bool:
     """Whether the configuration of a run of winnow has log.rollouts = "none"; False if it cannot be read."""
     path = run / MANIFEST
     try:
-        data = parse(read_manifest(path)[1], path) or {}
+        data = parse(read(path)[1], path) or {}
         return bool(data["config"]["log"]["rollouts"] == "none")
     except (OSError, RunFolderError, KeyError, TypeError):  # a manifest may contain anything
         return False
@@ -202,10 +200,7 @@ def no_rollouts(path: Path) -> DataError:
 
 
 class StepFile:
-    """An open file of rollouts, or one that another trainer wrote, which is read whole.
-
-    Raises DataError if neither did.
-    """
+    """An open file of rollouts, or one of another trainer, which is read whole. Raises DataError for any other."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
@@ -219,20 +214,15 @@ class StepFile:
         found = file_of(path)
         self._whole = None if found is None else found[0].table(found[1])
         if self._whole is not None:
-            self._ends = [0, len(self._whole)]
-            return
-        with self._named():
-            self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            check_schema(self._file.schema_arrow)
-        self._ends = [0]  # of its row groups, in rows
-        for part in range(self._file.num_row_groups):
-            self._ends.append(self._ends[-1] + self._file.metadata.row_group(part).num_rows)
+            sizes = [len(self._whole)]
+        else:
+            with self._named():
+                self._file = pq.ParquetFile(path, page_checksum_verification=True)
+                check_schema(self._file.schema_arrow)
+            sizes = [self._file.metadata.row_group(part).num_rows for part in range(self._file.num_row_groups)]
+        # (first row, row after the last) of each row group, which is read as a whole
+        self.parts = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
         self._read: tuple[Any, pa.Table | None] = None, None  # the row group that was read last
-
-    @property
-    def parts(self) -> list[tuple[int, int]]:
-        """(first row, row after the last) of each row group. A row group is read as a whole."""
-        return list(itertools.pairwise(self._ends))
 
     def rows(self, first: int, end: int, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
         """The rows from `first` to before `end`, with these columns, or all. Raises DataError."""
@@ -286,17 +276,6 @@ class StepFile:
 def count(path: Path) -> int:
     """The number of rollouts in a file, from its footer. Raises DataError."""
     return StepFile(path).parts[-1][1]
-
-
-def read(path: Path, step: int | None = None, columns: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows behind a path (see `files_of`), file by file and part by part; those of one step when given."""
-    names = columns if columns is None or step is None else {*columns, "step"}
-    for file_path in files_of(path, step):
-        file = StepFile(file_path)
-        for first, end in file.parts:
-            for row in file.rows(first, end, names):
-                if step is None or row["step"] == step:
-                    yield row
 
 
 class RolloutLog:

@@ -181,9 +181,15 @@ def _attempt(
     replies = [json.loads(line) for line in written.split(b"\n")[:-1]]
     if replies and isinstance(replies[-1], dict):
         return replies[:-1], str(replies[-1]["error"])
-    if len(replies) != len(conversations):
-        raise _cut_short(len(replies), status)
-    return replies, None
+    if len(replies) == len(conversations):
+        return replies, None
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        raise _unfit(
+            f"the tokenizer's chat template does not end: prompt {len(replies) + 1} took more than {CPU_SECONDS} "
+            f"seconds of CPU time",
+            _INSTEAD,
+        )
+    raise _unfit(f"the process that renders the tokenizer's chat template exited early ({status=})", _INSTEAD)
 
 
 def _in_child(texts: Iterator[str]) -> tuple[bytes | None, int]:
@@ -265,17 +271,6 @@ def _no_system(what: str) -> DataError:
         "remove prompt.system, or the system messages of the problems; prompt.suffix adds a text to the question",
         key="prompt.system",
     )
-
-
-def _cut_short(done: int, status: int) -> DataError:
-    """The error if the child ended after `done` conversations."""
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return _unfit(
-            f"the tokenizer's chat template does not end: prompt {done + 1} took more than {CPU_SECONDS} seconds of "
-            f"CPU time",
-            _INSTEAD,
-        )
-    return _unfit(f"the process that renders the tokenizer's chat template exited early ({status=})", _INSTEAD)
 
 
 def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataError:

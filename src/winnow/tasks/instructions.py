@@ -43,7 +43,7 @@ EVALUATION: Mapping[str, Any] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Instruction:
     """A rule: its id in IFEval, and a function that draws its sentence and its arguments."""
 
@@ -120,61 +120,50 @@ def _sign_off(rng: np.random.Generator) -> Stated:
 
 RULES: Mapping[str, Instruction] = MappingProxyType(
     {
-        "no_comma": Instruction(
-            rule="punctuation:no_comma", group="comma", draw=_fixed("Do not use commas.", "Use no comma at all.")
-        ),
+        "no_comma": Instruction("punctuation:no_comma", "comma", _fixed("Do not use commas.", "Use no comma at all.")),
         "lower_case": Instruction(
-            rule="change_case:english_lowercase",
-            group="case",
-            draw=_fixed("Write in lower case only.", "Do not use capital letters."),
+            "change_case:english_lowercase",
+            "case",
+            _fixed("Write in lower case only.", "Do not use capital letters."),
             excludes=("layout",),
         ),
-        "keywords": Instruction(rule="keywords:existence", group="words", draw=_keywords),
-        "forbidden_words": Instruction(rule="keywords:forbidden_words", group="absent", draw=_forbidden),
+        "keywords": Instruction("keywords:existence", "words", _keywords),
+        "forbidden_words": Instruction("keywords:forbidden_words", "absent", _forbidden),
         "bullets": Instruction(
-            rule="detectable_format:number_bullet_lists",
-            group="layout",
-            draw=_bullets,
-            excludes=("first", "last", "length"),
+            "detectable_format:number_bullet_lists", "layout", _bullets, excludes=("first", "last", "length")
         ),
-        "length": Instruction(rule="length_constraints:number_words", group="length", draw=_length),
+        "length": Instruction("length_constraints:number_words", "length", _length),
         "first_word": Instruction(
-            rule="length_constraints:nth_paragraph_first_word", group="first", draw=_first_word, excludes=("layout",)
+            "length_constraints:nth_paragraph_first_word", "first", _first_word, excludes=("layout",)
         ),
-        "end_phrase": Instruction(
-            rule="startend:end_checker", group="last", draw=_ending, excludes=("layout", "absent")
-        ),
+        "end_phrase": Instruction("startend:end_checker", "last", _ending, excludes=("layout", "absent")),
         "json": Instruction(
-            rule="detectable_format:json_format",
-            group="layout",
-            draw=_fixed("The whole answer has to be JSON.", "Answer only in JSON."),
+            "detectable_format:json_format",
+            "layout",
+            _fixed("The whole answer has to be JSON.", "Answer only in JSON."),
             excludes=("case", "length", "first", "last", "comma"),
         ),
         "upper_case": Instruction(
-            rule="change_case:english_capital",
-            group="case",
-            draw=_fixed("Write in capital letters only.", "Use only upper case."),
+            "change_case:english_capital",
+            "case",
+            _fixed("Write in capital letters only.", "Use only upper case."),
             excludes=("layout", "last"),
             held_out=True,
         ),
-        "frequency": Instruction(rule="keywords:frequency", group="words", draw=_frequency, held_out=True),
-        "letters": Instruction(rule="keywords:letter_frequency", group="absent", draw=_letters, held_out=True),
+        "frequency": Instruction("keywords:frequency", "words", _frequency, held_out=True),
+        "letters": Instruction("keywords:letter_frequency", "absent", _letters, held_out=True),
         "quotation": Instruction(
-            rule="startend:quotation",
-            group="first",
-            draw=_fixed("Wrap the whole answer in double quotation marks.", 'Begin and end the answer with ".'),
+            "startend:quotation",
+            "first",
+            _fixed("Wrap the whole answer in double quotation marks.", 'Begin and end the answer with ".'),
             excludes=("last",),
             held_out=True,
         ),
         "paragraphs": Instruction(
-            rule="length_constraints:number_paragraphs",
-            group="layout",
-            draw=_paragraphs,
-            excludes=("first",),
-            held_out=True,
+            "length_constraints:number_paragraphs", "layout", _paragraphs, excludes=("first",), held_out=True
         ),
         "postscript": Instruction(
-            rule="detectable_content:postscript", group="last", draw=_sign_off, excludes=("first",), held_out=True
+            "detectable_content:postscript", "last", _sign_off, excludes=("first",), held_out=True
         ),
     }
 )
@@ -182,12 +171,7 @@ RULES: Mapping[str, Instruction] = MappingProxyType(
 
 @register("task", evaluation=EVALUATION)
 def instructions(
-    split: str,
-    *,
-    size: int = 512,
-    most_rules: int = 2,
-    rules: Sequence[str] | None = None,
-    seed: int = 0,
+    split: str, *, size: int = 512, most_rules: int = 2, rules: Sequence[str] | None = None, seed: int = 0
 ) -> list[Problem]:
     """`size` prompts of each split with verifiable instructions, for the reward `instructions`.
 

@@ -48,7 +48,9 @@ def reasoning_gym(
             f"task.size is {size}: {dataset} made {len(entries)} different {split} problems",
             "lower task.size or widen task.options",
         )
-    _check_items(dataset, entries)
+    for entry in entries:
+        if field := foreign_field(dataset, entry):  # it contains an option, such as a variable's name
+            raise refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")
     _check_scorer(generator, dataset, entries[0])
     if audit and wanted == "train":
         refuse_constants(dataset, settings, [_plain(entry) for entry in entries[:AUDITED]])
@@ -92,13 +94,6 @@ def _different(items: Iterable[Mapping[str, Any]], wanted: Split, size: int) -> 
             if len(by_question) == size:
                 break
     return list(by_question.values())
-
-
-def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Raise ConfigError if an option, such as a variable's name, is in an item's field that the scorer executes."""
-    for entry in entries:
-        if field := foreign_field(dataset, entry):
-            raise refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")
 
 
 def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:

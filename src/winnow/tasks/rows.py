@@ -177,7 +177,7 @@ def _record(line: bytes, where: str) -> Record:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        if not _is_utf8(line):
+        if isinstance(error, UnicodeDecodeError) or b"\0" in line:  # JSON has no zero bytes, and UTF-16 has many
             raise _malformed(f"{where}: this line is not UTF-8 text", "save the file as UTF-8") from error
         raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
     if not isinstance(fields, dict):
@@ -190,15 +190,6 @@ def _record(line: bytes, where: str) -> Record:
             f"{where}: more than {DEEPEST} lists and objects within each other", "flatten or remove this line"
         )
     return Record(fields, where)
-
-
-def _is_utf8(line: bytes) -> bool:
-    """Whether a line can be text in UTF-8. JSON has no zero bytes, and UTF-16 has many."""
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in line
 
 
 def _malformed(problem: str, remedy: str) -> DataError:

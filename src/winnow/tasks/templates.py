@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from winnow.errors import ConfigError, DataError, near_miss
+from winnow.errors import ConfigError, DataError, conflict, near_miss
 from winnow.records import Problem, Prompt
 from winnow.tasks.chat import Tools, chat_texts
 
@@ -112,12 +112,11 @@ def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens
     """Raise ConfigError if the longest prompt and the longest rollout together exceed the model's context."""
     needed = max_prompt_tokens + max_new_tokens
     if needed > context_tokens:
-        raise ConfigError(
+        raise conflict(
             f"prompt.max_prompt_tokens ({max_prompt_tokens}) + rollout.max_new_tokens ({max_new_tokens}) = {needed}, "
             f"but the model's context holds {context_tokens} tokens",
             remedy="lower one of them",
             key="rollout.max_new_tokens",
-            code="config.combination",
         )
 
 
@@ -150,11 +149,10 @@ def _refuse_ignored(template: str, **given: object) -> None:
     """Raise ConfigError for a key that only a chat template uses."""
     for key, value in given.items():
         if value is not None:
-            raise ConfigError(
+            raise conflict(
                 f"prompt.{key} is set, and prompt.template = {template!r} does not use it",
                 remedy=f"set prompt.template to 'chat', or remove prompt.{key}",
                 key=f"prompt.{key}",
-                code="config.combination",
             )
 
 
@@ -162,12 +160,11 @@ def _refuse_earlier(template: str, problems: Iterable[Problem]) -> None:
     """Raise ConfigError for messages before a question, which only a chat template renders."""
     for problem in problems:
         if problem.earlier:
-            raise ConfigError(
+            raise conflict(
                 f"prompt.template = {template!r} has no place for the {problem.earlier[0][0]} message before the "
                 f"question of {problem.where or problem.id}",
                 remedy="set prompt.template to 'chat'",
                 key="prompt.template",
-                code="config.combination",
             )
 
 

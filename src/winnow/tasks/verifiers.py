@@ -105,9 +105,10 @@ def _problems(environment: Any, settings: Mapping[str, Any], split: str, most: i
         data = task.data.model_dump(mode="json", exclude_defaults=True)
         if type(task) is not type(taskset).task_type() or task_of(environment, data).data != task.data:
             raise Unsupported("its tasks are not determined by data in JSON")
-        name = f"verifiers-{derive(_text_without_place(data)):032x}"
+        text = json.dumps({key: value for key, value in data.items() if key != "idx"}, sort_keys=True)  # not its place
+        name = f"verifiers-{derive(text):032x}"
         if prompts_are_questions is None:
-            first = _trial(environment, task, name)
+            first = _first(environment, task, name, trial=True)
             prompts_are_questions = task.data.prompt is not None and first == text_of(opening(task.data))
         if name not in known and split_of(name) == split:
             question = text_of(opening(task.data)) if prompts_are_questions else _first(environment, task, name)
@@ -116,26 +117,16 @@ def _problems(environment: Any, settings: Mapping[str, Any], split: str, most: i
         known.add(name)
 
 
-def _text_without_place(data: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in data.items() if name != "idx"}, sort_keys=True)
-
-
-def _first(environment: Any, task: Any, name: str) -> str:
-    """The first message to the policy, if the environment opens the conversation."""
-    episode = play(environment, task, generator("environment", name))
-    try:
-        return str(next(episode))
-    finally:
-        episode.close()
-
-
-def _trial(environment: Any, task: Any, name: str) -> str:
-    """The first message to the policy. The task is played for one empty reply, so that Unsupported is raised here."""
+def _first(environment: Any, task: Any, name: str, *, trial: bool = False) -> str:
+    """The first message to the policy. In a trial, the task is played for one empty reply, so that Unsupported is
+    raised here.
+    """
     episode = play(environment, task, generator("environment", name))
     question = str(next(episode))
     try:
-        episode.send("")
-        episode.send(None)
+        if trial:
+            episode.send("")
+            episode.send(None)
     except Unsupported:
         raise
     except Exception:  # its end is a StopIteration, and an environment may raise for an empty reply

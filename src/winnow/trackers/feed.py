@@ -26,7 +26,7 @@ from winnow.errors import ConfigError, WinnowError
 from winnow.metrics import is_step
 from winnow.state.disk import check_kind, write_json
 from winnow.trackers.interface import Status, TrackedRun, Tracker
-from winnow.trackers.items import Pictures, Samples, finite_or_nan, logged, plain
+from winnow.trackers.items import SharedData, finite_or_nan, logged, plain
 
 MOST_METRICS = 4096  # waiting items of any kind
 MOST_SAMPLES = 64  # waiting items beyond which no sample or picture is added
@@ -50,8 +50,7 @@ class Launch:
     config: Mapping[str, Any]
     first_step: int
     size: int
-    pictures: Pictures
-    samples: Samples
+    data: SharedData
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class TrackerFeed:
 
     def _open(self, launch: Launch) -> None:
         folder, first_step = launch.folder, launch.first_step
-        self._pictures, self._samples = launch.pictures, launch.samples
+        self._data = launch.data
         # With an empty log the mark is of a launch that ended before its first step, maybe with other settings
         self._mark = TrackerMark(folder, self.name, options=self._options, new=not launch.size)
         if self._mark.changed:
@@ -213,12 +212,12 @@ class TrackerFeed:
             case "rows of metrics":
                 self._tracker.log(item.step, finite_or_nan(item.content))
             case "samples of rollouts":
-                if rows := self._samples.at(item.step, self.rollouts):
+                if rows := self._data.rollouts(item.step, self.rollouts):
                     self._tracker.rollouts(item.step, rows)
             case "notices":
                 self._tracker.notice(item.step, plain(item.content))
             case "pictures":
-                if png := self._pictures.at(item.step):
+                if png := self._data.picture(item.step):
                     self._tracker.picture(item.step, "plot", png)
 
     def _stop(self, error: BaseException) -> None:
@@ -255,13 +254,6 @@ def _describe(error: BaseException) -> str:
     if place is None or Path(place.filename).is_relative_to(_WINNOW):
         return text
     return f"{text} ({place.filename}, line {place.lineno}, in {place.name})"
-
-
-def wait_for(feeds: list[tuple[TrackerFeed, float]], clock: Callable[[], float] = time.monotonic) -> None:
-    """Wait for all feeds at the same time, for each at most its seconds."""
-    began = clock()
-    for feed, seconds in feeds:
-        feed.wait(seconds - (clock() - began))
 
 
 class TrackerMark:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from winnow.config import leaves
-
 Status = Literal["finished", "interrupted", "failed"]
 # The columns of a rollout that a tracker receives; state/rollout_columns.py documents them.
 ROLLOUT = (
@@ -78,8 +76,3 @@ def _without_logins(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_logins(inner) for inner in value]
     return value
-
-
-def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """{"rollout.max_new_tokens": 64, "select.0.use": "max_variance", ...}"""
-    return {".".join(map(str, path)): value for path, value in leaves(config)}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from winnow.trackers.interface import ROLLOUT
 from winnow.view.text import encodable, one_line
 
 Rows = list[dict[str, Any]]
-T = TypeVar("T")
 
 
 def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
@@ -43,40 +43,34 @@ def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str,
             yield step, row
 
 
-class _Newest(Generic[T]):
-    """A cache of one value, computed once for all trackers that request the same key."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # shared by the trackers' threads, and never held while a tracker is called
-        self._cached: tuple[Hashable, T] | None = None
-
-    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        with self._lock:
-            if self._cached is None or self._cached[0] != key:
-                self._cached = key, compute()
-            return self._cached[1]
-
-
-class Samples:
-    """Rollouts of a step from the run folder's log, read once for all trackers with the same limit."""
+class SharedData:
+    """Rollouts and pictures from the run folder, read or drawn once for all trackers that request the same."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._newest: _Newest[Rows] = _Newest()
+        # Shared by the trackers' threads, and never held while a tracker is called
+        self._reading, self._drawing = threading.Lock(), threading.Lock()
+        self._sample = functools.lru_cache(maxsize=1)(functools.partial(_sample, folder))
+        self._draw = functools.lru_cache(maxsize=1)(functools.partial(_drawn, folder))
 
-    def at(self, step: int, limit: int) -> Rows:
+    def rollouts(self, step: int, limit: int) -> Rows:
         """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none if the step has no file or
         no texts.
 
         Groups are chosen whole, those with the widest spread of rewards first, as a group baseline learns from such
         differences. Of the last group, which may not fit, the best and the worst rollouts are chosen in turn.
         """
-        path = path_of(self._folder / ROLLOUTS, step)
-        return self._newest.get((step, limit), lambda: _sample(path, limit))
+        with self._reading:
+            return self._sample(step, limit)
+
+    def picture(self, step: int) -> bytes | None:
+        """The plot of the rows up to `step` as PNG; None without matplotlib or a finished step."""
+        with self._drawing:
+            return self._draw(step)
 
 
-def _sample(path: Path, limit: int) -> Rows:
+def _sample(folder: Path, step: int, limit: int) -> Rows:
     """Read the texts of the chosen rollouts alone: all texts of a step may take hundreds of megabytes."""
+    path = path_of(folder / ROLLOUTS, step)
     if limit == 0 or not path.exists():
         return []
     file = StepFile(path)
@@ -91,9 +85,9 @@ def _sample(path: Path, limit: int) -> Rows:
 
 
 def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
-    """Places of at most `limit` (prompt, reward) pairs by the rule of `Samples.at`. A prompt's pairs must be adjacent.
+    """Places of at most `limit` (prompt, reward) pairs by the rule of `SharedData.rollouts`.
 
-    A reward of NaN counts as the group's lowest.
+    A prompt's pairs must be adjacent. A reward of NaN counts as the group's lowest.
     """
     groups = [list(group) for _, group in groupby(range(len(rewards)), key=lambda place: rewards[place][0])]
     value = [-math.inf if math.isnan(reward) else reward for _, reward in rewards]
@@ -108,18 +102,6 @@ def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
         both_ends = [by_reward[-1 - turn // 2] if turn % 2 == 0 else by_reward[turn // 2] for turn in range(len(group))]
         chosen += both_ends[: limit - len(chosen)]
     return sorted(chosen)
-
-
-class Pictures:
-    """The run's plot as PNG, drawn once for all trackers; None without matplotlib or a finished step."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._newest: _Newest[bytes | None] = _Newest()
-
-    def at(self, step: int) -> bytes | None:
-        """The plot of the rows up to `step`."""
-        return self._newest.get(step, lambda: _drawn(self._folder, step))
 
 
 def _drawn(folder: Path, step: int) -> bytes | None:

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from winnow.config import leaves
 from winnow.errors import ConfigError
 from winnow.registry import register
 from winnow.state.log import plain
-from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker, flat_config
+from winnow.trackers.interface import LOGIN, ROLLOUT, Status, TrackedRun, Tracker
 
 AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
 LONGEST = 500  # characters of a parameter that every version of MLflow accepts; config.json has the full values
@@ -63,7 +64,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Param
 
         known = self._client.get_run(self.id).data.params
-        values = {legal(name): str(value)[:LONGEST] for name, value in flat_config(config).items()}
+        values = {legal(".".join(map(str, path))): str(value)[:LONGEST] for path, value in leaves(config)}
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for first in range(0, len(new), AT_ONCE):
             self._client.log_batch(self.id, params=new[first : first + AT_ONCE])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -33,9 +34,9 @@ from winnow.metrics import distinct
 from winnow.options import hide_secrets
 from winnow.records import StepReport
 from winnow.state.log import METRICS
-from winnow.trackers.feed import Item, Launch, TrackerFeed, wait_for
+from winnow.trackers.feed import Item, Launch, TrackerFeed
 from winnow.trackers.interface import Status, without_secrets
-from winnow.trackers.items import Pictures, Samples
+from winnow.trackers.items import SharedData
 
 UNFINISHED = 5.0  # seconds that trackers have after an error or a signal, whose sender may soon send SIGKILL
 OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwhile, and only up to that limit
@@ -69,8 +70,10 @@ def track_run(members: Members, *, notify: Watch) -> Iterator[Watch]:
         most = float("inf") if watch.status == "finished" else UNFINISHED
         if ranks.launched_count() > 1:
             most = min(most, OF_RANKS * members.config.ranks.timeout_seconds)
+        began = time.monotonic()
         with stop_signals(now=True) as stop, contextlib.suppress(StoppedBySignal), stop.may_leave(lambda: True):
-            wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, sections, strict=True)])
+            for feed, section in zip(feeds, sections, strict=True):  # all of them at the same time
+                feed.wait(min(section.wait_seconds, most) - (time.monotonic() - began))
         for feed in feeds:
             feed.conclude()
         watch.pass_notices()
@@ -105,7 +108,7 @@ class _Tracking:
                 self._step = event.first_step
                 folder, log = event.folder, event.folder / METRICS
                 size = log.stat().st_size if log.exists() else 0
-                launch = Launch(folder, self.config, event.first_step, size, Pictures(folder), Samples(folder))
+                launch = Launch(folder, self.config, event.first_step, size, SharedData(folder))
                 for feed in self.feeds:
                     feed.begin(launch)
             case StepReport():

@@ -53,7 +53,14 @@ def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) 
     """Warnings about the prompts of a run: those that are too long, test problems that are trained on, and splits with
     fewer problems than an evaluation requests.
     """
-    yield from _dropped_prompts(config, train, held_out)
+    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
+    for purpose, rendered in purposes:
+        if rendered.dropped:
+            yield (
+                f"{rendered.dropped} of {rendered.dropped + len(rendered.prompts)} {purpose} prompts are longer than "
+                f"prompt.max_prompt_tokens = {config.prompt.max_prompt_tokens} and are dropped, the first of them "
+                f"{rendered.first_dropped!r}"
+            )
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
         known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
@@ -69,18 +76,6 @@ def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) 
             yield (
                 f"evaluate.problems = {wanted}, but {'the task' if task is None else task} has {available} {split} "
                 f"problem{'s' * (available != 1)}: {'all are' if available != 1 else 'it is'} used"
-            )
-
-
-def _dropped_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
-    """A sentence for each list of prompts from which some were dropped, with their number, the limit and the first."""
-    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
-    for purpose, rendered in purposes:
-        if rendered.dropped:
-            yield (
-                f"{rendered.dropped} of {rendered.dropped + len(rendered.prompts)} {purpose} prompts are longer than "
-                f"prompt.max_prompt_tokens = {config.prompt.max_prompt_tokens} and are dropped, the first of them "
-                f"{rendered.first_dropped!r}"
             )
 
 
@@ -289,10 +284,7 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
 
 
 def _about_learning_rate(config: Config) -> Iterator[str]:
-    """A warning where all weights of a model are trained at a higher rate than in any run of configs/published.
-
-    The bundled policies are small enough for higher rates.
-    """
+    """A warning about a rate above those of configs/published; the bundled policies are small enough for it."""
     rate, model = config.optimizer.learning_rate, config.model
     if rate > HIGHEST_RATE and not is_bundled(model.path) and model.lora is None:
         yield (
@@ -303,9 +295,7 @@ def _about_learning_rate(config: Config) -> Iterator[str]:
 
 
 def _about_masters(config: Config) -> Iterator[str]:
-    """A warning where bfloat16 weights are rounded from masters that begin in the middle of their rounding cells, at a
-    rate at which that was measured to cost accuracy.
-    """
+    """A warning where bfloat16 weights are rounded from masters that begin in the middle of their rounding cells."""
     rate = config.optimizer.learning_rate
     if keeps_masters(config) and not config.optimizer.master_offset and rate <= LAGS:
         yield (
@@ -335,18 +325,9 @@ def _about_secrets(config: Config) -> Iterator[str]:
 
 
 def _about_ranks(config: Config, count: int) -> Iterator[str]:
+    """Warnings about idle ranks, as one rank samples all rollouts of a prompt, and about a signal."""
     if count == 1:
         return
-    yield from _about_dealing(config, count)
-    if config.checkpoint.on_signal == "now":
-        yield (
-            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree only between two steps: a "
-            f"signal ends the run at the end of the current step"
-        )
-
-
-def _about_dealing(config: Config, count: int) -> Iterator[str]:
-    """Warnings about idle ranks: one rank samples all rollouts of a prompt."""
     prompts = config.rollout.prompts_per_step
     most = -(-prompts // count)
     if prompts < count:
@@ -362,4 +343,9 @@ def _about_dealing(config: Config, count: int) -> Iterator[str]:
         yield (
             f"rollout.prompts_per_step = {prompts} is divided among {count} ranks as {most} and {most - 1}: up to "
             f"{share:.0%} of the sampling time is spent waiting; use {below} or {above}"
+        )
+    if config.checkpoint.on_signal == "now":
+        yield (
+            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree only between two steps: a "
+            f"signal ends the run at the end of the current step"
         )

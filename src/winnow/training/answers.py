@@ -42,13 +42,10 @@ class Recorded(NamedTuple):
     where: str  # file and line
 
 
-class AnswerRecord:
-    """The record of a run, for the process of one rank."""
+class RequestRecord:
+    """The answers of one request: those that were recorded, and new ones."""
 
-    def __init__(self, run: Path) -> None:
-        self._folder = run / ANSWERS
-
-    def request(self, seed: tuple[SeedName, ...], version: int, *, greedy: bool) -> RequestRecord:
+    def __init__(self, run: Path, seed: tuple[SeedName, ...], version: int, *, greedy: bool) -> None:
         """The record of a request with this seed (of which the first part is the run's), for weights of a version.
 
         An evaluation has one seed at all of its steps, for sampled and for greedy rollouts.
@@ -57,18 +54,12 @@ class AnswerRecord:
         """
         parts = (*seed[1:], version, *(["greedy"] if greedy else []))
         name = "-".join(f"{part:06d}" if isinstance(part, int) else str(part) for part in parts)
-        with refusals(self._folder):
-            check_kind(self._folder, "a folder")
-            if not self._folder.is_dir():
-                self._folder.mkdir(parents=True, exist_ok=True)
-                sync(self._folder.parent)
-        return RequestRecord(self._folder, name)
-
-
-class RequestRecord:
-    """The answers of one request: those that were recorded, and new ones."""
-
-    def __init__(self, folder: Path, name: str) -> None:
+        folder = run / ANSWERS
+        with refusals(folder):
+            check_kind(folder, "a folder")
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                sync(folder.parent)
         self._path = folder / f"{name}.rank-{ranks.rank()}.jsonl"
         self._known: dict[Key, dict[int, Recorded]] = {}  # by turn
         self._new: list[bytes] = []

@@ -105,18 +105,9 @@ def _evaluations_on_time(config: Config) -> int:
     return by_steps + math.ceil(60 * config.max_hours / minutes) - 1 if config.max_hours else config.steps
 
 
-def plan_devices(
-    members: Members,
-    device: torch.device,
-    *,
-    longest_prompt: int | None = None,
-    memory: int | None = None,
-    planned_ranks: int | None = None,
-) -> MemoryPlan:
+def plan_devices(members: Members, device: torch.device, *, longest_prompt: int | None = None) -> MemoryPlan:
     """The plan of a run with its policy on `device`: `plan_demand` of its `demand_of`."""
-    return plan_demand(
-        members, demand_of(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=planned_ranks)
-    )
+    return plan_demand(members, demand_of(members, device, longest_prompt=longest_prompt))
 
 
 def demand_of(

@@ -106,6 +106,7 @@ class Built(NamedTuple):
             each.callback(self.progress.saving.wait)  # first, while this process still holds the run folder's lock
 
 
+@ranks.together("loading")
 def build(
     members: Members,
     *,
@@ -116,15 +117,7 @@ def build(
 ) -> Built:
     """Load data, tokenizer, model and engine, with the cheapest checks first; continue from `saved` if given."""
     config = members.config
-    with ranks.together("loading"):
-        return _build(members, folder, device, saved, clock or TrainingClock(config))
-
-
-def _build(
-    members: Members, folder: Path, device: torch.device, saved: Checkpoint | None, clock: TrainingClock
-) -> Built:
-    """`build` on every rank."""
-    config = members.config
+    clock = clock or TrainingClock(config)
     check_installed(members)
     rendered = run_prompts(members)
     train, held_out, tokenizer, dialogue, sample = rendered

@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from winnow.config import Config, OwnModelCritic, SeparateCritic
+from winnow.config import Config, ModelCritic, TrainedCritic
 from winnow.core.members import Members
 from winnow.errors import ConfigError, conflict, no_effect
 from winnow.models.folder import relabel_errors
@@ -69,7 +69,7 @@ def check_critic(members: Members) -> None:
             key="critic",
         )
     lora = config.model.lora
-    on_policy = critic if isinstance(critic, SeparateCritic) and critic.policy_head == "lent" else None
+    on_policy = critic if isinstance(critic, TrainedCritic) and critic.policy_head == "lent" else None
     if on_policy and lora is None:
         raise conflict(
             f"critic.form = {critic.form!r} puts an adapter on the policy's frozen base, and without model.lora that "
@@ -97,7 +97,7 @@ def check_critic(members: Members) -> None:
 def check_value_model(config: Config, tokenizer: Any) -> None:
     """Raise ConfigError or DataError where `critic.path` does not fit the policy. Reads no weights."""
     critic = config.critic
-    if isinstance(critic, OwnModelCritic) and critic.path is not None:
+    if isinstance(critic, ModelCritic) and critic.path is not None:
         with relabel_errors("critic.path"):
             critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
         if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
@@ -129,7 +129,7 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
 def check_start(config: Config) -> None:
     """Raise ConfigError where `critic.start` is not a checkpoint of a run with a value model."""
     critic = config.critic
-    if not isinstance(critic, SeparateCritic) or critic.start is None:
+    if not isinstance(critic, TrainedCritic) or critic.start is None:
         return
     path = Path(os.path.expanduser(critic.start)) / TENSORS
     if not path.is_file():

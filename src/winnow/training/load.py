@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
-from winnow.config import Config, LoraSection, OwnModelCritic, SeparateCritic
+from winnow.config import Config, LoraSection, ModelCritic, TrainedCritic
 from winnow.core.collect import sync_weights
 from winnow.core.run import Progress, Run
 from winnow.engines.base import EngineContext
@@ -29,7 +29,6 @@ from winnow.models.load import Loaded, load
 from winnow.models.save import ADAPTER
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
-from winnow.state.disk import errors_as
 from winnow.state.folder import TENSORS
 from winnow.state.pending import PENDING, PendingGroups
 
@@ -37,8 +36,8 @@ from winnow.state.pending import PENDING, PendingGroups
 def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     """Restore everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
-    pending, tensors = split(tensors, PENDING)
-    progress.ahead.pending = restored_pending(run, state.get("pending"), pending, saved)
+    progress.ahead.pending = restored_pending(run, state.get("pending"), tensors, saved)
+    _, tensors = split(tensors, PENDING)
     if run.critic is not None:
         run.critic.restore(tensors, state.get("critic", {}))
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
@@ -61,7 +60,7 @@ def restore(run: Run, progress: Progress, saved: Checkpoint) -> None:
     progress.clock.load_state_dict(state.get("clock", {}))
     if progress.sizes is not None and "sizes" in state:
         progress.sizes.load_state_dict(state["sizes"])
-    ranks.gather_from_all(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
+    ranks.gather_from_all(None)  # as in `build`: a failure above raises on all ranks before tensors are exchanged
     sync_weights(run.learner, run.engine, version=saved.step)
 
 
@@ -89,9 +88,7 @@ def restored_pending(
     if state is None and not (ahead and saved.step < run.config.steps):
         return None
     if state is not None and ahead:
-        return PendingGroups.restored(
-            state, {f"{PENDING}{name}": of for name, of in tensors.items()}, run.prompts.prompts
-        )
+        return PendingGroups.restored(state, tensors, run.prompts.prompts)
     has = "no rollouts" if state is None else "rollouts"
     raise RunFolderError(
         f"{saved.path} has {has} of step {saved.step}, sampled with the weights before it, and rollout.ahead = {ahead}",
@@ -149,24 +146,30 @@ def make_separate_critic(
 ) -> tuple[Loaded, Critic | None]:
     """The loaded model of a separate critic, and the critic; the policy's and None where none is configured."""
     critic = config.critic
-    if not isinstance(critic, SeparateCritic):
+    if not isinstance(critic, TrainedCritic):
         return policy, None
     loaded = policy
-    if isinstance(critic, OwnModelCritic):
-        loaded = _load_critic(config, critic, device, policy.tokenizer, later=policy.saved is not None)
+    if isinstance(critic, ModelCritic):
+        with relabel_errors("critic.path" if critic.path else "model.path"):
+            loaded = load(
+                critic.path or config.model.path,
+                dtype=config.model.dtype,
+                device=str(device),
+                tokenizer=policy.tokenizer,
+                masters=keeps_value_masters(config),
+                quantization=config.model.quantization if critic.lora is not None else None,
+                later=policy.saved is not None,
+            )
+        loaded = _adapted(loaded, critic.lora, config.seed)
     return loaded, make_critic(config, learner, loaded)
 
 
 def load_start(critic: Critic, config: Config) -> None:
     """Initialise a new run's value model from another run's checkpoint, if `critic.start` names one."""
-    if not isinstance(config.critic, SeparateCritic) or config.critic.start is None:
+    if not isinstance(config.critic, TrainedCritic) or config.critic.start is None:
         return
     path = Path(os.path.expanduser(config.critic.start)) / TENSORS
-    problem, wrong = f"critic.start: {path} cannot be read", (OSError, SafetensorError)
-    refusal = errors_as(
-        ConfigError, problem, "name another checkpoint", key="critic.start", code="config.value", of=wrong
-    )
-    with refusal, safe_open(path, framework="pt") as file:
+    with safe_open(path, framework="pt") as file:  # `check_start` has opened it before
         tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     try:
         critic.start(tensors)
@@ -177,23 +180,6 @@ def load_start(critic: Critic, config: Config) -> None:
             key="critic.start",
             code="config.value",
         ) from error
-
-
-def _load_critic(
-    config: Config, critic: OwnModelCritic, device: torch.device, tokenizer: Any, *, later: bool
-) -> Loaded:
-    """A model of the critic alone, with an adapter where one is trained."""
-    with relabel_errors("critic.path" if critic.path else "model.path"):
-        loaded = load(
-            critic.path or config.model.path,
-            dtype=config.model.dtype,
-            device=str(device),
-            tokenizer=tokenizer,
-            masters=keeps_value_masters(config),
-            quantization=config.model.quantization if critic.lora is not None else None,
-            later=later,
-        )
-    return _adapted(loaded, critic.lora, config.seed)
 
 
 def divides_policy(config: Config) -> bool:

@@ -1,8 +1,4 @@
-"""Checks of a configuration before a model is loaded: bits and rounding of weights and moments.
-
-Weights of 8 significant bits, for example, lose most small updates, so bfloat16 training needs float32 copies or
-stochastic rounding.
-"""
+"""Checks of a configuration before a model is loaded: bits and rounding of weights and moments."""
 
 from __future__ import annotations
 

@@ -67,16 +67,10 @@ def run_prompts(members: Members) -> RunPrompts:
 
 def evaluated_problems(members: Members) -> dict[str | None, Sequence[Problem]]:
     """The problems of an evaluation, by the name of the task in `evaluate.tasks`; None: the run's own task."""
-    names = distinct([task.name for task in members.further_tasks], taken=("part",))
-    further = [task("test")[: members.config.evaluate.problems] for task in members.further_tasks]
-    return {None: held_out_problems(members), **dict(zip(names, further, strict=True))}
-
-
-def held_out_problems(members: Members) -> Sequence[Problem]:
-    """The problems of the run's task to evaluate on."""
     evaluate = members.config.evaluate
-    problems: Sequence[Problem] = members.task(evaluate.split)[: evaluate.problems]
-    return problems
+    names = distinct([task.name for task in members.further_tasks], taken=("part",))
+    further = [task("test")[: evaluate.problems] for task in members.further_tasks]
+    return {None: members.task(evaluate.split)[: evaluate.problems], **dict(zip(names, further, strict=True))}
 
 
 def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
@@ -141,11 +135,6 @@ def with_call_form(members: Members, tokenizer: Any) -> Members:
         environment=bind(environment.entry, options, key=ENVIRONMENT.key),
         reward={**members.reward, "options": options},
     )
-
-
-def render_prompts(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
-    """Problems as prompts of this run."""
-    return render_lists(members, [problems], tokenizer)[0]
 
 
 def render_lists(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:

@@ -18,7 +18,7 @@ from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.plain_groups import pairs
 from winnow.algos.selectors import chain
-from winnow.config import Config, Member, RewardPart, RewardSection, Section, SharedCritic, optimizers
+from winnow.config import Config, Member, RewardSection, SharedCritic, Use, optimizers
 from winnow.config_file import load, located
 from winnow.core.members import Critic, Members
 from winnow.errors import ConfigError, combine_errors, conflict
@@ -51,7 +51,7 @@ from winnow.installed import is_installed, unsuitable_version
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.recipes import recipe_at
-from winnow.registry import Entry, resolve, resolve_at
+from winnow.registry import resolve, resolve_at
 from winnow.training.combinations import check_combinations
 from winnow.training.undeclared import check_needs
 from winnow.user_code import with_named_errors
@@ -92,7 +92,7 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
     attempt, reward = _Attempts(), reward_spec(config)
     task = attempt(_bound, TASK, config.task, base)
     further = _all_bound(attempt, TASK, config.evaluate.tasks, base, "evaluate.tasks")
-    rewards = attempt(_rewards, config, reward, base)
+    rewards = _rewards(attempt, config.reward, base)
     environment = None if config.environment is None else attempt(_bound, ENVIRONMENT, config.environment, base)
     sample, rounds = attempt(_bound, SAMPLER, config.sample, base), attempt(_bound, ROUND, config.rounds, base)
     selectors = _all_bound(attempt, SELECTOR, config.select, base)
@@ -276,14 +276,11 @@ class _Attempts:
             raise combine_errors(self.errors)
 
 
-def _bound(family: Family[T], member: Member, base: Path, key: str | None = None) -> Bound[T]:
+def _bound(family: Family[T], member: Member | RewardSection, base: Path, key: str | None = None) -> Bound[T]:
+    """The member with its options. Raises ConfigError also for an option whose name is a key of the same table."""
     key = key or family.key
-    return bind(_settable(resolve_at(key, family, member.use, base=base), type(member), key), member.options, key=key)
-
-
-def _settable(entry: Entry[T], table: type[Section], key: str) -> Entry[T]:
-    """The entry. Raises ConfigError if it has an option whose name is a key of winnow's in the same table."""
-    for name in sorted(entry.options.keys() & table.model_fields.keys()):
+    entry = resolve_at(key, family, cast(Use, member.use), base=base)
+    for name in sorted(entry.options.keys() & type(member).model_fields.keys()):
         raise ConfigError(
             f"{key}.{name} is a key of winnow, so the option {name!r} of the {entry.family.name} {entry.name!r} cannot "
             f"be set",
@@ -291,7 +288,7 @@ def _settable(entry: Entry[T], table: type[Section], key: str) -> Entry[T]:
             key=f"{key}.{name}",
             code="config.registration",
         )
-    return entry
+    return bind(entry, member.options, key=key)
 
 
 def _all_bound(
@@ -303,19 +300,13 @@ def _all_bound(
     return tuple(attempt(_bound, family, each, base, own) for each, own in zip(members, keys, strict=False))
 
 
-def _rewards(config: Config, reward: Mapping[str, Any], base: Path) -> tuple[Bound[RewardTraits], ...]:
+def _rewards(attempt: _Attempts, reward: RewardSection | None, base: Path) -> tuple[Bound[RewardTraits], ...]:
     """The parts of the reward; none for an environment. Raises for a wrong one here, and not first in a worker."""
-    parts = () if config.reward is None else reward.get("parts", [reward])
-    attempt = _Attempts()
-    keys = [f"{REWARD.key}.parts.{place}" for place in range(len(parts))] if "parts" in reward else [REWARD.key]
-    table = RewardPart if "parts" in reward else RewardSection
-    bound = tuple(attempt(_reward, part, base, key, table) for part, key in zip(parts, keys, strict=False))
-    attempt.check()
-    return bound
-
-
-def _reward(part: Mapping[str, Any], base: Path, key: str, table: type[Section]) -> Bound[RewardTraits]:
-    return bind(_settable(resolve_at(key, REWARD, part["use"], base=base), table, key), part["options"], key=key)
+    if reward is None or reward.use is not None:
+        return () if reward is None else (attempt(_bound, REWARD, reward, base),)
+    return tuple(
+        attempt(_bound, REWARD, part, base, f"{REWARD.key}.parts.{place}") for place, part in enumerate(reward.parts)
+    )
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits] | None) -> Bound[AllocatorTraits]:

@@ -37,7 +37,7 @@ from winnow.records import (
 )
 from winnow.seeds import SeedName
 from winnow.tasks.dialogue import Dialogue
-from winnow.training.answers import AnswerRecord, RequestRecord
+from winnow.training.answers import RequestRecord
 from winnow.verify.verifiers import Verifiers
 
 CHECKED = 8  # rollouts of each kind of request that are played twice, once in a process
@@ -60,7 +60,7 @@ def with_environment(
         max_turn_tokens=section.max_turn_tokens,
         answer_after=section.answer_after,
         repeats=not section.recorded,
-        record=AnswerRecord(run) if section.recorded and run is not None else None,
+        record=run if section.recorded else None,
     )
     return cast(Engine, turns)  # `version` and the like are those of the engine, through __getattr__
 
@@ -86,11 +86,11 @@ class TurnEngine:
         max_turn_tokens: int,
         answer_after: int = 2,
         repeats: bool = True,
-        record: AnswerRecord | None = None,
+        record: Path | None = None,
     ) -> None:
         """`answer_after` is `Turns.steps`, of an engine that keeps turns. `repeats`: the environment repeats itself.
 
-        With a `record`, an answer in it takes the place of the environment's, and every other answer is added to it.
+        `record` is the run's folder: answers recorded in it take the place of the environment's, and others are added.
         """
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
         self._max_turn_tokens, self._answer_after = max_turn_tokens, answer_after
@@ -176,7 +176,7 @@ class TurnEngine:
             for each in self._open:
                 each.end()
             self._of, self._open = seed[:3], []
-        return self._record.request(seed, self._engine.version, greedy=greedy)
+        return RequestRecord(self._record, seed, self._engine.version, greedy=greedy)
 
     def _check_repeats(self, played: Sequence[_Game], *, purpose: tuple[SeedName, ...]) -> None:
         """Have some rollouts that have ended answered again: those of a purpose and a task that were not checked yet.

@@ -86,54 +86,27 @@ def code_tests(
     if code is None:
         return Outcome(reward=0.0, correct=False, kind="unparsable", detail="no program")
     function, tests = _tests(prompt)
-    limits = Limits(cpu_seconds=seconds, wall_seconds=2 * seconds + 0.5, memory_mb=memory_mb)
-    try:
-        verdicts = _judge(
-            choose(sandbox),
-            code,
-            function,
-            tests,
-            limits=limits,
-            tolerance=tolerance,
-            at_once=cases_at_once,
-            total_seconds=total_seconds,
-            to_the_end=credit == "share",
-        )
-    except SandboxError as error:
-        return failure("sandbox", str(error))
-    return _outcome(code, verdicts, credit)
-
-
-def _judge(
-    sandbox: Sandbox,
-    code: str,
-    function: str,
-    tests: Sequence[Test],
-    *,
-    limits: Limits,
-    tolerance: float,
-    at_once: int,
-    total_seconds: float,
-    to_the_end: bool,
-) -> list[_Verdict]:
-    """The verdicts of the tests in order; without `to_the_end`, only up to the first test that is not passed."""
     source = code.encode("utf-8", "surrogatepass")
     if len(source) > LONGEST_PROGRAM:
-        return [_Verdict("compile_error", f"a program of {len(source)} bytes")] * len(tests)
+        return judged(False, answer=code, detail=f"test 1: compile_error: a program of {len(source)} bytes")
     programs = list[Program]()
     for test in tests:
         call = {} if test.arguments is None else {"function": function, "arguments": json.dumps(test.arguments)}
         programs.append(Program(code=source, stdin=test.stdin.encode("utf-8", "surrogatepass"), **call))
+    limits = Limits(cpu_seconds=seconds, wall_seconds=2 * seconds + 0.5, memory_mb=memory_mb)
     verdicts: dict[int, _Verdict] = {}
-    until = time.monotonic() + total_seconds
-    for place, run in sandbox.run_all(programs, limits, at_once=at_once, until=until):
-        verdicts[place] = _verdict(run, tests[place], tolerance)
-        if not to_the_end and _first_failure(verdicts) is not None:
-            break
+    try:
+        box, until = choose(sandbox), time.monotonic() + total_seconds
+        for place, run in box.run_all(programs, limits, at_once=cases_at_once, until=until):
+            verdicts[place] = _verdict(run, tests[place], tolerance)
+            if credit == "all" and _first_failure(verdicts) is not None:
+                break
+    except SandboxError as error:
+        return failure("sandbox", str(error))
     last = _first_failure(verdicts)
-    count = len(tests) if to_the_end or last is None else last + 1
+    count = len(tests) if credit == "share" or last is None else last + 1
     late = _Verdict("time_limit", f"all tests together took more than {total_seconds:g} seconds", late=True)
-    return [verdicts.get(place, late) for place in range(count)]
+    return _outcome(code, [verdicts.get(place, late) for place in range(count)], credit)
 
 
 def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:

@@ -83,28 +83,37 @@ def check_restart(name: str, starts: int, status: int | None) -> None:
         )
 
 
-def check_failures(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
-    """Apply the rule to the outcomes of one `what` (an "evaluation") alone.
-
-    Raises VerifierError when there are at least 20 failures and more than the share, or when all are failures.
-    """
-    _check(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
-
-
 class RecentVerdicts:
-    """The causes of training's last 1,000 verdicts, oldest first; None for a verdict that did not fail."""
+    """The causes of the last verdicts, by default 1,000, oldest first; None for a verdict that did not fail."""
 
-    def __init__(self) -> None:
-        self._causes: deque[Cause | None] = deque(maxlen=WINDOW)
+    def __init__(self, most: int | None = WINDOW) -> None:
+        self._causes: deque[Cause | None] = deque(maxlen=most)
 
-    def observe(self, outcomes: Sequence[Outcome], *, name: str, max_failure_share: float) -> None:
-        """Add the outcomes of one whole step.
+    def observe(self, outcomes: Sequence[Outcome], *, name: str, max_failure_share: float, what: str = "step") -> None:
+        """Add the outcomes of one whole step or evaluation (`what`).
 
-        Raises VerifierError when at least 20 of the last 1,000 verdicts, and more than the share, are failures, or
-        when all verdicts of the step are.
+        Raises VerifierError when at least 20 of these last verdicts, and more than the share, are failures, or when
+        all of these outcomes are.
         """
         self._causes.extend(outcome.cause for outcome in outcomes)
-        _check(outcomes, self._causes, "step", "its last", name, max_failure_share)
+        failed = [outcome for outcome in outcomes if outcome.failed]
+        causes = [cause for cause in self._causes if cause is not None]
+        if failed and len(failed) == len(outcomes):
+            where, causes = f"every verdict of this {what}", [outcome.cause for outcome in failed if outcome.cause]
+        elif failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(self._causes) > max_failure_share:
+            which = "its last" if what == "step" else "its"
+            where = f"{len(causes)} of {which} {len(self._causes)} verdicts (limit {max_failure_share:.1%})"
+        else:
+            return
+        counts = ", ".join(f"{count} {cause}" for cause, count in Counter(causes).most_common())
+        raise VerifierError(
+            f"the reward {name!r} failed on {where}: {counts}. The first failure of this {what}: "
+            f"{failed[0].detail.strip()}\nA failure is not a wrong answer, so the run stops",
+            remedy="repair the reward; for time and memory see verify.timeout_seconds and verify.memory_mb, for the "
+            "limit itself verify.max_failure_share",
+            key="verify.max_failure_share",
+            code="verifier.failed",
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """JSON: the number of verdicts, and [place, cause] of each that failed."""
@@ -114,29 +123,3 @@ class RecentVerdicts:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         causes: dict[int, Cause] = dict(state["failures"])
         self._causes = deque((causes.get(place) for place in range(state["verdicts"])), maxlen=WINDOW)
-
-
-def _check(
-    outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
-) -> None:
-    """Raise if all `outcomes` are failures, or at least 20 of `seen` and a larger share of it than `most`.
-
-    `outcomes` are the last of `seen`.
-    """
-    failed = [outcome for outcome in outcomes if outcome.failed]
-    causes = [cause for cause in seen if cause is not None]
-    if failed and len(failed) == len(outcomes):
-        where, causes = f"every verdict of this {what}", [outcome.cause for outcome in failed if outcome.cause]
-    elif failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
-        where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
-    else:
-        return
-    counts = ", ".join(f"{count} {cause}" for cause, count in Counter(causes).most_common())
-    raise VerifierError(
-        f"the reward {name!r} failed on {where}: {counts}. The first failure of this {what}: "
-        f"{failed[0].detail.strip()}\nA failure is not a wrong answer, so the run stops",
-        remedy="repair the reward; for time and memory see verify.timeout_seconds and verify.memory_mb, for the limit "
-        "itself verify.max_failure_share",
-        key="verify.max_failure_share",
-        code="verifier.failed",
-    )

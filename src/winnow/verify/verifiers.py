@@ -17,7 +17,7 @@ from winnow.environments.replay import NOT_REPEATED, Environment
 from winnow.errors import VerifierError
 from winnow.records import Group, Outcome, Prompt, Reply, Rollout
 from winnow.rewards.outcomes import cut, failure
-from winnow.verify.failures import RecentVerdicts, check_failures
+from winnow.verify.failures import RecentVerdicts
 from winnow.verify.supervisor_client import SupervisorClient
 from winnow.verify.worker import WorkerSettings, can_be_sent, judge, reward_name
 
@@ -179,7 +179,8 @@ class Verifiers:
 
         Raises VerifierError under the same conditions as `check_step`, over the verdicts of the evaluation.
         """
-        check_failures(_outcomes(groups), what="evaluation", name=self._name, max_failure_share=self._max_failure_share)
+        every = RecentVerdicts(most=None)
+        every.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share, what="evaluation")
 
     def stream(self, tasks: Iterable[tuple[Prompt, Rollout]], *, ahead: int = 512) -> Iterator[Outcome]:
         """The outcomes in order, failures included: for re-scoring, where failures never stop the run.

@@ -32,7 +32,7 @@ from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.manifest import describe_run
 from winnow.training.build import threads_of_rank
-from winnow.training.prompts import prompt_tokenizer, render_prompts
+from winnow.training.prompts import prompt_tokenizer, render_lists
 from winnow.training.resolve import check_installed, resolve_file
 from winnow_lab.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
 from winnow_lab.profile.work import (
@@ -237,7 +237,7 @@ def prepare_profile(
     check_installed(members)
     problems, tokenizer = members.task("train"), prompt_tokenizer(members.config)
     weights_folder(members.config.model.path)
-    every = render_prompts(members, problems, tokenizer).prompts
+    every = render_lists(members, [problems], tokenizer)[0].prompts
     rng = generator(members.config.seed, "profile", "prompts")
     most = max(*request.rollouts, *request.kept)
     needed = -(-most // members.config.rollout.rollouts_per_prompt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from winnow.alarms.watch import alarms_of_run
-from winnow.config import AlarmsSection
 
 
 def row(step, **changes):
@@ -56,7 +55,7 @@ def evaluation(chance, noise, problems=256):
 def raised(rows, **limits):
     """{name: the steps at which it was raised}"""
     steps = {}
-    for alarm in alarms_of_run(rows, AlarmsSection(**limits)):
+    for alarm in alarms_of_run(rows, {"alarms": limits}):
         steps.setdefault(alarm.name, []).append(alarm.step)
     return steps
 

@@ -10,12 +10,12 @@ from rows import held_out_run, raised, run
 from golden_files import assert_golden
 from refusals import refused
 from winnow.alarms.watch import Alarms, alarms_of_run
-from winnow.config import AlarmsSection, dump
+from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.state.log import check_metrics
 
-SHORT = AlarmsSection(steps=1, clear_steps=3)
+SHORT = {"alarms": {"steps": 1, "clear_steps": 3}}
 
 
 def cut(*steps, count=20):
@@ -50,21 +50,21 @@ def live(rows, settings=SHORT, cut_at=None):
 @pytest.mark.parametrize("cut_at", [1, 5, 20, 33, 34, 35, 47])
 def test_a_resume_changes_no_row_and_raises_no_alarm_twice(cut_at):
     rows = held_out_run()
-    assert live(rows, AlarmsSection(), cut_at) == live(rows, AlarmsSection())
-    assert {name for _, name in live(rows, AlarmsSection())[1]} == {"overfitting", "all_truncated", "sudden_drop"}
+    assert live(rows, {}, cut_at) == live(rows, {})
+    assert {name for _, name in live(rows, {})[1]} == {"overfitting", "all_truncated", "sudden_drop"}
 
 
 def test_a_run_and_its_log_raise_the_same_alarms():
     rows = held_out_run()
-    pairs = [(alarm.step, alarm.name) for alarm in alarms_of_run(rows, AlarmsSection())]
-    assert [pair for pair in pairs if pair[0] < len(rows)] == live(rows, AlarmsSection())[1]
+    pairs = [(alarm.step, alarm.name) for alarm in alarms_of_run(rows)]
+    assert [pair for pair in pairs if pair[0] < len(rows)] == live(rows, {})[1]
 
 
 def test_an_evaluation_that_a_resume_keeps_is_not_lost():
     """The log ends with the evaluation before the next step, which is a bad one."""
     rows = held_out_run()
     rows[40]["eval/accuracy_sampled"] = 0.1
-    log, _ = live(rows[:40], AlarmsSection())
+    log, _ = live(rows[:40], {})
     evaluation = {name: value for name, value in rows[40].items() if name.startswith("eval/") or name == "step"}
     resumed, whole = Alarms(), Alarms()
     resumed.remember([*log, evaluation])

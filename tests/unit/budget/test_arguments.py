@@ -174,7 +174,7 @@ CALLS: Sequence[tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, Sequen
         {"pass_rate": THREE, "right": THREE, "wrong": THREE},
         {
             "pass_rate": [*RATES],
-            **{key: [*WEIGHTS, FEWER, THREE[None]] for key in ("right", "wrong", "right_square", "wrong_square")},
+            **{key: [*WEIGHTS, FEWER, THREE[None]] for key in ("right", "wrong")},
         },
     ),
     (

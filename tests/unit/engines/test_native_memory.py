@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from refusals import refused
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.native.cuda import pad_rows
+from winnow.engines.native.cuda import round_up
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
 from winnow.engines.native.sampler import Native
@@ -299,10 +299,9 @@ def test_a_failed_request_does_not_affect_the_next() -> None:
 
 
 def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
-    assert [pad_rows(n, 512) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
-    assert pad_rows(500, 505) == 505
-    assert all(n <= pad_rows(n, 512) <= 1.5 * n for n in range(1, 513))
-    assert len({pad_rows(n, 512) for n in range(1, 513)}) < 20
+    assert [round_up(n, 4) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
+    assert all(n <= round_up(n, 4) <= 1.5 * n for n in range(1, 513))
+    assert len({round_up(n, 4) for n in range(1, 513)}) < 20
 
 
 def test_a_cache_spec_gives_the_bytes_of_a_token() -> None:

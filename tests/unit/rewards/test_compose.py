@@ -10,9 +10,10 @@ import pytest
 
 from refusals import refused
 from winnow.config_file import validate
+from winnow.environments.judging import warm
 from winnow.errors import ConfigError, StoppedBySignal
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.compose import make_reward, warm
+from winnow.rewards.compose import make_reward
 from winnow.rewards.outcomes import failure
 
 PROMPT = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q<think>", answer="42", task="t")

@@ -15,7 +15,7 @@ from adversarial import PAYLOADS
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.gym import ConstantAudit, admits, audit_constants, foreign_field, reasoning_gym, refuse_constants
+from winnow.rewards.gym import admits, foreign_field, reasoning_gym, refuse_constants
 from winnow.verify.verifiers import Verifiers
 
 factory = pytest.importorskip("reasoning_gym.factory")
@@ -200,7 +200,7 @@ def test_a_score_is_clamped_and_must_be_finite(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("dataset", ["chain_sum", "word_sorting", "polynomial_multiplication"])
 def test_honest_data_sets_pass_the_audit(dataset: str) -> None:
-    assert not audit_constants(dataset, {}, entries(dataset, 20)).beaten
+    refuse_constants(dataset, {}, entries(dataset, 20))
 
 
 @pytest.mark.parametrize("dataset", ["coin_flip", "puzzle24"])
@@ -209,9 +209,13 @@ def test_data_sets_that_reward_a_constant_are_refused(dataset: str) -> None:
         refuse_constants(dataset, {}, entries(dataset, 20))
 
 
-def test_what_beats_a_majority() -> None:
-    assert not ConstantAudit(constant="0", score=0.55, majority=0.5).beaten
-    assert ConstantAudit(constant="0", score=0.56, majority=0.5).beaten
+def test_what_beats_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [{"question": "", "answer": gold} for gold in ("1", "2")]
+    monkeypatch.setattr("winnow.rewards.gym._scorer", lambda *_: lambda answer, entry: 0.55)
+    refuse_constants("chain_sum", {}, items)
+    monkeypatch.setattr("winnow.rewards.gym._scorer", lambda *_: lambda answer, entry: 0.56)
+    with refused(ConfigError, "chain_sum", code="config.value"):
+        refuse_constants("chain_sum", {}, items)
 
 
 def test_it_runs_in_a_worker() -> None:

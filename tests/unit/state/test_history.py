@@ -92,19 +92,6 @@ def test_a_plan_is_read_by_prompt_and_replaces_the_one_before():
         history.plan([prompt("a")], step=8)
 
 
-@pytest.mark.parametrize(
-    ("names", "counts", "rates", "named"),
-    [
-        (["a"], [1, 2], [0.5], "2 counts"),
-        (["a"], [-1], [0.5], "'a' -1"),
-        (["a", "a"], [1, 2], [0.5, 0.5], "'a' two"),
-    ],
-)
-def test_a_plan_with_wrong_counts_is_refused(names, counts, rates, named):
-    with pytest.raises(ValueError, match=named):
-        history_of().record_plan([prompt(n) for n in names], np.array(counts), np.array(rates))
-
-
 def test_the_state_survives_strict_json():
     history = history_of()
     history.observe([group("a", RIGHT, WRONG, WRONG)])

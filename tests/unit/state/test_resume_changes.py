@@ -11,7 +11,6 @@ import pytest
 from refusals import refused
 from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError, resume_options
-from winnow.options import HIDDEN
 from winnow.state.folder import RunFolder
 from winnow.state.resume import MAY_CHANGE, Change, compare, evaluated_since, recorded, same_evaluation
 
@@ -224,9 +223,3 @@ def test_changes_add_up_over_resumes(tmp_path):
     written = json.loads((tmp_path / "manifest.json").read_text())
     assert written["config"]["steps"] == 300
     assert [(change["was"], change["now"]) for change in written["changes"]] == [(100, 200), (200, 300)]
-
-
-def test_a_secret_in_an_older_manifest_is_no_change():
-    older = manifest(reward={"use": "mine.py:asks", "api_key": "sk-1"})
-    now = manifest(reward={"use": "mine.py:asks", "api_key": HIDDEN})
-    assert compare(older, now, run=RUN, step=7) == ()

@@ -11,12 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from refusals import refused
-from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
-from winnow.trackers.interface import ROLLOUT, flat_config
+from winnow.trackers.interface import ROLLOUT
 from winnow.trackers.mlflow import MlflowTracker, legal
 from winnow.trackers.tensorboard import code_block
 from winnow.training import resolve
@@ -94,10 +93,3 @@ def test_no_markup_in_a_models_text_ends_its_code_block():
     hostile = "```\n</code><script>alert(1)</script>\r\x0b# title\u2028![x](http://a)\n    \n"
     assert all(line.startswith("    ") for line in code_block(hostile).split("\n"))
     assert len(code_block(hostile).splitlines()) == 6
-
-
-def test_a_flat_configuration_has_every_value_once():
-    flat = flat_config(dump(validate({"terms": [{"use": "kl", "coefficient": 0.1}]})))
-    assert flat["terms.0.coefficient"] == 0.1
-    assert flat["rollout.max_new_tokens"] == 64
-    assert flat["select.0.use"] == "max_variance"

@@ -22,7 +22,7 @@ from winnow.run_view.configuration import Evaluations
 from winnow.state.logbook import read_metrics
 from winnow.trackers.feed import FAILURES, MOST_METRICS, MOST_SAMPLES, SETTLED_SECONDS, TrackerMark
 from winnow.trackers.interface import TrackedRun, Tracker, without_secrets
-from winnow.trackers.items import Pictures, chosen_of
+from winnow.trackers.items import SharedData, chosen_of
 from winnow.trackers.watch import digest, track_run
 from winnow.training.resolve import resolve_members
 
@@ -433,7 +433,7 @@ def test_a_picture_is_of_the_evaluations_that_winnow_plot_draws(tmp_path):
     drawn = io.BytesIO()
     comparable = Evaluations(since=5, held_out=False)
     draw(read_metrics(tmp_path), title=tmp_path.name, evaluated=comparable).savefig(drawn, format="png", dpi=100)
-    assert Pictures(tmp_path).at(10) == drawn.getvalue()
+    assert SharedData(tmp_path).picture(10) == drawn.getvalue()
 
 
 def test_two_trackers_of_one_name_have_separate_files(tmp_path):

@@ -13,7 +13,7 @@ from refusals import refused
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Outcome, Prompt, Reply, Rollout, ToolAnswer
 from winnow.rewards.outcomes import failure
-from winnow.training.answers import AnswerRecord
+from winnow.training.answers import RequestRecord
 
 SEED = (3, "rollout", 4)
 NAME = "rollout-000004-000007.rank-0.jsonl"
@@ -27,7 +27,7 @@ def rollout(*turns: str, index: int = 0, finish: str = "stop") -> Rollout:
 
 
 def opened(run: Path, *, greedy: bool = False, seed=SEED, version: int = 7):
-    return AnswerRecord(run).request(seed, version, greedy=greedy)
+    return RequestRecord(run, seed, version, greedy=greedy)
 
 
 def played(run: Path, *answers, index: int = 0, end: bool = True):

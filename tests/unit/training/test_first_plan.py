@@ -19,7 +19,7 @@ from winnow.core.sizes import resized
 from winnow.errors import ConfigError
 from winnow.state.cost_files import read_costs
 from winnow.training import budget
-from winnow.training.budget import plan_devices
+from winnow.training.budget import demand_of, plan_demand
 from winnow.training.first_plan import FirstPlan
 from winnow.training.resolve import resolve_file
 from winnow.training.size_fits import Fits, PlanRequest
@@ -52,7 +52,7 @@ def test_a_setting_fits_as_planned_alone_and_all_share_the_models_shapes(critic,
         sized = resized(members, setting)
         update = sized.config.update.model_copy(update={"tokens_per_micro_batch": fit.tokens})
         alone = dataclasses.replace(sized, config=sized.config.model_copy(update={"update": update}))
-        plan = plan_devices(alone, fits.device, longest_prompt=fits._longest, memory=2**31)
+        plan = plan_demand(alone, demand_of(alone, fits.device, longest_prompt=fits._longest, memory=2**31))
         assert fit.bytes == plan.need_here(str(fits.device))
 
 
@@ -139,7 +139,7 @@ def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):
     best = data["settings"][0]
     made = load(CONFIG, [*SETS, *best["set"]])
     assert (made.rollout.rollouts_per_prompt, made.rollout.prompts_per_step) == (best["rollouts"], best["prompts"])
-    assert "winnow train arithmetic" in result.output.replace("\n", " ")
+    assert "winnow train arithmetic --set task.size=64" in " ".join(result.output.split())
     assert 0 < best["progress"] <= 1
 
 

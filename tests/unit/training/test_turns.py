@@ -17,7 +17,7 @@ from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
 from winnow.engines.policy_copy import KVCacheSpec
 from winnow.engines.scripted import scripted
-from winnow.engines.stopping import StopRule, last_of
+from winnow.engines.stopping import StopRule
 from winnow.errors import VerifierError
 from winnow.learner.policy import Policy
 from winnow.records import Group, Prompt, Rollout, Sampling, ToolAnswer, TrainingSequence
@@ -220,7 +220,7 @@ def test_an_environment_reads_the_special_tokens_of_a_call_and_no_others(stop, t
     sampled = 'a[TOOL_CALLS]f[ARGS]{"x": 1}b</think>[/TOOL_RESULTS]</s>'
     rule = StopRule(tokenizer, (tokenizer.eos_token_id,), len(tokenizer), stop)
     tokens = np.array(tokenizer.encode(sampled, add_special_tokens=False))
-    length = next(n for n in range(1, len(tokens) + 1) if rule.ends(n, last_of(tokens[:n])))
+    length = next(n for n in range(1, len(tokens) + 1) if rule.ends(tokens[:n]))
     plain, _ = rule.read(tokens[:length])
     rollout = Rollout(index=0, tokens=tokens[:length], logprobs=np.zeros(length), text=plain, finish="stop", version=0)
 

@@ -16,7 +16,6 @@ from winnow.verify.failures import (
     OUT_OF_MEMORY,
     SOCKET_HINT,
     RecentVerdicts,
-    check_failures,
     check_restart,
     is_retried,
     timed_out,
@@ -85,16 +84,16 @@ def test_the_state_is_json_and_continues_the_count():
 
 def test_an_evaluation_is_judged_by_itself_and_over_all_of_it():
     outcomes = [bad()] * 70 + [GOOD] * 1330  # exactly 5 %
-    check_failures(outcomes, what="evaluation", name="mine", max_failure_share=0.05)
+    observe(RecentVerdicts(most=None), *outcomes)
     with refused(VerifierError, 71, 1401, "5.0%", code="verifier.failed"):
-        check_failures([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
+        observe(RecentVerdicts(most=None), *outcomes, bad())
 
 
 def test_an_evaluation_may_have_nineteen_failures_unless_all_verdicts_fail():
-    check_failures([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
+    observe(RecentVerdicts(most=None), GOOD, *[bad()] * 19)
     with refused(VerifierError, "1 raised", code="verifier.failed"):
-        check_failures([bad()], what="evaluation", name="mine", max_failure_share=0.05)
-    check_failures([], what="evaluation", name="mine", max_failure_share=0.05)
+        observe(RecentVerdicts(most=None), bad())
+    observe(RecentVerdicts(most=None))
 
 
 # the outcome without a verdict

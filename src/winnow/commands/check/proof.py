@@ -61,7 +61,6 @@ class Pass:
 
     name: str  # "update", "value update", "old log-probs", "reference", "probe", "prefill"
     tokens: int  # that the backbone reads, padding included
-    completion_tokens: int  # whose log-probs or values are computed
     operations: int
     gathered: int  # bytes of the whole tensors that all-gathers return
     scattered: int  # bytes of the whole tensors that reduce-scatters sum
@@ -76,11 +75,6 @@ class Proof:
     rows: tuple[ProvedPart, ...]
     passes: tuple[Pass, ...]
     seconds: float
-
-    def passed(self, name: str) -> Pass:
-        """The pass of a name."""
-        (found,) = [each for each in self.passes if each.name == name]
-        return found
 
 
 def prove(demand: Demand, *, needs: frozenset[str], limit: float = float("inf")) -> Proof:
@@ -185,7 +179,7 @@ class _Walk:
         """An engine's pass over prompts: as many as the micro-batch has rows, and the logits of their last tokens."""
         module = self.learner.model.module
         prompts = torch.zeros((len(mb.sequences), len(mb.sequences[0].prompt.tokens)), dtype=torch.int64)
-        with self._counting("prefill", mb, read=prompts.numel(), completion=len(prompts)):
+        with self._counting("prefill", mb, read=prompts.numel()):
             module(lambda backbone, head: module.model(input_ids=prompts, use_cache=True, logits_to_keep=1).logits)
         reshard(module)
 
@@ -250,9 +244,7 @@ class _Walk:
         return [*tensors, *(t for state in states for t in state.values())]
 
     @contextmanager
-    def _counting(
-        self, name: str, mb: MicroBatch, *, read: int | None = None, completion: int | None = None
-    ) -> Iterator[None]:
+    def _counting(self, name: str, mb: MicroBatch, *, read: int | None = None) -> Iterator[None]:
         """Count operations and collectives of a pass that reads a micro-batch, or `read` other tokens.
 
         It is no context for an update whose memory is tracked: the counter keeps what checkpointed layers compute
@@ -269,7 +261,6 @@ class _Walk:
                 name=name,
                 # nothing follows the last token, so it is not read
                 tokens=len(mb.sequences) * (longest - 1) if read is None else read,
-                completion_tokens=len(mb.sequence_index) if completion is None else completion,
                 operations=counter.get_total_flops(),
                 **watch.bytes,
             )

@@ -65,7 +65,10 @@ def rehearsal(demand: Demand, *, needs: frozenset[str]) -> Iterator[Rehearsal]:
         with mode:
             loaded = _loaded(shapes, masters=keeps_masters(config) and not demand.sharded)
             learner = make_learner(config, loaded, needs=needs, resumed=False)
-            own = _critic_model(config, demand) or loaded
+            own = loaded
+            if isinstance(config.critic, ModelCritic):  # a model of its own
+                masters = keeps_value_masters(config) and not demand.sharded
+                own = _loaded(value_model_shapes(config, config.critic, computes=True), masters=masters)
             critic = make_critic(config, learner, own) if isinstance(config.critic, TrainedCritic) else None
         if demand.sharded:  # outside the mode, in which torch cannot make a device mesh
             shard_learner(learner, config, loaded)
@@ -110,15 +113,6 @@ def _loaded(shapes: MetaModel, *, masters: bool) -> Loaded:
     exact = {name: torch.empty(p.shape) for name, p in model.named_parameters()} if masters else {}
     nothing: Any = SimpleNamespace(eos_token_id=0)
     return Loaded(model=model, tokenizer=nothing, stop_tokens=(), files={}, masters=exact)
-
-
-def _critic_model(config: Config, demand: Demand) -> Loaded | None:
-    """The model of a value model of its own; None for any other."""
-    critic = config.critic
-    if not isinstance(critic, ModelCritic):
-        return None
-    masters = keeps_value_masters(config) and not demand.sharded
-    return _loaded(value_model_shapes(config, critic, computes=True), masters=masters)
 
 
 def _check_instruments(demand: Demand) -> None:

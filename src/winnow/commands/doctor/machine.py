@@ -20,7 +20,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -40,19 +39,9 @@ OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 HUB = "https://huggingface.co"
 ANSWER_SECONDS = 5.0
 NEEDED = (
-    "annotated-types",
-    "numpy",
-    "orjson",
-    "peft",
-    "pyarrow",
-    "pydantic",
-    "rich",
-    "safetensors",
-    "scipy",
-    "torch",
-    "transformers",
-    "typer",
-)
+    "annotated-types", "numpy", "orjson", "peft", "pyarrow", "pydantic", "rich", "safetensors", "scipy", "torch",
+    "transformers", "typer",
+)  # fmt: skip
 
 NOT_TRIED = ("peft",)  # only adapters need it, and its import takes seconds
 
@@ -67,10 +56,9 @@ def commit(checkout: Path) -> str | None:
     """ "1a2b3c4d", or "1a2b3c4d, changed" where tracked files differ from it; None where git fails."""
     # Without optional locks `git status` does not write the index: killed, it would leave a lock in the user's checkout
     git = ["git", "--no-optional-locks", "-C", str(checkout)]
-    try:
-        head = _output([*git, "rev-parse", "--short=12", "HEAD"])
-        changed = _output([*git, "status", "--porcelain", "--untracked-files=no"])
-    except (OSError, subprocess.SubprocessError):
+    head = _output([*git, "rev-parse", "--short=12", "HEAD"])
+    changed = _output([*git, "status", "--porcelain", "--untracked-files=no"])
+    if head is None or changed is None:
         return None
     return f"{head.strip()}, changed" if changed.strip() else head.strip()
 
@@ -131,8 +119,12 @@ def free_space(path: Path) -> dict[str, Any]:
     return {"path": str(path.absolute()), "free_bytes": free, "file_system": system}
 
 
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+def _output(command: list[str]) -> str | None:
+    """What a command prints; None where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def of_cuda() -> dict[str, Any]:
@@ -146,21 +138,13 @@ def of_cuda() -> dict[str, Any]:
         "visible": torch.cuda.device_count(),
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if available else None,  # type: ignore[no-untyped-call]
-        "cards": cards(_query_output()),
+        "cards": cards(_output(QUERY) or ""),
     }
 
 
 def built_for(cuda: str | None, rocm: str | None) -> str | None:
     """ "CUDA 12.8", "ROCm 6.4"; None for a build for CPUs."""
     return f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else None
-
-
-def _query_output() -> str:
-    """The output of nvidia-smi; empty where it is missing or fails."""
-    try:
-        return subprocess.run(QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def cards(output: str) -> list[dict[str, Any]]:
@@ -283,38 +267,29 @@ def _setting(path: Path, absent: int) -> int:
         return absent
 
 
-@dataclass(frozen=True)
-class Optional:
-    """A package, the extra that installs it, and its purpose."""
-
-    name: str
-    extra: str
-    purpose: str
-
-
-OPTIONAL = (
-    Optional("matplotlib", "plot", "draw runs (winnow plot)"),
-    Optional("pandas", "pandas", "read runs as data frames (winnow.open_run)"),
-    Optional("math-verify", "math", "compare answers by computer algebra (rewards with grader = 'math')"),
-    Optional("datasets", "hub", "read data sets of the hub"),
-    Optional("huggingface-hub", "hub", "fetch models and data of the hub"),
-    Optional("gguf", "gguf", "read models in GGUF files (winnow fetch)"),
-    Optional("if-verifiable", "instructions", "check verifiable instructions"),
-    Optional("reasoning-gym", "gym", "train on the tasks of reasoning_gym"),
-    Optional("verifiers", "verifiers", "train on task sets of the verifiers library"),
-    Optional("bitsandbytes", "bnb", "use 8-bit moments and bases of 4 bits"),
-    Optional("vllm", "vllm", "sample with vLLM"),
-    Optional("ray", "ray", "run sweeps and ranks on a cluster"),
-    Optional("wandb", "wandb", "track runs with Weights & Biases"),
-    Optional("tensorboard", "tensorboard", "track runs with TensorBoard"),
-    Optional("mlflow", "mlflow", "track runs with MLflow"),
-    Optional("trackio", "trackio", "track runs with trackio"),
-    Optional("trl", "trl", "select rollouts in TRL's trainer (winnow_trl)"),
-    *(
-        Optional(name, "verl", "select rollouts in verl's trainer (winnow_verl)")
-        for name in ("verl", "TransferQueue", "cachetools", "fastapi", "uvicorn")
+OPTIONAL = {  # package -> the extra that installs it, and its purpose
+    "matplotlib": ("plot", "draw runs (winnow plot)"),
+    "pandas": ("pandas", "read runs as data frames (winnow.open_run)"),
+    "math-verify": ("math", "compare answers by computer algebra (rewards with grader = 'math')"),
+    "datasets": ("hub", "read data sets of the hub"),
+    "huggingface-hub": ("hub", "fetch models and data of the hub"),
+    "gguf": ("gguf", "read models in GGUF files (winnow fetch)"),
+    "if-verifiable": ("instructions", "check verifiable instructions"),
+    "reasoning-gym": ("gym", "train on the tasks of reasoning_gym"),
+    "verifiers": ("verifiers", "train on task sets of the verifiers library"),
+    "bitsandbytes": ("bnb", "use 8-bit moments and bases of 4 bits"),
+    "vllm": ("vllm", "sample with vLLM"),
+    "ray": ("ray", "run sweeps and ranks on a cluster"),
+    "wandb": ("wandb", "track runs with Weights & Biases"),
+    "tensorboard": ("tensorboard", "track runs with TensorBoard"),
+    "mlflow": ("mlflow", "track runs with MLflow"),
+    "trackio": ("trackio", "track runs with trackio"),
+    "trl": ("trl", "select rollouts in TRL's trainer (winnow_trl)"),
+    **dict.fromkeys(
+        ("verl", "TransferQueue", "cachetools", "fastapi", "uvicorn"),
+        ("verl", "select rollouts in verl's trainer (winnow_verl)"),
     ),
-)
+}
 
 
 def of_packages(
@@ -335,14 +310,15 @@ def of_packages(
         "needed": needed,
         "unfit": {name: versions[1] for name, versions in unfit_versions if versions is not None},
         "broken": dict(_broken([name for name, here in needed.items() if here and name not in NOT_TRIED], load)),
-        "optional": {one.name: _optional(one, version, required) for one in OPTIONAL},
+        "optional": {name: _optional(name, version, required) for name in OPTIONAL},
     }
 
 
-def _optional(one: Optional, version: Version, required: Required) -> dict[str, str | None]:
-    installed = version(one.name) or (version(INSTEAD[one.name]) if one.name in INSTEAD else None)
-    versions = unsuitable_version(one.name, version, required)
-    return {"version": installed, "extra": one.extra, "for": one.purpose, "wants": versions[1] if versions else None}
+def _optional(name: str, version: Version, required: Required) -> dict[str, str | None]:
+    extra, purpose = OPTIONAL[name]
+    installed = version(name) or (version(INSTEAD[name]) if name in INSTEAD else None)
+    versions = unsuitable_version(name, version, required)
+    return {"version": installed, "extra": extra, "for": purpose, "wants": versions[1] if versions else None}
 
 
 def _broken(names: Sequence[str], load: Callable[[str], object]) -> Iterator[tuple[str, str]]:

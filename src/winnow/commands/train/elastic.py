@@ -161,14 +161,17 @@ class _Agent(threading.Thread):
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # it logs each failure with a traceback; `first_cause` reports it in a line
         try:
-            with _quiet():
-                self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._request)
+            self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._request)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             self.failed = rank, failure.exitcode
         except BaseException as error:
             self.error = error
+        finally:
+            logging.disable(before)
 
 
 def _launch_config(ranks: int, notes: Path) -> Any:
@@ -224,17 +227,6 @@ def _forwarded(ranks: int) -> Iterator[_Signals]:
     finally:
         for number in caught:
             signal.signal(number, before[number])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Disable logging: torch's launcher logs each failure with a traceback, and `first_cause` reports it in a line."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _interrupt_after(parent: Any) -> None:

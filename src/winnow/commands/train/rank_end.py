@@ -37,19 +37,16 @@ class RankEnd:
     def of(cls, error: BaseException, rank: int) -> Self:
         """The end of a rank by this error."""
         begun = isinstance(error, RunFailed) or hasattr(error, "__notes__")
-        deliberate = isinstance(error, WinnowError)
-        text = (
-            format_with_code(error)
-            if isinstance(error, WinnowError)
-            else f"{type(error).__name__}: {format_error(error)}"
-        )
+        text, trace = f"{type(error).__name__}: {format_error(error)}", "".join(traceback.format_exception(error))
+        if isinstance(error, WinnowError):  # no bug
+            text, trace = format_with_code(error), ""
         return cls(
             rank=rank,
             host=socket.gethostname(),
             code=FAILED if begun else code_of(error),
             suffered=suffered(error),
             text=text,
-            trace="" if deliberate else "".join(traceback.format_exception(error)),
+            trace=trace,
             begun=begun,
         )
 
@@ -110,15 +107,14 @@ def first_cause(
     """
     rank, code = seen
     where = f"rank {rank} of {ranks} on {socket.gethostname()}"
-    own = sorted((note for note in notes if not note.suffered), key=lambda note: note.rank)
+    first = min((note for note in notes if not note.suffered), key=lambda note: note.rank, default=None)
     by = signal.SIGINT if code == INTERRUPTED else -code
     if by in signals:  # a second signal ends a rank at once
         return Cause(f"stopped at once by {signal_name(by)}: progress since the last checkpoint is lost", 128 + by)
     if code < 0:
         hint = ", which the system does when memory runs out" if -code == signal.SIGKILL else ""
         return Cause(f"{where} was killed by {signal_name(-code)}{hint}; resume the run to continue", FAILED)
-    if own:
-        first = own[0]
+    if first is not None:
         plain = first.rank == 0 and not first.trace  # printed as in a run of one process
         cause, _, later_lines = first.text.partition("\n")  # printed before the cause, which is the last line
         text = cause if plain else f"rank {first.rank} of {ranks} on {first.host}: {cause}"

@@ -64,10 +64,10 @@ class CudaGraphs:
         return graph, output
 
 
-def pad_rows(rows: int, most: int) -> int:
-    """Round rows up by at most half, and to at most `most`: few shapes are recorded, and few rows are padding."""
-    step = max(1, (1 << (rows - 1).bit_length()) >> 2)
-    return min(most, -(-rows // step) * step)
+def round_up(number: int, parts: int) -> int:
+    """Round up to a multiple of the next power of two / `parts`: few shapes are recorded, and little is padding."""
+    step = max(1, (1 << (number - 1).bit_length()) // parts)
+    return -(-number // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,17 @@ def rounded_shape(scheduler: Scheduler, before: Shape | None) -> Shape:
     pool = scheduler.pool
     own, prompts, in_order = pool.own, pool.prompts, _in_order(pool.own)
     most, most_of_prompts = pool.tokens // own.width, pool.tokens // prompts.width
-    rows = pad_rows(own.sequences, min(scheduler.rows, most) if in_order else scheduler.rows)
+    rows = min(round_up(own.sequences, 4), scheduler.rows, most if in_order else scheduler.rows)
     return Shape(
         rows=rows,
-        blocks=rows if in_order else min(_round_up(own.used), most),
-        longest=_next_power_of_two(own.longest()),
+        blocks=rows if in_order else min(round_up(own.used, 8), most),
+        longest=round_up(own.longest(), 1),
         columns=own.width,
         in_order=in_order,
-        prompts=max(_round_up(prompts.sequences), before.prompts if before else 0),
-        prompt_blocks=max(min(_round_up(prompts.used), most_of_prompts), before.prompt_blocks if before else 0),
-        prompt_longest=max(_next_power_of_two(prompts.longest()), before.prompt_longest if before else 0),
-        readers=_round_up(scheduler.readers),
+        prompts=max(round_up(prompts.sequences, 8), before.prompts if before else 0),
+        prompt_blocks=max(min(round_up(prompts.used, 8), most_of_prompts), before.prompt_blocks if before else 0),
+        prompt_longest=max(round_up(prompts.longest(), 1), before.prompt_longest if before else 0),
+        readers=round_up(scheduler.readers, 8),
         widths=(own.width, prompts.width),
     )
 
@@ -134,17 +134,6 @@ def rounded_shape(scheduler: Scheduler, before: Shape | None) -> Shape:
 def _in_order(own: BlockTable) -> bool:
     rows = own.sequences
     return own.longest() == 1 and own.used == rows and bool((own.table[:rows, 0] == np.arange(rows)).all())
-
-
-def _round_up(number: int) -> int:
-    """Round up by at most a quarter: there are four sizes between a power of two and the next."""
-    step = max(1, (1 << (number - 1).bit_length()) >> 3)
-    return -(-number // step) * step
-
-
-def _next_power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()
 
 
 class Uploads:

@@ -113,17 +113,6 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared:
 register(NAME, "shared", attend)
 
 
-@contextlib.contextmanager
-def shared_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Inside this context the layers of the model attend through `attend`."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
 @dataclass(frozen=True, slots=True)
 class Text:
     """Tokens [L] to read, and the prompts or the row, by number, whose blocks hold the tokens from `first` on."""
@@ -223,15 +212,17 @@ class Decoder:
         self._own_key: tuple[int, ...] = ()  # the state for which the index arrays were made
         self._prompts_key: tuple[int, ...] = ()
         self._placements = 0  # calls of `set_prompts`
-        training = self._model.training
+        training, attention = self._model.training, self._model.config._attn_implementation
         self._model.eval()
         try:
-            with shared_attention(self._model), torch.inference_mode():
+            self._model.set_attn_implementation(NAME)
+            with torch.inference_mode():
                 if not self._modules and is_plain(self._model):
                     self._weights = plain_weights(self._model)
                 yield
         finally:
             self._weights = None  # frees the copies, so they are never older than the model's weights
+            self._model.set_attn_implementation(attention)
             self._model.train(training)
 
     def read(self, texts: Sequence[Text]) -> Tensor:
@@ -308,10 +299,8 @@ class Decoder:
 
     def _forward(self) -> Tensor:
         self.cache.begin_pass()
-        rows = self.cache.shape.rows
-        if self._weights is not None:
-            logits: Tensor = decode(self._weights, self.cache, self._step["token"], self._step["position"])
-            return logits if self._logits is None else self._logits[:rows].copy_(logits)
+        if self._weights is not None:  # on a CPU, where no step is recorded
+            return decode(self._weights, self.cache, self._step["token"], self._step["position"])
         out = self._model(
             input_ids=self._step["token"][:, None],
             attention_mask=self.cache.no_mask,  # `attend` has a mask; without this one the model would make another
@@ -320,8 +309,6 @@ class Decoder:
             use_cache=True,
             shared=self.cache,
         )
-        logits = out.logits[:, -1]
-        if self._logits is None:
-            return logits
+        logits: Tensor = out.logits[:, -1]
         # The result must not be in the graphs' memory pool, which other recorded steps reuse.
-        return self._logits[:rows].copy_(logits)
+        return logits if self._logits is None else self._logits[: self.cache.shape.rows].copy_(logits)

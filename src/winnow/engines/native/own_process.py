@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NativeServer(Native):
-    """A `Server`: before the first load its version is -1, its weights are random, and it cannot sample."""
+    """Before the first load its version is -1, its weights are random, and it cannot sample."""
 
     def __init__(
         self, served: Served, options: Mapping[str, Any], threads: int, cache_bytes: int | None = None

@@ -102,26 +102,8 @@ def is_plain(model: PreTrainedModel) -> bool:
         return False
     if any(_is_changed(module, model.dtype) for module in model.modules()):
         return False
-    backbone: Any = model.model
-    width = backbone.layers[0].self_attn.head_dim
-    whole = 2 * backbone.rotary_emb.inv_freq.numel() == width
-    return whole and _are_linear([model.lm_head]) and all(_is_plain_layer(layer, width) for layer in backbone.layers)
-
-
-def _is_plain_layer(layer: Any, width: int) -> bool:
-    attention, mlp = layer.self_attn, layer.mlp
-    inputs = [attention.q_proj, attention.k_proj, attention.v_proj]
-    return (
-        _are_linear([*inputs, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj])
-        and len({projection.bias is None for projection in inputs}) == 1
-        and (mlp.gate_proj.bias is None) == (mlp.up_proj.bias is None)
-        and attention.head_dim == width
-        and getattr(attention, "sliding_window", None) is None
-    )
-
-
-def _are_linear(layers: Sequence[nn.Module]) -> bool:
-    return all(type(layer) is nn.Linear for layer in layers)
+    products = (module for name, module in model.named_modules() if name.endswith(("_proj", "lm_head")))
+    return all(type(module) is nn.Linear for module in products)
 
 
 def _is_changed(module: nn.Module, dtype: torch.dtype) -> bool:

@@ -9,7 +9,7 @@ from winnow.engines.native.decoder import Decoder, Text
 from winnow.engines.native.scheduler import PartialRollout, Scheduler, SharedPrompt, fill_gaps
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.sampling import choose, to_host, uniforms
-from winnow.engines.stopping import StopRule, last_of
+from winnow.engines.stopping import StopRule
 from winnow.models.device import to_device
 from winnow.records import BoolArray, FloatArray, IntArray, Sampling
 from winnow.seeds import SeedName
@@ -193,6 +193,5 @@ class RunningRollouts:
         first, length = self._first[rows], self._length[rows]
         ended: BoolArray = (length - first == self._sampling.max_new_tokens) | rule.stops[newest]
         for place in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
-            turn = self._tokens[rows[place], first[place] : length[place]]
-            ended[place] = rule.ends(len(turn), last_of(turn))
+            ended[place] = rule.ends(self._tokens[rows[place], first[place] : length[place]])
         return ended

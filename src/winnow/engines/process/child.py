@@ -107,17 +107,6 @@ def import_factory(make: str) -> Callable[..., Engine]:
     return function
 
 
-def start_guard(trainer: int, folder: str) -> None:
-    """Start a process that waits until the other end of the pipe `trainer` is closed, removes the folder, and kills the
-    whole process group: this process, its children, and itself.
-
-    The kernel closes the pipe however the trainer exits, so the guard works even if the engine hangs or has started
-    processes that outlive it.
-    """
-    subprocess.Popen(["/bin/sh", "-c", _GUARD, "sh", folder], stdin=trainer)
-    os.close(trainer)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Serve until the trainer closes the channel or exits; an exception that ends this process earlier is sent to the
     trainer.
@@ -126,7 +115,11 @@ def main(arguments: Sequence[str]) -> None:
     # The trainer handles signals to a whole job: it finishes its last step, and then ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, child processes do not inherit a handler
-    start_guard(trainer, folder)
+    # The kernel closes the other end of the pipe however the trainer exits. The guard then removes the folder and kills
+    # the process group (this process, its children, itself), even if the engine hangs or has started processes that
+    # outlive it.
+    subprocess.Popen(["/bin/sh", "-c", _GUARD, "sh", folder], stdin=trainer)
+    os.close(trainer)
     os.set_inheritable(end, False)
     channel = Channel(socket.socket(fileno=end))
     try:

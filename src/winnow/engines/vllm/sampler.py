@@ -131,7 +131,7 @@ class VllmEngine:
                 for output in outputs:
                     name, so_far = output.request_id, sampled[output.request_id]
                     so_far.add(output.outputs[0])
-                    if not output.finished and not rule.ends(len(so_far.tokens), so_far.newest):
+                    if not output.finished and not rule.ends(so_far.tokens):
                         continue
                     if not output.finished:
                         engine.abort_request([name])
@@ -222,10 +222,6 @@ class GrowingRollout:
             )
         self.tokens.extend(completion.token_ids)
         self._logprobs.extend(new)
-
-    def newest(self, count: int) -> IntArray:
-        """[count] the newest tokens."""
-        return np.array(self.tokens[-count:], dtype=np.int64)
 
     def arrays(self) -> tuple[IntArray, FloatArray]:
         """[L] the tokens and their log-probs."""

@@ -86,8 +86,8 @@ def equal(answer: str, gold: str) -> bool:
     texts = [computed(text) for text in (answer, gold) if within(text) and not _UNFINISHED.search(text)]
     if len(texts) < 2 or not all(text and within(text) for text in texts):
         return False
-    if _differ_in_base(answer, gold):
-        return False
+    if any(_BARE_LOG.search(a) and _LOG_10.search(b) for a, b in ((answer, gold), (gold, answer))):
+        return False  # math-verify takes \log and \log_{10} for the same
     try:
         return _verified(*_without_capitals(*map(str, texts)))
     except MemoryError:
@@ -126,11 +126,6 @@ def _verified(answer: str, gold: str) -> bool:
     return bool(math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True))
 
 
-def _differ_in_base(answer: str, gold: str) -> bool:
-    r"""Whether one has a bare `\log` and the other one to base 10, which math-verify takes for the same."""
-    return any(_BARE_LOG.search(a) and _LOG_10.search(b) for a, b in ((answer, gold), (gold, answer)))
-
-
 def _covers(parsed: Any, text: str) -> bool:
     """False when a letter of the text is missing in the parsed object: math-verify parses `2 E_{1}` as 2."""
     import sympy
@@ -139,12 +134,7 @@ def _covers(parsed: Any, text: str) -> bool:
     names = {str(atom).lower() for atom in parsed.atoms(sympy.Symbol)}
     names |= {type(function).__name__.lower() for function in parsed.atoms(sympy.Function)}
     names |= {name for constant, name in constants.items() if parsed.has(constant)}
-    return {letter.lower() for letter in _letters(text)} <= set("".join(names))
-
-
-def _letters(text: str) -> set[str]:
-    """The letters outside the names of macros."""
-    return {character for character in _MACRO.sub(" ", text) if character.isalpha()}
+    return {letter.lower() for letter in _MACRO.sub(" ", text) if letter.isalpha()} <= set("".join(names))
 
 
 def _parsed(text: str) -> Any:

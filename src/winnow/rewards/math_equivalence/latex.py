@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from itertools import groupby, starmap
+from itertools import accumulate, groupby, starmap
 
 from winnow.rewards.math_equivalence.signs import spelled
 from winnow.rewards.math_equivalence.unit_words import BARE, lookup
@@ -172,9 +172,7 @@ def tidy(text: str) -> str:
 def _with_comma_separators(text: str) -> str:
     """`(1,2); (3,4)` as `(1,2), (3,4)`, but not `1,5; 2,5`, whose commas may be decimal commas."""
     levels: dict[str, list[int]] = {",": [], ";": []}
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
+    for character, depth in zip(text, depths(text), strict=False):
         levels.get(character, []).append(depth)
     return text.replace(";", ",") if max(levels[";"]) < min(levels[","], default=len(text)) else text
 
@@ -260,11 +258,15 @@ def _without_commas(number: re.Match[str]) -> str:
     return re.sub(f"[,{_NARROW}{_BRACED}]", "", number[0])
 
 
+def depths(text: str) -> list[int]:
+    """The number of open brackets before each character, and at the end."""
+    return list(accumulate(((c in "([{") - (c in ")]}") for c in text), initial=0))
+
+
 def split_top(text: str, separator: str = ",") -> list[str]:
     """Cut at separators outside every bracket; the pieces are stripped."""
-    parts, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
+    parts, start = [], 0
+    for i, (character, depth) in enumerate(zip(text, depths(text), strict=False)):
         if character == separator and depth <= 0:
             parts.append(text[start:i])
             start = i + 1
@@ -285,18 +287,10 @@ def brackets(text: str) -> tuple[str, str, str]:
 
 
 def _closed(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return False
-    return depth == 0
+    levels = depths(text)
+    return min(levels) == levels[-1] == 0
 
 
 def nesting(text: str) -> int:
     """How many brackets are open at once, at most."""
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
+    return max(depths(text))

@@ -107,7 +107,7 @@ def test_the_tables_of_packages_are_those_of_the_project():
         if extra not in ("test", "dev", "docs")
         for text in texts
     }
-    assert in_extras <= {(one.name, one.extra) for one in OPTIONAL}
+    assert in_extras <= {(name, extra) for name, (extra, _) in OPTIONAL.items()}
 
 
 def test_names_of_users_and_hosts_and_the_home_directory_are_hidden():

@@ -23,7 +23,7 @@ def read(hub_id, split, *, subset):
     ]
 
 
-def download(hub_id, *, local_dir, allow_patterns):
+def download(hub_id, *, local_dir, allow_patterns, revision=None):
     folder = Path(local_dir)
     (folder / ".cache").mkdir()
     (folder / ".cache" / "book").write_text("x")
@@ -61,7 +61,7 @@ def test_a_model_is_copied_with_its_digests_and_nothing_else(tmp_path):
 def test_no_pickles_and_no_code_are_requested(tmp_path):
     requested = {}
 
-    def note(hub_id, *, local_dir, allow_patterns):
+    def note(hub_id, *, local_dir, allow_patterns, revision):
         requested["patterns"] = allow_patterns
         download(hub_id, local_dir=local_dir, allow_patterns=allow_patterns)
 
@@ -81,7 +81,7 @@ def test_nothing_is_overwritten(tmp_path):
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), KeyError("x"), OSError(28, "full")])
 def test_a_failed_download_leaves_nothing(tmp_path, error):
-    def broken(hub_id, *, local_dir, allow_patterns):
+    def broken(hub_id, *, local_dir, allow_patterns, revision):
         (Path(local_dir) / "model.safetensors").write_bytes(b"half")
         raise error
 
