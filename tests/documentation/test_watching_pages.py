@@ -30,7 +30,7 @@ def test_a_run_is_diagnosed_as_shown(tmp_path, capsys):
     alike = {"reward/min": 0.0, "reward/max": 0.0, "reward/mean": 0.0, "reward/accuracy": 0.0}
     rows = [{"step": step, **metrics(step, **alike)} for step in range(8)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    names["diagnose"](run)
+    names["diagnose"](str(run))
     assert "constant_reward" in capsys.readouterr().out
 
 

@@ -19,7 +19,7 @@ LATEST = 10**15  # larger than any number of steps
 
 Change = Mapping[str, Any]  # step, key, was, now
 # Keys that do not affect the results of a run, apart from the seed's noise.
-NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
+NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers", "alarms", "track")
 HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
 
 Keys = Mapping[str, Any]

@@ -25,7 +25,7 @@ from winnow.run_view.configuration import changes_in, evaluations
 from winnow.run_view.forecast import RunForecast, forecast_of, read_of
 from winnow.state.log import plain
 from winnow.state.logbook import read_metrics
-from winnow.state.saved_runs import describe
+from winnow.state.saved_runs import describe, manifest_of
 from winnow.view.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.view.text import (
     MARGIN,
@@ -63,6 +63,7 @@ class Standing:
     evaluation: dict[str, float] = field(default_factory=dict)  # the newest evaluation
     forecast: RunForecast | None = None  # from the evaluations of this process and those in the folder before it
     margins: int = 0  # evaluations with a standard error; the line of the first one explains it
+    held_out: bool = True  # whether evaluations are of other problems than training
     alarm: Alarm | None = None  # the newest alarm
     _rows: list[Mapping[str, float]] = field(default_factory=list)  # that the forecast is made from
     max_hours: float = 0.0
@@ -75,6 +76,7 @@ class Standing:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
                 self._rows = earlier_rows(event)
+                self.held_out = evaluations(manifest_of(event.folder).config, ()).held_out
                 self.max_hours = event.max_hours
             case PhaseBegan():
                 self.phase, self.step, self.sampled = event.phase, event.step, None
@@ -317,7 +319,8 @@ def _message(event: Event, standing: Standing) -> str | None:
             return "\n".join([*map(sanitize, event.devices), f"{steps}, written to {sanitize(str(event.folder))}"])
         case Evaluated():
             advice = standing.forecast.advice() if standing.forecast else None
-            line = f"held-out, after {event.step} steps: {format_accuracies(event.metrics)}"
+            of = "held-out" if standing.held_out else "training split"
+            line = f"{of}, after {event.step} steps: {format_accuracies(event.metrics)}"
             line += f" ({MARGIN})" if "±" in line and standing.margins == 1 else ""
             return f"{line}\n{wrap(f'forecast: {advice}')}" if advice else line
         case AlarmRaised():

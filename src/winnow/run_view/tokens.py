@@ -35,7 +35,8 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     checkpoint, or of the initial model. The tokenizer of another user's run is not loaded. No code in either folder is
     executed.
     """
-    for run in (path, path.parent, path.parent.parent):  # the nearest one: other logs may lie beside a run
+    whole = Path(os.path.abspath(path))  # from inside of a run, the parents of a relative path are not its folders
+    for run in (whole, whole.parent, whole.parent.parent):  # the nearest one: other logs may lie beside a run
         if (run / MANIFEST).is_file():
             break
         if open_log(run) is not None:

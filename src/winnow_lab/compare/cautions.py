@@ -17,6 +17,7 @@ from winnow_lab.compare.speed_up import Plateau, SeedTime
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
+_NOT_COMPARED = ("steps", "max_hours", "output", "checkpoint", "log", "alarms", "track")  # a resume may change them
 FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
 
 
@@ -86,7 +87,7 @@ def _unfinished(run: ReadRun) -> Iterator[tuple[str, str]]:
 def _changed(run: ReadRun) -> Iterator[str]:
     changes = run.manifest.get("changes")
     keys = dict.fromkeys(str(at(change, "key")) for change in (changes if isinstance(changes, list) else ()))
-    changed = [key for key in keys if key not in ("steps", "output")]
+    changed = [key for key in keys if not within(key, _NOT_COMPARED)]
     if changed:
         yield f"{run.path} was resumed with other {', '.join(changed)}: no single configuration or machine describes it"
 

@@ -177,6 +177,7 @@ class ReportedRun:
             "name": shorten(one_line(self.name), NAME),
             "subtitle": one_line(heading(config) or program(manifest.data)),
             "headline": headline(rows, compared),
+            "held_out_since": compared.since if compared.held_out else None,
             "config": config,
             "changes": [_change(change) for change in changes[-MOST_CHANGES:]],
             "panels": [_panel(panel) for panel in panels(rows, compared)],

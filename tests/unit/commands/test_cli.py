@@ -362,7 +362,8 @@ def test_check_warns_where_the_prompt_does_not_request_the_format(tmp_path, monk
     path = model if model == "bundled" else make(model, tmp_path / "model")
     (tmp_path / "mine.py").write_text("def own(prompt, rollout):\n    return 1.0\n")
     (tmp_path / "run.toml").write_text(FEW_ARITHMETIC)
-    result = winnow("check", tmp_path / "run.toml", "--set", f"model.path={path}", *(f"--set={text}" for text in sets))
+    sets = (f"model.path={path}", "verify.workers=0", *sets)
+    result = winnow("check", tmp_path / "run.toml", *(f"--set={text}" for text in sets))
     assert result.exit_code == 0, result.output
     about_format = [advice for advice in advice_of(result) if "reward = " in advice and "'" in advice]
     assert [all(name in advice for name in named or ()) for advice in about_format] == [True] * (named is not None)
@@ -384,6 +385,7 @@ def test_check_raises_no_false_alarm_for_a_recipe(tmp_path, monkeypatch, recipe)
         monkeypatch.setenv("WINNOW_PUBLISHED", str(make("qwen2.5-instruct", tmp_path)))
     if recipe == "smollm2_instructions" and not is_installed("if_verifiable"):
         pytest.skip("needs the extra winnow-rl[instructions]")
+    small["verify.workers"] = 0  # a process for a few golds costs more than all else
     result = winnow("check", recipe, *(f"--set={key}={value}" for key, value in small.items()))
     assert result.exit_code == 0, result.output
     assert not [advice for advice in advice_of(result) if "reward = " in advice]

@@ -100,6 +100,14 @@ def test_progress_forecasts_from_the_fifth_evaluation_on(tmp_path):
     assert _message(event, standing).startswith("held-out, after 90 steps: sampled")
 
 
+def test_evaluations_of_training_problems_are_not_called_held_out(tmp_path):
+    standing, run = Standing(), write_planned_run(tmp_path / "run", sets=["evaluate.split=train"])
+    standing.follow(Started(run, 0, 9))
+    event = Evaluated(0, {"eval/accuracy_sampled": 0.5})
+    standing.follow(event)
+    assert _message(event, standing) == "training split, after 0 steps: sampled 50.0%"
+
+
 @pytest.fixture
 def evaluated_run(tmp_path):
     """A run's folder with 12 evaluations."""

@@ -64,7 +64,8 @@ def test_seeds_of_a_configuration_are_a_group_named_by_differing_keys(runs):
 
 
 def test_keys_that_affect_no_result_make_no_group_and_machines_are_noted(runs):
-    write_run(runs / "grpo-2", CURVE, seed=2, threads=2, log={"every": 3}, checkpoint={"every": 7}, steps=99, **GRPO)
+    none = {"log": {"every": 3}, "alarms": {"steps": 9}, "track": {"use": "wandb", "name": "grpo-2"}}
+    write_run(runs / "grpo-2", CURVE, seed=2, threads=2, checkpoint={"every": 7}, steps=99, **none, **GRPO)
     result = compare(runs / "grpo-0", runs / "grpo-2")
     assert groups(result) == {"grpo": ["0", "2"]}
     assert noted(result, "grpo-2 (16 of 99 steps)", "unfinished")
@@ -151,6 +152,12 @@ def test_an_unknown_baseline_is_refused_with_the_nearest(runs):
 def test_a_resume_that_changed_a_key_is_noted(runs):
     write_manifest(runs / "grpo-0", changes=[{"step": 2, "key": "optimizer.learning_rate"}], **GRPO)
     assert noted(compare(runs / "grpo-0", runs / "grpo-1"), "grpo-0", "optimizer.learning_rate")
+
+
+def test_a_resume_that_changed_nothing_that_is_compared_is_not_noted(runs):
+    changes = [{"step": 2, "key": key} for key in ("max_hours", "log.every", "alarms.off", "checkpoint.every", "track")]
+    write_manifest(runs / "grpo-0", changes=changes, **GRPO)
+    assert not noted(compare(runs / "grpo-0", runs / "grpo-1"), "was resumed")
 
 
 def test_an_edited_input_is_noted(runs):

@@ -63,6 +63,7 @@ def test_a_gap_of_a_line_stays_a_gap(shown):
     opened = shown()
     assert opened.page.evaluate("winnow.axes.smooth([1, null, 3, 5], 2)") == [1, None, 3, 4]
     assert opened.page.evaluate("winnow.axes.smooth([1, 2, 3, 10], 3)") == [1, 1.5, 2, 5]
+    assert opened.page.evaluate("winnow.axes.smooth([1, 1e20, 1, 1, 1], 2)") == [1, 5e19, 5e19, 1, 1]
 
 
 def test_a_logarithmic_axis_has_the_positive_values_alone(shown):
@@ -182,6 +183,15 @@ def test_runs_are_sorted_by_any_column(shown):
     assert (row["run"], row["held-out accuracy"], row["tokens sampled"], row["seconds"]) == ("b", "30%", "302", "8")
     assert opened.page.locator("th[aria-sort=ascending]").count() == 1
     assert shown(pages.data(measured())).page.get_by_role("region", name="table of runs").count() == 0
+
+
+def test_the_table_of_runs_has_comparable_held_out_evaluations_alone(shown):
+    runs = [measured(name, tokens=(50, 1, 1)) for name in "abc"]  # 10% at step 0, 5% at step 3
+    runs[1]["held_out_since"], runs[2]["held_out_since"] = 3, None
+    table = shown(pages.data(*runs)).page.get_by_role("region", name="table of runs")
+    heads = [text.strip() for text in table.locator("thead th").all_inner_texts()]
+    cells = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert [row[heads.index("best of it")].strip() for row in cells] == ["10%", "5.0%", "–"]
 
 
 def test_what_no_step_of_a_run_measured_is_a_dash_and_not_0(shown):

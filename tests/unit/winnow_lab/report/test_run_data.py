@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,6 +341,7 @@ def test_evaluations_are_compared_since_their_last_change(tmp_path):
     assert accuracy["series"][1]["label"] == "training split, sampled (± 1 s.e.), from step 3 on"
     assert budget["y_label"] == "correct, training split (%)"
     assert "held" not in json.dumps([run["headline"], run["panels"]])
+    assert run["held_out_since"] is None
     assert run["changes"] == [
         {"step": 3, "key": "evaluate.split", "was": '"test"', "now": '"train"'},
         {"step": 6, "key": "evaluate.every", "was": "5", "now": "none"},
@@ -352,7 +354,7 @@ def test_a_manifest_may_list_anything_as_changes(tmp_path, changes):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0), **evaluation(0.5, 0.5)}) + "\n")
     (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}, "changes": changes}))
     run, _ = in_file(tmp_path)
-    assert (run["changes"], run["headline"][0]["value"]) == ([], "50.0% ± 2.0%")
+    assert (run["changes"], run["headline"][0]["value"], run["held_out_since"]) == ([], "50.0% ± 2.0%", 0)
 
 
 def test_the_headline_has_means_over_prompts():
@@ -411,6 +413,8 @@ def test_the_tokenizer_of_another_users_run_is_not_loaded(tmp_path, monkeypatch)
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "step-000001").symlink_to(BUNDLED)
     assert tokenizer_of(run)[0] is not None
+    monkeypatch.chdir(run / ROLLOUTS)
+    assert tokenizer_of(Path("step-000000.parquet"))[0] is not None
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert tokenizer_of(run)[0] is None
     assert "user" in in_file(run)[1][0]

@@ -41,12 +41,10 @@
 
   /** The mean of each value and of those up to `width` - 1 places before it; a gap stays a gap. */
   function smooth(values, width) {
-    let [sum, n] = [0, 0];
     return values.map((value, i) => {
-      if (known(value)) { sum += value; n += 1; }
-      const left = values[i - width];
-      if (known(left)) { sum -= left; n -= 1; }
-      return known(value) ? sum / n : value;
+      if (!known(value)) return value;
+      const some = values.slice(Math.max(0, i - width + 1), i + 1).filter(known); // a running sum would keep 1e20
+      return some.reduce((a, b) => a + b) / some.length;
     });
   }
 

@@ -7,9 +7,13 @@
   const MOST_KEYS = 6; // columns of the configuration
 
   const values = (run, name) => axes.column(run, name).y;
-  const last = (run, name) => values(run, name).at(-1) ?? null;
-  const best = (run, name) => values(run, name).reduce((most, y) => (most === null || y > most ? y : most), null);
   const sum = (run, names) => names.flatMap((name) => values(run, name)).reduce((total, y) => (total ?? 0) + y, null);
+
+  /** The accuracies of the comparable evaluations on held-out problems. */
+  function heldOut(run) {
+    const { x, y } = axes.column(run, 'eval/accuracy_sampled');
+    return run.held_out_since === null ? [] : y.filter((_, i) => x[i] >= (run.held_out_since ?? 0));
+  }
 
   /** The mean of the last tenth of the steps. */
   function lately(run, name) {
@@ -20,8 +24,8 @@
 
   const MEASURED = [ // head, value of a run, how it is written
     ['steps', (run) => Math.max(values(run, 'seconds/step').length, values(run, 'reward/mean').length), whole],
-    ['held-out accuracy', (run) => last(run, 'eval/accuracy_sampled'), percent],
-    ['best of it', (run) => best(run, 'eval/accuracy_sampled'), percent],
+    ['held-out accuracy', (run) => heldOut(run).at(-1) ?? null, percent],
+    ['best of it', (run) => heldOut(run).reduce((most, y) => Math.max(most ?? y, y), null), percent],
     ['training accuracy', (run) => lately(run, 'reward/accuracy'), percent],
     ['training reward', (run) => lately(run, 'reward/mean'), short],
     ['tokens sampled', (run) => sum(run, ['budget/tokens_generated', 'budget/probe_tokens']), compact],
