@@ -223,6 +223,13 @@ def evaluate(
     from winnow.user_code import check_not_importing
 
     check_not_importing()
+    for name in sorted({"compare", "into", "resume", "sets", "tasks"} & keys.keys()):  # of `run_evaluation`
+        raise ConfigError(
+            f"unknown key {name!r}",
+            remedy="evaluate one model on one task per call (task=...); `winnow eval` has several, and writes a folder",
+            key=name,
+            code="config.unknown_key",
+        )
     evaluation = run_evaluation(
         str(model),
         None if config is None else find_config(config),

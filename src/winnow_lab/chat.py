@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from winnow.commands.command_line import print_text
-from winnow.errors import DataError, format_with_code
+from winnow.errors import DataError, conflict, format_with_code
 from winnow.records import Message, Problem
 from winnow.view.text import encodable
 
@@ -43,11 +43,18 @@ def chat(
     from transformers.utils import logging
 
     from winnow.models.device import resolve_device
-    from winnow.models.load import load, load_tokenizer
+    from winnow.models.load import describe, load, load_tokenizer
     from winnow.state.saved_runs import check_is_model
 
     check_is_model(model)
     prompt, base = prompt_of(model, system)
+    if system is not None and prompt["template"] != "chat":
+        raise conflict(
+            f"--system: the run of {model} had the template {prompt['template']!r}, which has no system message",
+            remedy="omit --system",
+            key="prompt.system",
+        )
+    describe(model)  # raises for a model without a bounded context
     tokenizer = load_tokenizer(model)
     if prompt["template"] == "chat" and not tokenizer.chat_template:
         raise DataError(

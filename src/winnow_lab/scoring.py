@@ -107,7 +107,8 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
     required fields: a response (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or
     `solution`). Optional fields are a question, an `id`, a table `meta`, how the response ended (`finish`, default
     "stop"), its `tokens` or their number (`length`), and its earlier verdict (`kind`, `reward`). All are as in the
-    files of `winnow eval`, and have no log-probs. A reward that reads tokens of a row without them gives no verdict.
+    files of `winnow eval`, whose gold may be null, and have no log-probs. A reward that reads tokens of a row without
+    them gives no verdict.
 
     Raises DataError with the row for another form, and for such a file if the reward reads log-probs.
     """
@@ -244,7 +245,8 @@ def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rol
             remedy="repair or delete the line",
             code="data.malformed",
         )
-    gold = _needed(row, GOLD, where, "gold")
+    # An evaluation also writes problems without a gold, such as those whose rules are in `meta`
+    gold = _first(row, GOLD) if row.keys() >= {"prompt_id", "answer"} else _needed(row, GOLD, where, "gold")
     meta = row.get("meta")
     prompt = Prompt(
         id=str(_first(row, ("id", "prompt_id"), default=number)),

@@ -101,18 +101,20 @@ def evaluate(
             seed=seed,
             temperature=temperature,
         )
-    for task in result.tasks:
-        print_text(format_headline(task) + "\n" * (len(result.tasks) > 1))
-    if len(result.tasks) > 1:
-        print_text(format_table(result.tasks))
-    for comparison in result.comparisons:
-        print_text(format_comparison(comparison))
-    if against := against_folder(compare, output):
-        print_text(f"against    {against}")
-    for note in result.notes:
-        print_text(f"note: {note}", err=True)
-    if metrics is not None:
-        write_output_json(metrics, result.metrics())
+    try:
+        for task in result.tasks:
+            print_text(format_headline(task) + "\n" * (len(result.tasks) > 1))
+        if len(result.tasks) > 1:
+            print_text(format_table(result.tasks))
+        for comparison in result.comparisons:
+            print_text(format_comparison(comparison))
+        if against := against_folder(compare, output):
+            print_text(f"against    {against}")
+        for note in result.notes:
+            print_text(f"note: {note}", err=True)
+    finally:  # also if the reader of standard output has closed it
+        if metrics is not None:
+            write_output_json(metrics, result.metrics())
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
         print_text(f"written    {', '.join(written)}")

@@ -30,6 +30,7 @@ from winnow.evaluation.result import EvaluationResult, averages
 from winnow.evaluation.run import PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
 from winnow.evaluation.settings import EvaluationTask, evaluation_tasks
 from winnow.evaluation.text import format_report
+from winnow.models.folder import weights_folder
 from winnow.state.saved_runs import check_is_model
 from winnow.version import __version__
 
@@ -121,7 +122,9 @@ def _prepare_other_model(compare: str | None, tasks: Sequence[EvaluationTask]) -
     try:
         check_is_model(compare)
         other = {"model": tasks[0].config.model.model_copy(update={"path": compare})}
-        return prepare([dataclasses.replace(one, config=one.config.model_copy(update=other)) for one in tasks])
+        prepared = prepare([dataclasses.replace(one, config=one.config.model_copy(update=other)) for one in tasks])
+        weights_folder(compare)  # they are loaded only after the first model's evaluation
+        return prepared
     except WinnowError as error:
         error.add_note(
             f"This is about the other model, {compare}: it is no folder of an evaluation, so it is loaded as a model."

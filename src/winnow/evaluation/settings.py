@@ -262,10 +262,12 @@ def evaluation_tasks(
             listed=task is not None and task not in named,
         )
 
-    configs = [resolved(_with_options(task, source.data)) for task in named] or [resolved(None)]
+    chosen = [_with_options(task, source.data) for task in named]
+    configs = [resolved(task) for task in chosen] or [resolved(None)]
+    listed = any(task is not None and task not in named for task in chosen)
+    if (listed or (further and not named)) and source.manifest is not None and "tasks" not in given.get("evaluate", {}):
+        check_same_problems(configs[0], source.manifest, "evaluate.tasks")
     if not named and further:
-        if source.manifest is not None and "tasks" not in given.get("evaluate", {}):
-            check_same_problems(configs[0], source.manifest, "evaluate.tasks")
         first, more = configs[0].task, configs[0].evaluate.tasks
         configs += [resolved(None, task) for task in more if (task.use, task.options) != (first.use, first.options)]
     if source.manifest is not None:

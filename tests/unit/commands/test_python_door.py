@@ -399,6 +399,12 @@ def test_an_evaluation_uses_a_given_table_and_does_not_change_it():
     assert (table, found.settings()["split"]) == (before, "validation")
 
 
+@pytest.mark.parametrize("name", ["compare", "into", "resume", "sets", "tasks"])
+def test_an_evaluation_from_python_is_of_one_model_and_one_task(name):
+    with refused(ConfigError, f"'{name}'", key=name, code="config.unknown_key"):
+        winnow.evaluate("bundled", problems=1, **{name: ["arithmetic"]})
+
+
 @pytest.mark.parametrize("progress", [True, "plain", False])
 def test_an_evaluation_accepts_what_train_accepts_for_its_display(progress):
     few = {"task": {"use": "arithmetic", "size": 8}, "problems": 1, "rollouts_per_prompt": 1, "greedy": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ import winnow
 from refusals import check_printed_error, refused
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.evaluation.evaluate import run_evaluation
 from winnow.evaluation.settings import EVERY, evaluation_tasks, settings_from, settings_of, source_of
+from winnow.models.folder import BUNDLED
 from winnow.training.resolve import resolve_members
 
 PLANTED = """
@@ -162,6 +165,13 @@ def test_a_missing_model_folder_is_refused_first(tmp_path):
             settings_for(model)
 
 
+def test_another_model_without_weights_is_refused_before_the_first_is_evaluated(tmp_path):
+    other = shutil.copytree(BUNDLED, tmp_path / "other", ignore=shutil.ignore_patterns("*.safetensors"))
+    with refused(DataError, "model.safetensors", key="model.path", code="data.missing"):
+        run_evaluation("bundled", tasks=["arithmetic"], compare=str(other), into=tmp_path / "found", problems=1)
+    assert not (tmp_path / "found").exists()
+
+
 def test_members_that_only_training_calls_are_not_imported(run):
     only = {"loss": "evil.py:planted", "select": ["evil.py:planted"], "advantage": "given_from_python"}
     only |= {"track": ["evil.py:planted", "wandb"]}
@@ -193,8 +203,9 @@ def test_files_of_further_tasks_matter_only_where_these_are_evaluated(run, tmp_p
     config = {**TRAINED, "task": "arithmetic", "evaluate": {"tasks": [{"use": "jsonl", "test": "t.jsonl"}]}}
     checkpoint = run(config, inputs={"evaluate.tasks": {"t.jsonl": "sha256:1"}})
     monkeypatch.chdir(tmp_path)
-    with refused(DataError, "t.jsonl", key="evaluate.tasks", code="data.changed"):
-        evaluation_tasks(str(checkpoint))
+    for named in ([], ["jsonl"]):
+        with refused(DataError, "t.jsonl", key="evaluate.tasks", code="data.changed"):
+            evaluation_tasks(str(checkpoint), tasks=named)
     for given in ({"tasks": ["arithmetic"]}, {"further": False}, {"sets": ["evaluate.tasks=[]"]}):
         assert [one.name for one in evaluation_tasks(str(checkpoint), **given)] == ["arithmetic"]
 

@@ -18,7 +18,7 @@ from refusals import refused
 from winnow.commands import app
 from winnow.config import dump
 from winnow.config_file import validate
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError
 from winnow.models.load import Loaded, load
 from winnow.state.manifest import FORMAT, MANIFEST
 from winnow_lab.chat import CHAT, Conversation, chat, lines, prompt_of, stops_of
@@ -146,6 +146,22 @@ def test_no_setting_of_the_models_own_changes_a_reply(qwen: Loaded) -> None:
     qwen.model.generation_config = GenerationConfig(suppress_tokens=[first])
     reply = conversation(qwen, max_new_tokens=1, temperature=0.0).reply("one", lambda part: None)
     assert reply == qwen.tokenizer.decode([first], skip_special_tokens=True)
+
+
+def test_a_system_message_without_a_place_in_the_runs_template_is_refused_first(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "step-000004"
+    checkpoint.mkdir(parents=True)
+    config = dump(validate({"prompt": {"template": "r1_zero"}}))
+    (tmp_path / MANIFEST).write_text(json.dumps({"winnow_run": FORMAT, "config": config}))
+    with refused(ConfigError, "--system", "'r1_zero'", key="prompt.system", code="config.combination"):
+        chat(str(checkpoint), ["hi"], system="Two.", device="cpu", seed=0)
+
+
+def test_a_model_without_a_bounded_context_is_refused_before_its_weights(tmp_path: Path) -> None:
+    folder = make("qwen2.5-instruct", tmp_path)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bloom"}))
+    with refused(DataError, folder, key="model.path", code="data.unfit_model"):
+        chat(str(folder), ["hi"], device="cpu", seed=0)
 
 
 def test_a_model_without_a_chat_template_is_refused_before_its_weights(tmp_path: Path) -> None:

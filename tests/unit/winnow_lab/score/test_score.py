@@ -180,6 +180,18 @@ def test_a_row_of_an_evaluation_gets_its_reward_again(tmp_path: Path) -> None:
     assert [s.outcome.reward for s in scored(file, use=f"{tmp_path}/mine.py:ended")] == [1.0, 1.0]
 
 
+def test_a_row_of_an_evaluation_may_have_no_gold(tmp_path: Path) -> None:
+    """Those of `ifbench` and `instructions` have rules in `meta`."""
+    (tmp_path / "mine.py").write_text(
+        "def ruled(prompt, rollout):\n    return float(prompt.answer is None and prompt.meta['rules'] == ['one'])\n"
+    )
+    row = {"prompt_id": "p7", "prompt": "?", "answer": None, "meta": {"rules": ["one"]}, "text": "1", "length": 8}
+    (found,) = scored(written(tmp_path / "ifbench.jsonl", row), use=f"{tmp_path}/mine.py:ruled")
+    assert (found.id, found.outcome.correct) == ("p7", True)
+    with refused(DataError, "line 1", "'answer'", code="data.malformed"):
+        scored(written(tmp_path / "mine.jsonl", {"text": "1", "answer": None}))
+
+
 def numbers_of(rows: list[Scored]) -> list[list[str]]:
     """The numbers in the last two lines of a summary: of changed verdicts, and of changed rewards with both means."""
     return [re.findall(r"[\d.]*\d", line) for line in summary(rows)[-2:]]
