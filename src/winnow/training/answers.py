@@ -61,7 +61,7 @@ class RequestRecord:
                 folder.mkdir(parents=True, exist_ok=True)
                 sync(folder.parent)
         self._path = folder / f"{name}.rank-{ranks.rank()}.jsonl"
-        self._known: dict[Key, dict[int, Recorded]] = {}  # by turn
+        self._known: dict[Key, list[dict[int, Recorded]]] = {}  # of each file that has the rollout, by turn
         self._new: list[bytes] = []
         self._strict = set[Key]()  # rollouts of an ended request, which may have been trained on
         self._unmarked = True  # whether this rank's file has answers since its last mark of an end, or no line
@@ -79,16 +79,19 @@ class RequestRecord:
 
         Raises DataError if the record of a finished request answers something else.
         """
-        key = _key(prompt, rollout)
-        known = self._known.get(key, {}).get(_turn(rollout))
-        if known is None or known.asked == _digest(prompt, rollout):
-            return None if known is None else known.verdict
-        if key in self._strict:
+        key, turn = _key(prompt, rollout), _turn(rollout)
+        known = [turns[turn] for turns in self._known.get(key, ()) if turn in turns]
+        asked = _digest(prompt, rollout) if known else ""
+        for recorded in known:
+            if recorded.asked == asked:
+                return recorded.verdict
+        if known and key in self._strict:
+            where = known[-1].where
             raise DataError(
-                f"{known.where}: the answer was recorded for another conversation than rollout {rollout.index} of "
-                f"{prompt.id!r} has at its turn {_turn(rollout) + 1}",
+                f"{where}: the answer was recorded for another conversation than rollout {rollout.index} of "
+                f"{prompt.id!r} has at its turn {turn + 1}",
                 remedy=f"resume with the settings and on the machine of the record, or remove {self._path.parent.name}/"
-                f"{known.where.rpartition(':')[0]} and the files of later steps, so that the environment answers anew",
+                f"{where.rpartition(':')[0]} and the files of later steps, so that the environment answers anew",
                 key="environment.recorded",
                 code="data.malformed",
             )
@@ -134,15 +137,13 @@ class RequestRecord:
                 else:
                     key, turn, recorded = _recorded(row, f"{file.name}:{number}")
                     known[key] = {**(known.get(key, {}) if turn else {}), turn: recorded}
-        self._known |= {
-            key: turns
-            for key, turns in known.items()
+        for key, turns in known.items():
             # A failure counts once its request has ended: until then it may be why the run ended
             if any(
                 isinstance(each.verdict, Outcome) and (key in self._strict or not each.verdict.failed)
                 for each in turns.values()
-            )
-        }
+            ):
+                self._known.setdefault(key, []).append(turns)
 
 
 def _recorded(row: Mapping[str, Any], where: str) -> tuple[Key, int, Recorded]:

@@ -176,6 +176,21 @@ def test_the_remedy_names_the_file_of_the_rank_that_recorded(tmp_path):
     assert opened(tmp_path).find(PROMPT, rollout("other")) is None, "the remedy"
 
 
+def test_an_ended_answer_is_found_beside_the_interrupted_one_of_another_rank(tmp_path):
+    """A resume with fewer ranks: the rollout of rank 1 is now sampled by rank 0, and differs from its second turn."""
+    played(tmp_path, Reply(text="one"), PAID, end=False)
+    folder = tmp_path / "answers"
+    (folder / NAME).rename(folder / NAME.replace("rank-0", "rank-1"))
+    first, other, record = rollout("0"), rollout("0", "one", "other"), opened(tmp_path)
+    assert [record.find(PROMPT, each) for each in (first, other)] == [Reply(text="one"), None]
+    record.add(PROMPT, other, PAID)
+    record.end()
+    record = opened(tmp_path)
+    assert [record.find(PROMPT, each) for each in (first, other)] == [Reply(text="one"), PAID]
+    with refused(DataError, key="environment.recorded", code="data.malformed"):
+        record.find(PROMPT, rollout("0", "one", "third"))
+
+
 def test_a_failure_counts_once_its_request_has_ended(tmp_path):
     (asked,) = played(tmp_path, failure("raised", "down"), end=False)
     assert opened(tmp_path).find(PROMPT, asked) is None

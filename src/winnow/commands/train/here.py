@@ -58,13 +58,13 @@ def this_rank() -> int:
 def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
     """Train in this process, and return the exit code: 0, or that of an interrupted run.
 
-    After an error, one of several ranks leaves a note for its launcher. If winnow `launched` the ranks, it returns the
-    exit code, and the parent prints the error. Otherwise rank 0 raises the error, and another rank returns the exit
-    code; it prints the error unless rank 0 raises the same one or another rank is the cause.
+    After an error, a rank leaves a note for its launcher. If winnow `launched` it, even as the only one (on Ray), it
+    returns the exit code, and the parent prints the error. Otherwise rank 0 raises the error, and another rank returns
+    the exit code; it prints the error unless rank 0 raises the same one or another rank is the cause.
 
     Raises WinnowError subclasses.
     """
-    if ranks.launched_count() == 1:
+    if ranks.launched_count() == 1 and not launched:
         return _train(request)
     try:
         return _train(request)

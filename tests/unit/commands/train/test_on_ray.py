@@ -1,13 +1,28 @@
-"""The folder that `winnow train --ray` makes beside a run, and replaces: nothing else in its place is touched."""
+"""What `winnow train --ray` refuses before Ray is started, and a mistake that its only rank meets."""
 
 from __future__ import annotations
 
 import pytest
 
 from refusals import refused
-from winnow.commands.train.here import TrainingRequest
+from winnow.commands.command_line import BAD_INPUT
+from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.on_ray import launch_on_ray
+from winnow.commands.train.rank_end import NOTE, RankEnd
 from winnow.errors import ConfigError, RunFolderError
+
+
+def test_a_mistake_that_the_only_rank_meets_is_a_note_and_no_reason_for_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setenv(NOTE, str(tmp_path / "rank-0.json"))
+    request = TrainingRequest(tmp_path / "run.toml")
+    request.config.write_text("[loss]\nclip_hgih = 0.3\n")
+    assert train_here(request, launched=True) == BAD_INPUT, "Ray restarts a rank that raises"
+    end = RankEnd.read(tmp_path / "rank-0.json")
+    assert end is not None
+    assert (end.code, end.begun, end.trace) == (BAD_INPUT, False, "")
+    assert "clip_hgih" in end.text
+    with refused(ConfigError, key="loss.clip_hgih"):
+        train_here(request)
 
 
 @pytest.mark.parametrize("kind", ["run", "file"])
