@@ -108,7 +108,8 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
     """
     weights = sum(part.bytes for part in plan.parts if part.name == "weights" and part.device == "cpu")
     engine, in_float32 = members.engine, members.config.model.dtype == "float32"
-    same_dtype = engine.name == "native" and engine.options.get("dtype", "policy") == "policy"
+    inside = engine.options.get("process", "inside") == "inside"  # in a process of its own it refuses a dtype
+    same_dtype = engine.name == "native" and inside and engine.options.get("dtype", "policy") == "policy"
     packed = members.config.model.quantization is not None
     if weights < LARGE or packed or not in_float32 or not same_dtype:
         return

@@ -155,6 +155,16 @@ def test_the_engines_of_several_ranks_have_consecutive_devices(monkeypatch: pyte
     assert device_environment(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
 
 
+def test_one_copy_on_more_devices_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch):
+    for present, ranks in ((1, 2), (3, 4)):
+        monkeypatch.setattr("winnow.engines.vllm.engine._cuda_devices", lambda present=present: present)
+        with refused(ConfigError, ranks, present, key="rollout.engine.tensor_parallel", code="config.unsupported"):
+            check_devices(None, ranks)
+        check_devices(None, present)
+    monkeypatch.setattr("winnow.engines.vllm.engine._cuda_devices", lambda: 0)
+    check_devices(None, 2)  # on a CPU
+
+
 @pytest.mark.parametrize(("beside", "device"), [(True, "cuda:2"), (False, "cuda:0")])
 def test_engines_of_several_ranks_on_several_devices_need_a_device(monkeypatch, beside: bool, device: str):
     """Else each would begin at its rank's device, and use the next rank's too."""

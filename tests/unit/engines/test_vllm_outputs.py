@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from refusals import refused
+from winnow.engines.base import PendingRollout
 from winnow.engines.vllm.sampler import GrowingRollout, VllmEngine
 from winnow.errors import EngineError
-from winnow.records import Sampling
+from winnow.records import Prompt, Sampling
 
 
 def completion(tokens: list[int], logprobs: list[float]) -> Any:
@@ -35,6 +37,27 @@ def test_a_missing_or_infinite_log_prob_is_an_error(logprobs: list[float], code:
         GrowingRollout().add(completion([5], logprobs))
 
 
+def test_requests_of_one_seed_have_noise_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests of the ranks of a step, and of the rounds of dynamic sampling, have the step's seed."""
+    monkeypatch.setattr(VllmEngine, "_parameters", lambda *arguments: None)
+    output = SimpleNamespace(request_id="0", finished=True, outputs=[completion([5], [-0.1])])
+    inner = SimpleNamespace(
+        add_request=lambda *arguments: None, step=lambda: [output], abort_request=lambda names: None
+    )
+    seeded: list[int] = []
+    engine = VllmEngine.__new__(VllmEngine)
+    engine._seed_per, engine._adapter = "request", None
+    engine._llm = SimpleNamespace(llm_engine=inner, collective_rpc=lambda name, args: seeded.extend(args))
+    rule: Any = None
+    for name in ("a", "b", "a"):
+        prompt = Prompt(id=name, tokens=np.array([1]), text="", answer=None, task="t")
+        request: Any = SimpleNamespace(
+            rollouts=[PendingRollout(0, prompt, 0)], check=lambda: None, finish=lambda *made: None
+        )
+        engine._sample(request, rule, Sampling(max_new_tokens=4), (0,))
+    assert seeded[0] == seeded[2] != seeded[1]
+
+
 class SleepingLLM:
     """A fake of vLLM with two workers, one device each; their memory is smaller while they sleep."""
 
@@ -48,7 +71,7 @@ class SleepingLLM:
             "used_on_devices": [{"cuda0/used": self.held}, {"cuda1/used": self.held + 1}],
         }[name]
 
-    def wake_up(self, tags: list[str] | None) -> None:
+    def wake_up(self, tags: list[str]) -> None:
         self.held = 900.0
 
     def sleep(self, level: int) -> None:
@@ -58,7 +81,7 @@ class SleepingLLM:
 def test_memory_is_read_from_the_workers_after_sampling_and_asleep() -> None:
     engine = VllmEngine.__new__(VllmEngine)
     engine._llm, engine._sleep, engine._adapter, engine.version, engine.memory_mib = SleepingLLM(), True, None, 0, {}
-    engine._seed_per = "rollout"
+    engine._seed_per, engine._asleep = "rollout", {"weights", "kv_cache"}
     engine._rule = lambda stop: SimpleNamespace(tokens=(), strings=())  # type: ignore[assignment, return-value]
     engine._served = SimpleNamespace(context_tokens=64)  # type: ignore[assignment]
     assert engine.generate([], [], Sampling(max_new_tokens=4), seed=(0,)) == []
@@ -68,3 +91,14 @@ def test_memory_is_read_from_the_workers_after_sampling_and_asleep() -> None:
         "asleep/cuda0/used": 100.0, "asleep/cuda1/used": 101.0,
     }  # fmt: skip
     assert engine.memory_mib["asleep/cpu/resident"] > 10  # MiB of this process
+    assert engine._asleep == {"weights", "kv_cache"}
+
+
+def test_memory_that_is_awake_is_not_allocated_again() -> None:
+    """The weights are woken by a load, and the rest by the next request."""
+    woken: list[list[str]] = []
+    engine = VllmEngine.__new__(VllmEngine)
+    engine._llm, engine._asleep = SimpleNamespace(wake_up=woken.append), {"weights", "kv_cache"}
+    for tags in (("weights",), ("weights",), (), ()):
+        engine._wake(*tags)
+    assert woken == [["weights"], ["kv_cache"]]

@@ -388,6 +388,7 @@ def test_decoding_in_bfloat16_is_advised_where_the_cpu_supports_it(tmp_path, fla
         {"device": "cuda"},
         {"model": {"dtype": "bfloat16"}},
         {"rollout": {"engine": {"use": "native", "dtype": "bfloat16"}}},
+        {"rollout": {"engine": {"use": "native", "process": "own"}}},
         {"rollout": {"engine": "hf"}},
     ],
 )

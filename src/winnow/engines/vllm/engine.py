@@ -165,11 +165,18 @@ def check_devices(device: str | None, tensor_parallel: int, *, beside_trainers: 
     """Raise ConfigError for devices that do not exist or that a trainer uses, unless the trainers use no GPU."""
     trainers = ranks.launched_here()
     if device is None:
-        if tensor_parallel > 1 and trainers > 1 and _cuda_devices():
+        present = _cuda_devices() if tensor_parallel > 1 else 0
+        if trainers > 1 and present:
             raise conflict(
                 f"rollout.engine.tensor_parallel = {tensor_parallel} on {trainers} ranks without "
                 f"rollout.engine.device: the engines of the ranks would share devices",
                 remedy=f"set rollout.engine.device = 'cuda:{trainers * beside_trainers}', or remove tensor_parallel",
+                key="rollout.engine.tensor_parallel",
+            )
+        if 0 < present < tensor_parallel:
+            raise unsupported(
+                f"rollout.engine.tensor_parallel = {tensor_parallel}: the number of CUDA devices here is {present}",
+                remedy="lower it to at most that number",
                 key="rollout.engine.tensor_parallel",
             )
         return

@@ -45,6 +45,7 @@ class VllmEngine:
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
+        self._asleep = set[str]()  # vLLM's tags of the memory that it has freed
         self._seed_per = settings.seed_per
         self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.memory_by_state
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
@@ -72,6 +73,7 @@ class VllmEngine:
         if self._sleep:
             with engine_errors("sleep"):
                 self._llm.sleep(level=1)
+            self._asleep = {"weights", "kv_cache"}
             self._read_memory("asleep")
         return request.groups()
 
@@ -118,7 +120,9 @@ class VllmEngine:
         try:
             with engine_errors("accept prompts"):
                 if self._seed_per == "request":
-                    self._llm.collective_rpc("seed_noise", args=(seeds.derive(*seed) % 2**63,))
+                    # Other requests of this seed, such as those of other ranks, have other prompts
+                    first = [pending.prompt.id for pending in request.rollouts[:1]]
+                    self._llm.collective_rpc("seed_noise", args=(seeds.derive(*seed, *first) % 2**63,))
                 for name, pending in unfinished.items():
                     parameters = self._parameters(pending, rule, sampling, seed)
                     engine.add_request(
@@ -162,10 +166,13 @@ class VllmEngine:
         )
 
     def _wake(self, *tags: str) -> None:
-        """If it sleeps between steps: allocate again the memory that `tags` name, or all of it."""
-        if self._sleep:
+        """Allocate again what sleeps of the memory that `tags` name, or of all of it. vLLM would allocate memory that
+        is awake a second time.
+        """
+        if due := self._asleep.intersection(tags or self._asleep):
             with engine_errors("wake up"):
-                self._llm.wake_up(list(tags) or None)
+                self._llm.wake_up(sorted(due))
+            self._asleep -= due
 
     def _read_memory(self, state: str) -> None:
         """Record the memory of the workers' devices; the workers may be separate processes."""
